@@ -1,0 +1,142 @@
+"""Randomness is a parameter: one source a run, one named stream a purpose.
+
+There are two sources. `SystemRandomness` asks the operating system and is the default wherever a promise is made.
+`SeededRandomness` repeats itself, must be asked for by name, and marks every report as a simulation. Neither reads nor
+changes the global generators of NumPy or torch.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from incrowd import _validate
+
+Floats = NDArray[np.float64]
+Bits = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+
+
+class Stream(Protocol):
+    """Random values for one purpose. Drawing moves the stream on."""
+
+    def bits(self, size: int) -> Bits:
+        """Whole numbers of 64 independent fair bits each."""
+        ...
+
+    def normals(self, size: int) -> Floats:
+        """Independent standard normal values."""
+        ...
+
+    def laplaces(self, size: int) -> Floats:
+        """Independent standard Laplace values (scale 1)."""
+        ...
+
+
+class Randomness(Protocol):
+    """Where the random bits of a run come from."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether someone could repeat the draws, which makes every promise a simulation of one."""
+        ...
+
+    def stream(self, purpose: str, *indices: int) -> Stream:
+        """The stream for one purpose, say ``stream("noise", round)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class SystemRandomness:
+    """The operating system's generator.
+
+    Guarantee: nothing that a program or user sets (a seed of any library) changes what is drawn; every value uses 64 fresh
+    bits of its own.
+    """
+
+    simulated: bool = field(default=False, init=False)
+
+    def stream(self, purpose: str, *indices: int) -> Stream:
+        """A new view of the one generator; the name only documents the purpose."""
+        return SystemStream()
+
+
+@dataclass(frozen=True)
+class SeededRandomness:
+    """A fast generator that repeats itself: for simulation only.
+
+    Guarantee: the same seed, purpose and indices give the same values, in any order of asking, on any machine; streams that
+    differ in seed, purpose or any index are independent.
+    """
+
+    seed: int
+    simulated: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.non_negative(seed=self.seed)
+
+    def stream(self, purpose: str, *indices: int) -> Stream:
+        """The stream of this seed, purpose and indices, from its beginning."""
+        name = "\0".join([str(self.seed), purpose, *map(str, indices)])
+        digest = hashlib.sha256(name.encode()).digest()
+        return SeededStream(np.random.Generator(np.random.SFC64(list(np.frombuffer(digest, np.uint32)))))
+
+
+class SystemStream:
+    """Values computed from the operating system's bits, one 64-bit draw each."""
+
+    def bits(self, size: int) -> Bits:
+        """See `Stream.bits`."""
+        return np.frombuffer(os.urandom(8 * size), np.uint64)
+
+    def normals(self, size: int) -> Floats:
+        """Standard normal values by inversion: one bit is the sign, 63 choose the place in the tail.
+
+        Edge cases: the largest magnitude is 9.2 (probability 2^-64 lies beyond).
+        """
+        sign, tail = _sign_and_tail(self.bits(size))
+        return np.multiply(ndtri(tail, out=tail), sign, out=tail)
+
+    def laplaces(self, size: int) -> Floats:
+        """Standard Laplace values by inversion, as `normals`.
+
+        Edge cases: the largest magnitude is 44.4 (probability 2^-64 lies beyond).
+        """
+        sign, tail = _sign_and_tail(self.bits(size))
+        tail *= 2
+        return np.multiply(np.log(tail, out=tail), sign, out=tail)
+
+
+@dataclass(frozen=True)
+class SeededStream:
+    """Values from NumPy's fast samplers over a generator of its own."""
+
+    generator: np.random.Generator
+
+    def bits(self, size: int) -> Bits:
+        """See `Stream.bits`."""
+        return self.generator.integers(0, 2**64, size, dtype=np.uint64)
+
+    def normals(self, size: int) -> Floats:
+        """See `Stream.normals`."""
+        return self.generator.standard_normal(size)
+
+    def laplaces(self, size: int) -> Floats:
+        """See `Stream.laplaces`."""
+        return self.generator.laplace(size=size)
+
+
+def _sign_and_tail(bits: Bits) -> tuple[Floats, Floats]:
+    """A fair sign and an independent uniform value in (0, 1/2), from one draw.
+
+    The tail is (63 bits + 1/2) / 2^64: never 0, and fine near 0, where the large magnitudes come from.
+    """
+    sign = np.where(bits >> np.uint64(63), 1.0, -1.0)
+    tail = (bits & np.uint64(2**63 - 1)).astype(np.float64)
+    tail += 0.5
+    tail *= 2.0**-64
+    return sign, tail

@@ -1,0 +1,67 @@
+"""Everything that incrowd raises on purpose.
+
+    IncrowdError
+    ├── ConfigError            a value that cannot be used: names the field, the value and the remedy (also a ValueError)
+    ├── DataError              data that cannot be used: a broken file, a shape that does not fit (also a ValueError)
+    ├── BudgetExceeded         the budget does not allow the next release; nothing was released
+    ├── AccountingError        a cost cannot be stated, so nothing may be released
+    │   └── UnpricedEvent      no accountant here knows this kind of event
+    └── LedgerError            the ledger cannot be trusted or written, so nothing may be released
+        ├── LedgerDamaged      truncated, edited, or not a ledger
+        ├── LedgerRolledBack   older than its witness says: events are missing from the end
+        ├── LedgerMismatch     a ledger of other data, another budget or another relation
+        └── LedgerUnwritable   disk full, no permission, or another process holds it too long
+"""
+
+
+class IncrowdError(Exception):
+    """The root: catch this to catch everything that incrowd raises on purpose."""
+
+
+class ConfigError(IncrowdError, ValueError):
+    """A value that cannot be used.
+
+    Guarantee: the message names the field, shows the value and says what to do.
+    """
+
+    def __init__(self, *, field: str, value: object, remedy: str) -> None:
+        super().__init__(f"{field} = {value!r}: {remedy}")
+        self.field = field
+        self.value = value
+        self.remedy = remedy
+
+
+class DataError(IncrowdError, ValueError):
+    """Data that cannot be used: a broken file, a shape that does not fit, a label out of range."""
+
+
+class BudgetExceeded(IncrowdError):
+    """The next event would exceed the budget. It did not happen and nothing was spent on it."""
+
+
+class AccountingError(IncrowdError):
+    """The cost of something cannot be stated, so it must not happen."""
+
+
+class UnpricedEvent(AccountingError):
+    """No accountant here knows this kind of event under this neighbouring relation."""
+
+
+class LedgerError(IncrowdError):
+    """The ledger cannot be trusted or cannot be written, so nothing may be released."""
+
+
+class LedgerDamaged(LedgerError):
+    """The file is truncated, edited, or not a ledger at all."""
+
+
+class LedgerRolledBack(LedgerError):
+    """The file is older than its witness says: events are missing from its end."""
+
+
+class LedgerMismatch(LedgerError):
+    """The ledger belongs to other data, another budget or another neighbouring relation."""
+
+
+class LedgerUnwritable(LedgerError):
+    """The event could not be put on disk: disk full, no permission, or another process holds the file."""
