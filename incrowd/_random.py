@@ -54,8 +54,8 @@ class Randomness(Protocol):
 class SystemRandomness:
     """The operating system's generator.
 
-    Guarantee: nothing that a program or user sets (a seed of any library) changes what is drawn; every value uses 64 fresh
-    bits of its own.
+    Guarantee: nothing that a program or user sets (a seed of any library) changes what is drawn; every value uses 64
+    fresh bits of its own.
     """
 
     simulated: bool = field(default=False, init=False)
@@ -69,8 +69,8 @@ class SystemRandomness:
 class SeededRandomness:
     """A fast generator that repeats itself: for simulation only.
 
-    Guarantee: the same seed, purpose and indices give the same values, in any order of asking, on any machine; streams that
-    differ in seed, purpose or any index are independent.
+    Guarantee: the same seed, purpose and indices give the same values, in any order of asking, on any machine; streams
+    that differ in seed, purpose or any index are independent.
     """
 
     seed: int
@@ -99,7 +99,8 @@ class SystemStream:
         Edge cases: the largest magnitude is 9.2 (probability 2^-64 lies beyond).
         """
         sign, tail = _sign_and_tail(self.bits(size))
-        return np.multiply(ndtri(tail, out=tail), sign, out=tail)
+        ndtri(tail, out=tail)
+        return np.multiply(tail, sign, out=tail)
 
     def laplaces(self, size: int) -> Floats:
         """Standard Laplace values by inversion, as `normals`.

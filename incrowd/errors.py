@@ -1,8 +1,10 @@
 """Everything that incrowd raises on purpose.
 
+The tree::
+
     IncrowdError
-    ├── ConfigError            a value that cannot be used: names the field, the value and the remedy (also a ValueError)
-    ├── DataError              data that cannot be used: a broken file, a shape that does not fit (also a ValueError)
+    ├── ConfigError            an unusable value: names the field, the value and the remedy (also a ValueError)
+    ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
     ├── BudgetExceeded         the budget does not allow the next release; nothing was released
     ├── AccountingError        a cost cannot be stated, so nothing may be released
     │   └── UnpricedEvent      no accountant here knows this kind of event
