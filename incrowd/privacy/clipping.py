@@ -1,0 +1,315 @@
+"""How much one client may say.
+
+Every clip bounds a whole contribution. All but one do it by scaling parts of it by factors that depend on norms alone,
+so a batched engine can compute norms where its arrays live and ask here for the factors.
+
+| clip             | bounds                                    | threshold                        | paid for           |
+| ---------------- | ----------------------------------------- | -------------------------------- | ------------------ |
+| NormalisedClip   | L2 norm: exactly C, or zero               | none to tune                     | nothing to pay     |
+| FixedClip        | L2 norm: at most C                        | public constant                  | nothing to pay     |
+| PerLayerClip     | each layer's L2 norm, jointly priced      | public constants                 | nothing to pay     |
+| ElementwiseClip  | every number                              | public constant                  | nothing to pay     |
+| QuantileClip     | L2 norm: at most C_t                      | follows a quantile of the norms  | yes, from the noise |
+| MedianClip       | L2 norm: at most the median of the cohort | read from private norms          | NO: not private    |
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd import _validate
+from incrowd._random import Floats
+from incrowd.errors import ConfigError
+
+Flags = NDArray[np.bool_]
+
+SAFETY = 1 - 2.0**-24
+"""Factors are this much smaller than the formula, so that rounding cannot push a norm above its bound."""
+
+ROUNDED_UP = 1 + 2.0**-50
+"""Bounds that are computed, not given, are this much larger than the formula, for the same reason."""
+
+
+class Clip(Protocol):
+    """A bound on one contribution, and the way to enforce it."""
+
+    @property
+    def clip_norm(self) -> float:
+        """The L2 norm that no clipped contribution exceeds: the sensitivity that the noise has to cover."""
+        ...
+
+    @property
+    def private(self) -> bool:
+        """Whether the bound itself tells nothing about the clients beyond what is paid for."""
+        ...
+
+    def clip(self, rows: Floats) -> Floats:
+        """Clip contributions, one a row, all finite."""
+        ...
+
+
+@runtime_checkable
+class ScalingClip(Clip, Protocol):
+    """A clip that scales parts of a contribution by factors which depend on the norms of these parts alone."""
+
+    @property
+    def parts(self) -> tuple[int, ...] | None:
+        """The sizes of the parts that have a norm each; None when the whole contribution is the one part."""
+        ...
+
+    def factors(self, norms: Floats) -> Floats:
+        """The factor of each part: norms and factors have a row a contribution and a column a part."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedClip:
+    """Scale a contribution down to the L2 norm `clip_norm` when it is longer.
+
+    Guarantee: the result is finite with a norm of at most `clip_norm`; a contribution is never scaled up; one that is
+    clearly shorter is left exactly as it is.
+
+    Edge cases: an all-zero or empty contribution stays; a norm equal to the bound may shrink by one part in 10^7.
+    """
+
+    clip_norm: float
+    private: bool = field(default=True, init=False)
+    parts: None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.positive(clip_norm=self.clip_norm)
+
+    def factors(self, norms: Floats) -> Floats:
+        """min(1, C / norm), rounded down."""
+        return _down_to(self.clip_norm, norms)
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        return scale(self, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalisedClip:
+    """Scale every contribution to the L2 norm `clip_norm`, up or down.
+
+    Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more; there is no threshold that has
+    to be tuned on, or read from, private data. The bound is a public constant, so it is private even though it scales up.
+
+    Edge cases: an all-zero (or unmeasurably small) contribution has no direction and becomes zero.
+    """
+
+    clip_norm: float = 1.0
+    private: bool = field(default=True, init=False)
+    parts: None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.positive(clip_norm=self.clip_norm)
+
+    def factors(self, norms: Floats) -> Floats:
+        """C / norm, rounded down; 0 for a norm of 0."""
+        measurable = norms > self.clip_norm * 1e-300
+        return np.where(measurable, self.clip_norm * SAFETY / np.where(measurable, norms, 1.0), 0.0)
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        return scale(self, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerLayerClip:
+    """Scale each layer down to its own L2 norm.
+
+    Guarantee: layer i of the result has a norm of at most clip_norms[i], and the layers are priced as one joint mechanism:
+    `clip_norm` is the root of the sum of their squares, and one noise of that size covers all of them.
+
+    Edge cases: as `FixedClip`, layer by layer; sizes that do not add up to the contribution are refused.
+    """
+
+    clip_norms: tuple[float, ...]
+    parts: tuple[int, ...]
+    private: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if len(self.clip_norms) != len(self.parts) or not self.parts:
+            raise ConfigError(field="clip_norms", value=self.clip_norms, remedy=f"give one bound a layer: {self.parts}")
+        for index, (bound, size) in enumerate(zip(self.clip_norms, self.parts, strict=True)):
+            _validate.positive(**{f"clip_norms[{index}]": bound})
+            _validate.count(**{f"parts[{index}]": size})
+
+    @property
+    def clip_norm(self) -> float:
+        """See `Clip.clip_norm`."""
+        return math.hypot(*self.clip_norms)
+
+    def factors(self, norms: Floats) -> Floats:
+        """min(1, C_i / norm_i), rounded down."""
+        return _down_to(np.array(self.clip_norms), norms)
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        return scale(self, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseClip:
+    """Limit every number of a contribution to [-limit, limit].
+
+    Guarantee: no number of the result exceeds `limit`, so its L2 norm is at most limit * sqrt(size) and its L1 norm at
+    most limit * size.
+
+    Edge cases: a contribution of another size is refused.
+    """
+
+    limit: float
+    size: int
+    private: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.positive(limit=self.limit)
+        _validate.count(size=self.size)
+
+    @property
+    def clip_norm(self) -> float:
+        """See `Clip.clip_norm`."""
+        return self.limit * math.sqrt(self.size) * ROUNDED_UP
+
+    @property
+    def l1_bound(self) -> float:
+        """The L1 norm that no clipped contribution exceeds: the sensitivity for Laplace noise."""
+        return self.limit * self.size * ROUNDED_UP
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        _fits(self.size, rows)
+        return np.clip(rows, -self.limit, self.limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileClip:
+    """Follow a quantile of the contributions' norms, privately (Andrew, Thakkar, McMahan, Ramaswamy 2021).
+
+    After each round the fraction of contributions that were *not* clipped is released with noise of its own, and the next
+    bound is C * exp(-learning_rate * (fraction - quantile)): too few clipped, and the bound falls.
+
+    Guarantee: the round's update and its bits together cost what the plan says for the round: the update's noise
+    multiplier is raised to (z^-2 - (2 * bit_noise)^-2)^(-1/2), their Theorem 1. The noise of a round belongs to the bound
+    that clipped in that round.
+
+    Edge cases: bit noise too small to leave anything for the update is refused; the bound moves by at most a factor of
+    e^(learning_rate) a round beyond what noise does, and never out of [1e-12, 1e12].
+    """
+
+    clip_norm: float
+    bit_noise: float
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    private: bool = field(default=True, init=False)
+    parts: None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.positive(clip_norm=self.clip_norm, bit_noise=self.bit_noise, learning_rate=self.learning_rate)
+        _validate.fraction(quantile=self.quantile)
+
+    def update_multiplier(self, noise_multiplier: float) -> float:
+        """What the update's own noise multiplier must be so that update and bits together cost `noise_multiplier`."""
+        left = noise_multiplier**-2 - (2 * self.bit_noise) ** -2
+        if left <= 0:
+            raise ConfigError(
+                field="bit_noise",
+                value=self.bit_noise,
+                remedy=f"give more than {noise_multiplier / 2:.6g}, half the round's noise multiplier; "
+                "a twentieth of the cohort is usual",
+            )
+        return float(left**-0.5)
+
+    def updated(self, fraction_unclipped: float) -> "QuantileClip":
+        """The clip of the next round, given the released (noised) fraction of contributions that were not clipped."""
+        step = -self.learning_rate * (min(max(fraction_unclipped, 0.0), 1.0) - self.quantile)
+        return replace(self, clip_norm=min(max(self.clip_norm * math.exp(step), 1e-12), 1e12))
+
+    def factors(self, norms: Floats) -> Floats:
+        """min(1, C / norm), rounded down."""
+        return _down_to(self.clip_norm, norms)
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        return scale(self, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedianClip:
+    """The 2017 paper's clip: the bound is the median norm of the cohort, read without noise.
+
+    NOT private: the median is a function of private data and its leakage is not in epsilon. It is here to reproduce
+    published results, and every statement of a run with it says so.
+
+    Edge cases: an empty cohort, or one whose median is zero, gets the bound `floor`.
+    """
+
+    floor: float = 1e-12
+    private: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.positive(floor=self.floor)
+
+    def fit(self, norms: Floats) -> FixedClip:
+        """The clip for a cohort with these norms."""
+        finite = norms[np.isfinite(norms)]
+        return FixedClip(clip_norm=max(self.floor, float(np.median(finite)) if finite.size else 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped:
+    """Clipped contributions, one a row, and what happened to each. Private."""
+
+    rows: Floats
+    dropped: Flags
+    unclipped: Flags
+
+
+def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
+    """Clip contributions of any numeric type.
+
+    Guarantee: every row of the result is finite and within the clip's bound; one that cannot be (NaN, an infinity, a norm
+    that overflows) is dropped, which is a zero contribution, and marked.
+
+    Edge cases: whole numbers are converted; no rows, and rows of no numbers, are fine.
+    """
+    rows = np.atleast_2d(np.asarray(rows, dtype=np.float64))
+    norms = part_norms(rows, None)[:, 0]
+    dropped = ~np.isfinite(norms)
+    if dropped.any():
+        rows = np.where(dropped[:, None], 0.0, rows)
+        norms = np.where(dropped, 0.0, norms)
+    return Clipped(rows=clip.clip(rows), dropped=dropped, unclipped=~dropped & (norms <= clip.clip_norm))
+
+
+def part_norms(rows: Floats, parts: tuple[int, ...] | None) -> Floats:
+    """The L2 norm of each part of each row; not finite where a number of the part is not, or the square overflows."""
+    parts = (rows.shape[1],) if parts is None else parts
+    _fits(sum(parts), rows)
+    pieces = np.split(rows, np.cumsum(parts)[:-1], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares: Floats = np.stack([np.einsum("ij,ij->i", piece, piece) for piece in pieces], axis=1)
+        return np.sqrt(squares)
+
+
+def scale(clip: ScalingClip, rows: Floats) -> Floats:
+    """Scale each part of each row by the clip's factor."""
+    factors = clip.factors(part_norms(rows, clip.parts))
+    if clip.parts is not None:
+        factors = np.repeat(factors, clip.parts, axis=1)
+    return rows * factors
+
+
+def _down_to(bound: float | Floats, norms: Floats) -> Floats:
+    within = norms <= bound * SAFETY
+    return np.where(within, 1.0, bound * SAFETY / np.where(within, 1.0, norms))
+
+
+def _fits(size: int, rows: Floats) -> None:
+    if rows.shape[1] != size:
+        raise ConfigError(field="size", value=rows.shape[1], remedy=f"the clip is made for contributions of {size} numbers")
