@@ -1,0 +1,161 @@
+"""What it costs: an event in, (epsilon, delta) out.
+
+Every figure is an upper bound. Three accountants give one each, for the events that they support; the least counts:
+
+GDP   exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
+PLD   privacy loss distributions on a grid, rounded pessimistically (dp_accounting)
+RDP   Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.dp_event import (
+    DpEvent,
+    PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
+    SampledWithoutReplacementDpEvent,
+)
+
+from incrowd import _validate
+from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
+from incrowd.privacy.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
+from incrowd.privacy.events import Run, mechanisms
+
+__all__ = ["ACCOUNTANTS", "Budget", "Price", "Relation", "delta_at", "price"]
+
+ACCOUNTANTS = ("GDP", "PLD", "RDP")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much may be learned about any one client: (epsilon, delta)."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _validate.positive(epsilon=self.epsilon)
+        _validate.fraction(delta=self.delta)
+
+    def warn_for(self, clients: int) -> str | None:
+        """What to tell someone whose delta is no smaller than one in the number of clients, or nothing.
+
+        At delta = 1/K, publishing one client's data outright, the client chosen at random, would be allowed.
+        """
+        _validate.count(clients=clients)
+        if self.delta * clients < 1:
+            return None
+        return (
+            f"delta = {self.delta:g} is at least 1/{clients}: publishing all data of one random client of {clients} "
+            f"would count as private. Choose delta well below {1 / clients:g}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """The cost of an event: the least upper bound on epsilon, and who stated it."""
+
+    epsilon: float
+    accountant: str
+    by_accountant: Mapping[str, float]
+
+
+def price(
+    event: DpEvent,
+    *,
+    delta: float,
+    relation: Relation,
+    accountants: Sequence[str] = ACCOUNTANTS,
+    grid: float = 1e-4,
+) -> Price:
+    """An epsilon for which the event is (epsilon, delta)-differentially private: the least that can be proven.
+
+    Guarantee: never below the true epsilon. The exact answer (GDP) makes the others superfluous, so they are not asked.
+
+    Edge cases: nothing happened: 0. An event that none of the accountants supports, or that does not fit the relation,
+    raises `UnpricedEvent`. An accountant that fails or answers nonsense raises `AccountingError`. Where no finite
+    epsilon can be proven, epsilon is infinite.
+    """
+    _validate.fraction(delta=delta)
+    figures = _ask(event, relation, accountants, grid, lambda curve: curve.epsilon(delta))
+    best = min(figures, key=lambda name: figures[name])
+    return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
+
+
+def delta_at(
+    event: DpEvent,
+    *,
+    epsilon: float,
+    relation: Relation,
+    accountants: Sequence[str] = ACCOUNTANTS,
+    grid: float = 1e-4,
+) -> float:
+    """A delta for which the event is (epsilon, delta)-differentially private: `price`, asked the other way round.
+
+    Guarantee: never below the true delta, never above 1.
+
+    Edge cases: as `price`; epsilon may be 0, where delta is the total variation distance.
+    """
+    _validate.non_negative(epsilon=epsilon)
+    return min(1.0, *_ask(event, relation, accountants, grid, lambda curve: curve.delta(epsilon)).values())
+
+
+def _ask(
+    event: DpEvent,
+    relation: Relation,
+    accountants: Sequence[str],
+    grid: float,
+    question: Callable[[Curve], float],
+) -> dict[str, float]:
+    """The answer of each accountant that supports the event, or of GDP alone where it does."""
+    _validate.positive(grid=grid)
+    runs = mechanisms(event)
+    _check_relation(runs, relation)
+    answers = {}
+    for name, curve in _curves(runs, relation, accountants, grid):
+        try:
+            answers[name] = question(curve())
+        except (ArithmeticError, MemoryError, ValueError) as error:
+            raise AccountingError(f"{name} failed, so there is no price: {error}") from error
+        if not answers[name] >= 0:
+            raise AccountingError(f"{name} answered {answers[name]}, so there is no price")
+    if not answers:
+        kinds = ", ".join(type(mechanism).__name__ for mechanism, _ in runs)
+        raise UnpricedEvent(f"none of {', '.join(accountants)} can price this composition of {kinds}")
+    return answers
+
+
+def _curves(
+    runs: Sequence[Run], relation: Relation, accountants: Sequence[str], grid: float
+) -> list[tuple[str, Callable[[], Curve]]]:
+    """The accountants asked for that support the mechanisms, each as a way to its curve."""
+    for name in accountants:
+        if name not in ACCOUNTANTS:
+            raise ConfigError(field="accountants", value=name, remedy=f"choose from {', '.join(ACCOUNTANTS)}")
+    if "GDP" in accountants and GaussianCurve.supports(runs):
+        return [("GDP", lambda: GaussianCurve(runs))]
+    found: list[tuple[str, Callable[[], Curve]]] = []
+    if "PLD" in accountants and LossDistributionCurve.supports(runs):
+        found.append(("PLD", lambda: LossDistributionCurve(runs, grid)))
+    if "RDP" in accountants and RenyiCurve.supports(runs):
+        found.append(("RDP", lambda: RenyiCurve(runs, relation)))
+    return found
+
+
+def _check_relation(runs: Sequence[Run], relation: Relation) -> None:
+    """Poisson samples go with one client more or less, samples of a fixed size with one client replaced (rule 3)."""
+    if not isinstance(relation, Relation):
+        raise ConfigError(field="relation", value=relation, remedy="give a Relation")
+    for mechanism, _ in runs:
+        if isinstance(mechanism, RepeatAndSelectDpEvent):
+            _check_relation(mechanisms(mechanism.event), relation)
+        fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
+        if fixed != (relation is Relation.REPLACE_ONE) and isinstance(mechanism, _SAMPLES):
+            fits = "REPLACE_ONE" if fixed else "ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+            raise UnpricedEvent(f"{type(mechanism).__name__} has a price under {fits}, not under {relation.name}")
+
+
+_SAMPLES = (PoissonSampledDpEvent, SampledWithoutReplacementDpEvent)
