@@ -1,0 +1,67 @@
+# Needs GNU make and Python 3.11 or newer; everything else comes into .venv. Every target starts with the installation.
+PYTHON ?= python3
+WORKERS ?= 2
+
+EXTRAS := dev,docs,flower,plots,redis,serve,train
+RUN := .venv/bin/python -m
+STAMP := .venv/installed
+
+# The pins also hold where pip builds wheels apart: older pips read the first name there, newer ones (25.3) the second.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint types arrows docs smoke format check clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+install: $(STAMP)  ## a virtual environment in .venv with every extra, at the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into .venv (a few minutes the first time)"
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@$(RUN) pip install --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: install  ## a private mean over embedded data: a table, a plot, the statement
+	@.venv/bin/python examples/private_mean.py
+
+test: install  ## the fast tests and doctests, with full branch coverage of incrowd/privacy
+	@$(RUN) pytest -q -n $(WORKERS) -m "not slow" --cov
+
+test-slow: install  ## the tests that take longer
+	@$(RUN) pytest -q -n $(WORKERS) -m slow --timeout 900
+
+lint: install  ## style, sizes, words, version, what an import loads
+	@$(RUN) ruff check --quiet .
+	@$(RUN) ruff format --quiet --check . || { echo "make format puts this right"; exit 1; }
+	@$(RUN) scripts.check_sizes
+	@$(RUN) scripts.check_words
+	@$(RUN) scripts.check_version
+	@$(RUN) scripts.check_imports
+
+types: install  ## strict types, tests included
+	@$(RUN) mypy
+
+arrows: install  ## which room may import which
+	@.venv/bin/lint-imports --no-logo
+
+docs: install  ## the pages in docs/_build/html, warnings are errors
+	@$(RUN) scripts.cli_help --check
+	@$(RUN) sphinx -W --keep-going -q -b html docs docs/_build/html
+
+smoke: install  ## the built wheel, installed without any extra, answers its commands
+	@$(RUN) scripts.smoke
+
+format: install  ## puts the layout right
+	@$(RUN) ruff check --quiet --fix-only .
+	@$(RUN) ruff format --quiet .
+
+check:  ## everything, as the continuous integration does it
+	@.ci/run
+
+clean:  ## removes what the targets made, except .venv
+	rm -rf dist out docs/_build htmlcov .coverage .coverage.* .hypothesis .*_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

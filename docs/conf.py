@@ -1,0 +1,26 @@
+"""How Sphinx builds these pages."""
+
+from incrowd import __version__
+
+project = "incrowd"
+author = "the incrowd authors"
+project_copyright = author
+release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_static_path = ["_static"]
+html_title = f"incrowd {release}"
+
+default_role = "literal"  # our docstrings write `code` with single backticks
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+napoleon_custom_sections = ["Guarantee", "Edge cases", "Assumes"]
+
+# Every reference to our own names must resolve. Those to other projects cannot, without the network.
+nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r"(?!incrowd\.).*")]

@@ -1,0 +1,47 @@
+"""Builds the wheel, installs it in a fresh environment without any extra, and runs the commands as a user would."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+from scripts._common import ROOT
+
+PLAN = "plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220 --json"
+
+
+def main() -> None:
+    """Raises when any of it fails."""
+    with tempfile.TemporaryDirectory(prefix="incrowd-smoke-") as folder:
+        try_wheel(Path(folder))
+
+
+def try_wheel(folder: Path) -> None:
+    """The installed command answers, outside of the checkout, and development tools are not among its needs."""
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), ".")
+    (wheel,) = folder.glob("incrowd-*.whl")
+    venv.create(folder / "venv", with_pip=True)
+    python = str(folder / "venv/bin/python")
+    run(python, "-m", "pip", "install", "--quiet", "-c", "constraints.txt", str(wheel))
+    installed = run(python, "-m", "pip", "list", "--format", "freeze")
+    for tool in ("matplotlib", "pytest", "sphinx", "torch"):
+        if f"\n{tool}==" in f"\n{installed}":
+            raise SystemExit(f"{tool} came along without being asked for")
+    incrowd = str(folder / "venv/bin/incrowd")
+    for arguments in ("--version", "--help"):
+        print(run(incrowd, arguments, folder=folder).strip().splitlines()[0])
+    print(json.loads(run(incrowd, *PLAN.split(), folder=folder))["plans"][0])
+
+
+def run(*command: str, folder: Path = ROOT) -> str:
+    """The standard output of a command that has to succeed."""
+    done = subprocess.run(command, check=False, cwd=folder, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from scripts.check_words import problems
+
+HASH = "#"  # written apart from what follows, or the check would find its own examples
+
+
+def problems_of(line: str, root: Path, *, folder: str = "incrowd") -> list[str]:
+    (root / folder).mkdir()
+    (root / folder / "thing.py").write_text(f"\n{line}\n")
+    return problems(root)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{HASH} TO" + "DO: later",
+        f"{HASH} FIX" + "ME",
+        f"x = 1  {HASH} noqa",
+        f"x = 1  {HASH} noqa: S101",
+        f"x = 1  {HASH} type: ignore[assignment]",
+        f"x = 1  {HASH} type: ignore[assignment]  {HASH}",
+        f"x = 1  {HASH} pragma: no cover",
+        "except:",
+        "    except Exception:",
+        "    except (ValueError, Exception) as error:",
+        "    except BaseException:",
+        "pickle.load(file)",
+        "model = torch.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "np.random.seed(0)",
+        "noise = np.random.normal(size=3)",
+        "torch.manual_seed(0)",
+        "torch.cuda.manual_seed(0)",
+        "import random",
+    ],
+)
+def test_a_forbidden_word_is_named_with_its_place(line: str, tmp_path: Path) -> None:
+    (problem,) = problems_of(line, tmp_path)
+    assert problem.startswith(f"incrowd/thing.py:2: {line.strip()!r}: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"x = 1  {HASH} noqa: S101 - the caller has checked",
+        f"x = 1  {HASH} type: ignore[assignment]  {HASH} the library has no types",
+        f"x = 1  {HASH} pragma: no cover  {HASH} needs a full disk",
+        "    except ValueError:",
+        "    except (OSError, ConfigError) as error:",
+        "generator = np.random.Generator(np.random.SFC64(seed))",
+        "json.load(file)",
+        "np.load(path)",
+        "torch.Generator().manual_seed(0)",
+        "from incrowd import _random",
+    ],
+)
+def test_other_words_are_free(line: str, tmp_path: Path) -> None:
+    assert problems_of(line, tmp_path) == []
+
+
+def test_tests_may_seed_the_global_generators_to_show_that_it_changes_nothing(tmp_path: Path) -> None:
+    assert problems_of("np.random.seed(0)", tmp_path, folder="tests") == []
+
+
+def test_tests_may_not_leave_work_for_later_either(tmp_path: Path) -> None:
+    assert len(problems_of(f"{HASH} TO" + "DO", tmp_path, folder="tests")) == 1

@@ -1,0 +1,79 @@
+"""The pages cannot rot: their examples run, every command and every public module is on them."""
+
+import doctest
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import incrowd
+from scripts import cli_help
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
+
+
+def run_examples(name: str, text: str) -> int:
+    """Runs the examples of a page one after the other, as a reader would; returns how many there were."""
+    names: dict[str, object] = {"__name__": "example"}
+    examples = list(EXAMPLE.finditer(text))
+    for example in examples:
+        above = text.count("\n", 0, example.start("code"))
+        if ">>>" in example["code"]:
+            test = doctest.DocTestParser().get_doctest(example["code"], names, name, name, above)
+            doctest.DebugRunner().run(test, clear_globs=False)
+            names = test.globs
+        else:  # empty lines above, so that a traceback names the line of the page
+            exec(compile("\n" * above + example["code"], name, "exec"), names)  # noqa: S102 - our own pages
+    return len(examples)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_examples(page.name, page.read_text())
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("assert 1 + 1 == 3", AssertionError),
+        ("import incrowd.no_such_module", ModuleNotFoundError),
+        (">>> 1 + 1\n3", doctest.DocTestFailure),
+        (">>> 1 / 0\n1", doctest.UnexpectedException),
+    ],
+)
+def test_a_wrong_example_is_found(code: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        run_examples("page", f"Words.\n\n```python\n{code}\n```\n")
+
+
+def test_examples_of_a_page_build_on_each_other() -> None:
+    page = "```python\nx = 1\n```\n\nand then\n\n```python\n>>> y = x + 1\n>>> y\n2\n```\n\n```python\nassert y == 2\n```\n"
+    assert run_examples("page", page) == 3
+
+
+def test_every_command_is_documented_with_its_present_help() -> None:
+    page = cli_help.PAGE.read_text()
+    assert cli_help.updated(page, cli_help.current_helps()) == page, "run python -m scripts.cli_help"
+
+
+def test_every_public_module_is_documented() -> None:
+    modules = {
+        module.name
+        for module in pkgutil.walk_packages(incrowd.__path__, "incrowd.")
+        if not module.ispkg and not any(part.startswith("_") for part in module.name.split("."))
+    }
+    page = (ROOT / "docs/api.md").read_text()
+    assert modules - set(re.findall(r"automodule:: (\S+)", page)) == {"incrowd.cli"}, (
+        "the command line has its own page"
+    )
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for link in LINK.finditer(page.read_text()):
+        assert not link["target"] or (page.parent / link["target"]).exists(), link[0]
