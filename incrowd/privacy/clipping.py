@@ -9,7 +9,7 @@ so a batched engine can compute norms where its arrays live and ask here for the
 | FixedClip        | L2 norm: at most C                        | public constant                  | nothing to pay     |
 | PerLayerClip     | each layer's L2 norm, jointly priced      | public constants                 | nothing to pay     |
 | ElementwiseClip  | every number                              | public constant                  | nothing to pay     |
-| QuantileClip     | L2 norm: at most C_t                      | follows a quantile of the norms  | yes, from the noise |
+| QuantileClip     | L2 norm: at most C_t                      | follows a quantile of the norms  | from the noise     |
 | MedianClip       | L2 norm: at most the median of the cohort | read from private norms          | NO: not private    |
 """
 
@@ -96,7 +96,8 @@ class NormalisedClip:
     """Scale every contribution to the L2 norm `clip_norm`, up or down.
 
     Guarantee: the norm of the result is `clip_norm` within one part in 10^7, never more; there is no threshold that has
-    to be tuned on, or read from, private data. The bound is a public constant, so it is private even though it scales up.
+    to be tuned on, or read from, private data. The bound is a public constant, so it is private even though it scales
+    up.
 
     Edge cases: an all-zero (or unmeasurably small) contribution has no direction and becomes zero.
     """
@@ -122,8 +123,8 @@ class NormalisedClip:
 class PerLayerClip:
     """Scale each layer down to its own L2 norm.
 
-    Guarantee: layer i of the result has a norm of at most clip_norms[i], and the layers are priced as one joint mechanism:
-    `clip_norm` is the root of the sum of their squares, and one noise of that size covers all of them.
+    Guarantee: layer i of the result has a norm of at most clip_norms[i], and the layers are priced as one joint
+    mechanism: `clip_norm` is the root of the sum of their squares, and one noise of that size covers all of them.
 
     Edge cases: as `FixedClip`, layer by layer; sizes that do not add up to the contribution are refused.
     """
@@ -191,12 +192,12 @@ class ElementwiseClip:
 class QuantileClip:
     """Follow a quantile of the contributions' norms, privately (Andrew, Thakkar, McMahan, Ramaswamy 2021).
 
-    After each round the fraction of contributions that were *not* clipped is released with noise of its own, and the next
-    bound is C * exp(-learning_rate * (fraction - quantile)): too few clipped, and the bound falls.
+    After each round the fraction of contributions that were *not* clipped is released with noise of its own, and the
+    next bound is C * exp(-learning_rate * (fraction - quantile)): too few clipped, and the bound falls.
 
     Guarantee: the round's update and its bits together cost what the plan says for the round: the update's noise
-    multiplier is raised to (z^-2 - (2 * bit_noise)^-2)^(-1/2), their Theorem 1. The noise of a round belongs to the bound
-    that clipped in that round.
+    multiplier is raised to (z^-2 - (2 * bit_noise)^-2)^(-1/2), their Theorem 1. The noise of a round belongs to the
+    bound that clipped in that round.
 
     Edge cases: bit noise too small to leave anything for the update is refused; the bound moves by at most a factor of
     e^(learning_rate) a round beyond what noise does, and never out of [1e-12, 1e12].
@@ -273,8 +274,8 @@ class Clipped:
 def clip_rows(clip: Clip, rows: NDArray[Any]) -> Clipped:
     """Clip contributions of any numeric type.
 
-    Guarantee: every row of the result is finite and within the clip's bound; one that cannot be (NaN, an infinity, a norm
-    that overflows) is dropped, which is a zero contribution, and marked.
+    Guarantee: every row of the result is finite and within the clip's bound; one that cannot be (NaN, an infinity, a
+    norm that overflows) is dropped, which is a zero contribution, and marked.
 
     Edge cases: whole numbers are converted; no rows, and rows of no numbers, are fine.
     """
@@ -312,4 +313,6 @@ def _down_to(bound: float | Floats, norms: Floats) -> Floats:
 
 def _fits(size: int, rows: Floats) -> None:
     if rows.shape[1] != size:
-        raise ConfigError(field="size", value=rows.shape[1], remedy=f"the clip is made for contributions of {size} numbers")
+        raise ConfigError(
+            field="size", value=rows.shape[1], remedy=f"the clip is made for contributions of {size} numbers"
+        )

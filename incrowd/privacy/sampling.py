@@ -1,8 +1,8 @@
 """Who takes part in a round.
 
-A sampler is public: its fields say how clients are chosen, never who was. It knows its neighbouring relation and turns a
-noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant prices, so that what
-is executed is what is accounted.
+A sampler is public: its fields say how clients are chosen, never who was. It knows its neighbouring relation and turns
+a noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant prices, so that
+what is executed is what is accounted.
 
 | sampler   | neighbouring relation   | sensitivity of the sum | amplified by sampling |
 | --------- | ----------------------- | ---------------------- | --------------------- |

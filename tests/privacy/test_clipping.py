@@ -194,7 +194,7 @@ class TestQuantile:
         assert update**-2 + (0.5 / clip.bit_noise) ** 2 == pytest.approx(z**-2)
 
     def test_bit_noise_that_leaves_nothing_for_the_update_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="give more than 0.5"):
+        with pytest.raises(ConfigError, match=r"give more than 0\.5"):
             QuantileClip(clip_norm=1.0, bit_noise=0.5).update_multiplier(1.0)
 
 
