@@ -22,7 +22,7 @@ install: $(STAMP)  ## a virtual environment in .venv with every extra, at the te
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes the first time)"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@$(RUN) pip install --quiet --editable '.[$(EXTRAS)]'
+	@$(RUN) pip install -qq --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: install  ## a private mean over embedded data: a table, a plot, the statement

@@ -52,8 +52,8 @@ def test_a_wrong_example_is_found(code: str, error: type[Exception]) -> None:
 
 
 def test_examples_of_a_page_build_on_each_other() -> None:
-    page = "```python\nx = 1\n```\n\nand then\n\n```python\n>>> y = x + 1\n>>> y\n2\n```\n\n```python\nassert y == 2\n```\n"
-    assert run_examples("page", page) == 3
+    examples = ("x = 1", ">>> y = x + 1\n>>> y\n2", "assert y == 2")
+    assert run_examples("page", "\n\n".join(f"```python\n{code}\n```" for code in examples)) == 3
 
 
 def test_every_command_is_documented_with_its_present_help() -> None:
@@ -68,9 +68,8 @@ def test_every_public_module_is_documented() -> None:
         if not module.ispkg and not any(part.startswith("_") for part in module.name.split("."))
     }
     page = (ROOT / "docs/api.md").read_text()
-    assert modules - set(re.findall(r"automodule:: (\S+)", page)) == {"incrowd.cli"}, (
-        "the command line has its own page"
-    )
+    undocumented = modules - set(re.findall(r"automodule:: (\S+)", page))
+    assert undocumented == {"incrowd.cli"}, "the command line has a page of its own"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
