@@ -20,11 +20,11 @@ def main() -> None:
 
 def try_wheel(folder: Path) -> None:
     """The installed command answers, outside of the checkout, and development tools are not among its needs."""
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), ".")
+    run(sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--wheel-dir", str(folder), ".")
     (wheel,) = folder.glob("incrowd-*.whl")
     venv.create(folder / "venv", with_pip=True)
     python = str(folder / "venv/bin/python")
-    run(python, "-m", "pip", "install", "--quiet", "-c", "constraints.txt", str(wheel))
+    run(python, "-m", "pip", "install", "-qq", "-c", "constraints.txt", str(wheel))
     installed = run(python, "-m", "pip", "list", "--format", "freeze")
     for tool in ("matplotlib", "pytest", "sphinx", "torch"):
         if f"\n{tool}==" in f"\n{installed}":
