@@ -1,0 +1,237 @@
+"""Entries on disk: an append-only SQLite table in which every entry is bound by its hash to all entries before it."""
+
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from incrowd.errors import LedgerDamaged, LedgerRolledBack, LedgerUnwritable
+
+APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
+FORMAT = 1
+
+# The triggers stop honest mistakes; the hashes are what exposes the others. REPLACE would delete without firing a
+# trigger on DELETE, so an entry may only be inserted at the end.
+SCHEMA = (
+    "CREATE TABLE entries (position INTEGER PRIMARY KEY CHECK (position >= 0), kind TEXT NOT NULL, at TEXT NOT NULL, "
+    "body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TRIGGER entries_end BEFORE INSERT ON entries "
+    "WHEN NEW.position IS NOT (SELECT coalesce(max(position) + 1, 0) FROM entries) "
+    "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
+    "CREATE TRIGGER entries_no_delete BEFORE DELETE ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
+    "CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
+)
+
+_BUSY = "another process holds it: wait for that process or end it, then try again"
+_FORBIDDEN = (
+    "allow this user to write to it and its folder; after a crash in the middle of a write, open it for writing once, "
+    "which takes that write back"
+)
+_UNWRITABLE = {
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_READONLY: _FORBIDDEN,
+    sqlite3.SQLITE_PERM: _FORBIDDEN,
+    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and that this user may write to it",
+    sqlite3.SQLITE_FULL: "free some space, then try again",
+    sqlite3.SQLITE_IOERR: "check the disk, its free space and this process's limit on file sizes, then try again",
+}
+_DAMAGED = "release nothing on its account and put an intact copy back, one that the witness accepts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a ledger."""
+
+    position: int
+    kind: str
+    at: str
+    body: str
+    hash: str
+
+    def content(self) -> dict[str, Any]:
+        """The body, read. Edge cases: a body that is not a JSON object raises `LedgerDamaged`."""
+        try:
+            content = json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise LedgerDamaged(f"entry {self.position} of the ledger is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise LedgerDamaged(f"entry {self.position} of the ledger is not a JSON object")
+        return content
+
+
+def canonical(content: Mapping[str, object]) -> str:
+    """The one way to write some content as JSON."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def link(previous: str, *, position: int, kind: str, at: str, body: str) -> str:
+    """The hash of an entry: SHA-256 over its fields and the hash of the entry before it (empty before the first)."""
+    # As a JSON list, no two different rows are written the same way.
+    return hashlib.sha256(json.dumps([previous, position, kind, at, body]).encode()).hexdigest()
+
+
+class Chain:
+    """One connection to the entries. Every access happens inside a `transaction`.
+
+    Guarantee: when a writing transaction has ended without an exception, its entry is on disk (fsync). At any moment,
+    one transaction at most is writing, among all threads and processes; it sees all that was written before it. A
+    transaction that ends in an exception has written nothing, or its entry as a whole.
+
+    Edge cases: a file that was replaced or removed under the connection is refused with `LedgerRolledBack`, use in a
+    forked process with `LedgerUnwritable`.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self.path = path
+        self._connection = connection
+        self._process = os.getpid()
+        self._closed = False
+        self._lock = threading.RLock()
+        self._file = None if path is None else self._identity()
+
+    @classmethod
+    def in_memory(cls) -> "Chain":
+        """Entries that nobody keeps."""
+        return cls(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), None)
+
+    @classmethod
+    def open(cls, path: Path, *, mode: str, busy_timeout_s: float) -> "Chain":
+        """The entries in a file; `mode` is SQLite's: "ro", "rw" or "rwc" (which creates an empty file)."""
+        with _translated(path):
+            connection = sqlite3.connect(
+                f"{path.as_uri()}?mode={mode}",
+                uri=True,
+                timeout=busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.execute("PRAGMA cell_size_check = ON")
+                if mode != "ro":
+                    # With a rollback journal, EXTRA also syncs the folder after the journal's end, which is the commit.
+                    connection.execute("PRAGMA journal_mode = DELETE")
+                    connection.execute("PRAGMA synchronous = EXTRA")
+                return cls(connection, path)
+            except sqlite3.Error:
+                connection.close()
+                raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+    @contextmanager
+    def transaction(self, *, write: bool) -> Iterator[None]:
+        """All or nothing; the entries stand still meanwhile."""
+        with self._lock, _translated(self.path):
+            self._check_usable()
+            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                if self._identity() != self._file:
+                    raise LedgerRolledBack(f"{self.path} was replaced or removed while in use: put the right file back")
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def is_new(self) -> bool:
+        """Whether nothing was ever written."""
+        return bool(self._one("SELECT count(*) = 0 FROM sqlite_master"))
+
+    def create(self) -> None:
+        """Lay out the empty table."""
+        for statement in (*SCHEMA, f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {FORMAT}"):
+            self._connection.execute(statement)
+
+    def append(self, kind: str, content: Mapping[str, object]) -> Entry:
+        """Write one entry at the end. It is on disk when the transaction has ended, not before."""
+        position = self.length()
+        previous = str(self.hash_at(position - 1)) if position else ""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        body = canonical(content)
+        found = link(previous, position=position, kind=kind, at=at, body=body)
+        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
+        return Entry(position=position, kind=kind, at=at, body=body, hash=found)
+
+    def length(self) -> int:
+        """How many entries there are."""
+        return int(self._one("SELECT coalesce(max(position) + 1, 0) FROM entries"))
+
+    def hash_at(self, position: int) -> object:
+        """The hash at a position, or None."""
+        return self._one("SELECT hash FROM entries WHERE position = ?", position)
+
+    def entries(self, *, start: int, previous: str) -> Iterator[Entry]:
+        """The entries from a position on, each checked against the one before it; the hash before it is given."""
+        rows = self._connection.execute(
+            "SELECT position, kind, at, body, hash FROM entries WHERE position >= ? ORDER BY position", (start,)
+        )
+        for position, (at_position, kind, at, body, found) in enumerate(rows, start=start):
+            expected = link(previous, position=position, kind=kind, at=at, body=body)
+            if (at_position, found) != (position, expected):
+                raise LedgerDamaged(f"entry {position} of {self.path} was changed or lost: {_DAMAGED}")
+            yield Entry(position=position, kind=kind, at=at, body=body, hash=found)
+            previous = found
+
+    def check_file(self) -> None:
+        """The file is a ledger of this format and SQLite finds nothing wrong with it."""
+        if self._one("PRAGMA application_id") != APPLICATION:
+            raise LedgerDamaged(f"{self.path} is a SQLite database, but not a ledger: give the path of a ledger")
+        found = self._one("PRAGMA user_version")
+        if found != FORMAT:
+            raise LedgerDamaged(
+                f"{self.path} has format {found}, this incrowd reads {FORMAT}: use the one that wrote it"
+            )
+        schema = {sql for (sql,) in self._connection.execute("SELECT sql FROM sqlite_master")}
+        if schema != set(SCHEMA):
+            raise LedgerDamaged(f"{self.path} had its tables or triggers changed: {_DAMAGED}")
+        problem = self._one("PRAGMA integrity_check(1)")
+        if problem != "ok":
+            raise LedgerDamaged(f"{self.path} is damaged ({problem}): {_DAMAGED}")
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise LedgerUnwritable(f"{self.path} was closed: open it again")
+        if os.getpid() != self._process:
+            # SQLite's locks do not survive a fork, so two processes would write at once.
+            raise LedgerUnwritable(f"{self.path} was opened by another process: open it anew in each process")
+
+    def _one(self, query: str, *parameters: object) -> object:
+        row = self._connection.execute(query, parameters).fetchone()
+        return None if row is None else row[0]
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file the path leads to at present."""
+        if self.path is None:
+            return None
+        try:
+            status = self.path.stat()
+        except OSError:
+            return (0, 0)
+        return status.st_dev, status.st_ino
+
+
+@contextmanager
+def _translated(path: Path | None) -> Iterator[None]:
+    """SQLite's errors in our words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        remedy = _UNWRITABLE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if remedy is None:
+            raise LedgerDamaged(f"{path} is damaged or not a ledger ({error}): {_DAMAGED}") from error
+        raise LedgerUnwritable(f"{path} cannot be used now ({error}): {remedy}") from error
