@@ -1,0 +1,96 @@
+"""A federated data set: shared examples, the clients' index lists, and what the server holds."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from incrowd.data._tensors import shared_tensor
+from incrowd.data.examples import Examples, Split, check_alike
+from incrowd.data.partition import Indices, Partition, Sizes
+from incrowd.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tensors:
+    """The arrays of a `FederatedData` as CPU tensors over the same memory. Do not write to them."""
+
+    features: "torch.Tensor"
+    labels: "torch.Tensor"
+    offsets: "torch.Tensor"
+    indices: "torch.Tensor"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FederatedData:
+    """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, and nothing is copied.
+
+    ``examples`` and ``partition`` are private and stand for what clients hold at home; ``test`` is public and the
+    server's.
+
+    Guarantee: every client has an example and every index points at one; ``nbytes`` counts all memory beyond the
+    examples.
+
+    Edge cases: an index beyond the examples, test examples that look different: `DataError`.
+    """
+
+    examples: Examples
+    partition: Partition
+    test: Examples | None = None
+    name: str = "arrays"
+
+    def __post_init__(self) -> None:
+        indices = self.partition.indices
+        if indices.max() >= len(self.examples):
+            place = int(np.flatnonzero(indices >= len(self.examples))[0])
+            raise DataError(
+                f"client {self.partition.holder(place)} holds the index {indices[place]}: "
+                f"there are {len(self.examples)} examples, give indices from 0 to {len(self.examples) - 1}"
+            )
+        if self.test is not None:
+            check_alike(self.examples, self.test)
+
+    @classmethod
+    def of(cls, split: Split, partition: Partition) -> "FederatedData":
+        """Deal the training part of a split out to clients; the server keeps the test part."""
+        return cls(examples=split.train, partition=partition, test=split.test, name=split.name)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients K, which is public."""
+        return self.partition.clients
+
+    @property
+    def sizes(self) -> Sizes:
+        """The number of examples of each client, which is private."""
+        return self.partition.sizes
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held beyond the examples."""
+        return self.partition.nbytes
+
+    def client(self, k: int) -> Indices:
+        """The indices of client k's examples, a view."""
+        return self.partition.client(k)
+
+    def as_tensors(self) -> Tensors:
+        """Features, labels, offsets and indices for torch, without a copy."""
+        features, labels = self.examples.as_tensors()
+        return Tensors(
+            features=features,
+            labels=labels,
+            offsets=shared_tensor(self.partition.offsets),
+            indices=shared_tensor(self.partition.indices),
+        )
+
+    def describe(self) -> dict[str, str | int]:
+        """What a report may say: public facts only, so neither a client's size nor the number of private examples."""
+        if self.test is None:
+            test = "none"
+        else:
+            test = f"{len(self.test)} examples, public: held by the server, not by any client"
+        return {"data": self.name, "clients": self.clients, "test_set": test}
