@@ -7,7 +7,7 @@ author = "the incrowd authors"
 project_copyright = author
 release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
@@ -18,9 +18,8 @@ html_title = f"incrowd {release}"
 default_role = "literal"  # our docstrings write `code` with single backticks
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-napoleon_custom_sections = ["Guarantee", "Edge cases", "Assumes"]
+maximum_signature_line_length = 100
 
-# Every reference to our own names must resolve. Those to other projects cannot, without the network.
+# Every reference to our own public names must resolve. Those to other projects cannot, without the network.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!incrowd\.).*")]
+nitpick_ignore_regex = [(r"py:.*", r"(?!incrowd\.).*"), (r"py:.*", r".*\._.*")]
