@@ -33,8 +33,14 @@ def _in_function(node: Function, name: str) -> Iterator[str]:
     if lines > FUNCTION_LINES:
         yield f"{name} has {lines} lines, at most {FUNCTION_LINES}"
     parameters = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
-    if parameters > PARAMETERS:
+    if parameters > PARAMETERS and not _is_command(node):
         yield f"{name} has {parameters} parameters, at most {PARAMETERS}: make it a dataclass"
+
+
+def _is_command(node: Function) -> bool:
+    """Whether its parameters are the options of a command, as in `@app.command()`: those are for people to pick from."""
+    calls = (decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call))
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "command" for call in calls)
 
 
 def _length(node: ast.stmt) -> int:

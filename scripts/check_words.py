@@ -24,7 +24,7 @@ RULES = (
         reason="do it or leave it out: nobody comes back",
     ),
     Rule(
-        pattern=re.compile(r"#\s*(no[q]a|type:\s*ign[o]re|pragma:\s*n[o])(?![^#-]*(#|-) *\w+ \w+)"),
+        pattern=re.compile(r"#\s*(no[q]a|type:\s*ign[o]re|pragma:\s*n[o])(?!.*(#|\s-)\s*\w+ \w+)"),
         folders=FOLDERS,
         reason="a suppression says why, after a # or a -",
     ),

@@ -25,6 +25,7 @@ def function(*, lines: int, docstring: int = 0, parameters: int = 0) -> str:
         function(lines=60),
         function(lines=100, docstring=40),
         function(lines=2, parameters=8),
+        '@app.command("plan")\n' + function(lines=2, parameters=9),
     ],
 )
 def test_what_just_fits_is_accepted(code: str, tmp_path: Path) -> None:
@@ -41,6 +42,10 @@ def test_what_just_fits_is_accepted(code: str, tmp_path: Path) -> None:
         (
             function(lines=2, parameters=9),
             "incrowd/thing.py:1: f has 9 parameters, at most 8: make it a dataclass",
+        ),
+        (
+            "@app.cached()\n" + function(lines=2, parameters=9),
+            "incrowd/thing.py:2: f has 9 parameters, at most 8: make it a dataclass",
         ),
         (
             "def f(a, b, c, /, d, e, f, *, g, h, i): pass\n",

@@ -21,6 +21,7 @@ def problems_of(line: str, root: Path, *, folder: str = "incrowd") -> list[str]:
         f"x = 1  {HASH} noqa",
         f"x = 1  {HASH} noqa: S101",
         f"x = 1  {HASH} type: ignore[assignment]",
+        f"x = 1  {HASH} type: ignore[arg-type]",
         f"x = 1  {HASH} type: ignore[assignment]  {HASH}",
         f"x = 1  {HASH} pragma: no cover",
         "except:",
@@ -47,6 +48,7 @@ def test_a_forbidden_word_is_named_with_its_place(line: str, tmp_path: Path) -> 
     [
         f"x = 1  {HASH} noqa: S101 - the caller has checked",
         f"x = 1  {HASH} type: ignore[assignment]  {HASH} the library has no types",
+        f"x = 1  {HASH} type: ignore[arg-type]  {HASH} the point of the test",
         f"x = 1  {HASH} pragma: no cover  {HASH} needs a full disk",
         "    except ValueError:",
         "    except (OSError, ConfigError) as error:",
