@@ -38,7 +38,7 @@ def _in_function(node: Function, name: str) -> Iterator[str]:
 
 
 def _is_command(node: Function) -> bool:
-    """Whether its parameters are the options of a command, as in `@app.command()`: those are for people to pick from."""
+    """Whether its parameters are the options of a command, as in `@app.command()`: people pick from those."""
     calls = (decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call))
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "command" for call in calls)
 
