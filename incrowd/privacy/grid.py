@@ -1,0 +1,126 @@
+"""A public grid, and noise that is drawn on it as whole numbers.
+
+A float that is a sum plus a noise value tells more in its low bits than the real number would (Mironov 2012), and
+rounding such floats to a grid only dulls the tell, because a noise value computed in floating point has low bits of
+its own (Haney et al. 2022). So nothing is added in floating point: the sum is rounded to whole steps of a grid, the
+noise is drawn as whole steps, and the two are added as 64-bit integers.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from incrowd._random import Bits, Floats, Integers, Stream
+from incrowd.errors import ConfigError
+
+SHARE = 2.0**-20
+"""What rounding a sum to the grid may add to the sensitivity, relative to the bound of one contribution."""
+
+_BLOCK = 2**14  # values at a time: their arrays stay in the cache
+_SLOTS = 2**16
+_FINE = 2.0**28  # steps in one scale of the noise: a step's probability is its density in the middle, to within 2^-53
+_LARGEST_SCALE = 2.0**50
+_LARGEST_SUM = 2.0**61
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A noise distribution of scale 1, symmetric around 0."""
+
+    density: Callable[[Floats], Floats]  # of magnitudes; falling, up to a factor
+    reach: float  # a larger magnitude has probability at most 2^-64 and is never drawn
+
+
+NORMAL = Shape(density=lambda magnitude: np.exp(-0.5 * magnitude * magnitude), reach=9.3)
+LAPLACE = Shape(density=lambda magnitude: np.exp(-magnitude), reach=44.4)
+
+
+def step(*, share: float, scale: float, largest_sum: float) -> float:
+    """The grid's step: a power of two of at most `share`, and fine compared with the noise.
+
+    Edge cases: a largest sum or a scale that does not fit 64-bit integers in such steps is refused.
+    """
+    wanted = min(share, scale / _FINE)
+    if not 2.0**-900 < wanted < 2.0**900 or scale > _LARGEST_SCALE * wanted or largest_sum > _LARGEST_SUM * wanted:
+        raise ConfigError(
+            field="noise scale",
+            value=scale,
+            remedy=f"it does not fit one 64-bit grid with sums of up to {largest_sum:.3g} and an accuracy of "
+            f"{share:.3g}; choose a noise multiplier and a clip bound nearer 1, or fewer contributions",
+        )
+    return 2.0 ** math.floor(math.log2(wanted))
+
+
+def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
+    """The whole parts (`floor`) of independent values of a distribution, at a scale given in grid steps.
+
+    Guarantee: except with probability 2^-62 a value, every whole number has its exact probability to within a factor
+    of 1 +- 2^-43, for scales of 2^28 and above: floating point enters as the chance of keeping a number, never as the
+    number. Every value has 128 fresh bits of its own.
+
+    Edge cases: the magnitude stays below `shape.reach` scales and one cell; size 0 draws nothing.
+    """
+    cells = _Cells.under(shape, scale)
+    values = np.empty(size, np.int64)
+    filled = 0
+    while filled < size:
+        kept = cells.propose(min(_BLOCK, size - filled), stream)
+        values[filled : filled + len(kept)] = kept
+        filled += len(kept)
+    return values
+
+
+def add(total: Floats, noise: Integers, *, step: float) -> Floats:
+    """The sum rounded to whole steps, plus whole steps of noise, exactly; then back to floating point."""
+    steps = np.multiply(total, 1 / step)
+    whole = np.rint(steps, out=steps).astype(np.int64)
+    whole += noise
+    return np.multiply(whole, step, out=steps)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Rejection sampling under a staircase: cells of 2^width_bits whole numbers, each owning some of 2^16 equal slots.
+
+    A slot proposes all numbers of its cell alike, and a number is kept with probability density / (slots of the cell x
+    height), which is at most 1. The slots cancel: what is kept follows the density alone.
+    """
+
+    shape: Shape
+    scale: float
+    width_bits: int
+    first: Integers  # a slot's cell, as its first number
+    odds: Floats  # 2^64 / (slots of the cell x height); 0 where a slot is left over
+
+    @classmethod
+    def under(cls, shape: Shape, scale: float) -> "_Cells":
+        width_bits = math.floor(math.log2(scale)) - 5  # a cell is 1/64 to 1/32 of the scale: about 2 % is refused
+        count = math.ceil(shape.reach * scale / 2**width_bits)
+        starts = np.arange(count) << width_bits
+        tops = shape.density(starts / scale)
+        height = tops.sum() / (_SLOTS - count)
+        slots = np.ceil(tops / height).astype(np.int64)  # in all at most (_SLOTS - count) + count
+        owned = slots.sum()
+        first, odds = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS)
+        first[:owned] = np.repeat(starts, slots)
+        odds[:owned] = np.repeat(2.0**64 / (slots * height), slots)
+        return cls(shape, scale, width_bits, first, odds)
+
+    def propose(self, count: int, stream: Stream) -> Integers:
+        """The values kept out of so many proposals."""
+        place, level = stream.bits(2 * count).reshape(2, count)  # place: 16 bits of slot, one of sign, 47 of offset
+        slot = _signed(place >> np.uint64(48))
+        magnitude = self.first[slot]
+        magnitude += _signed(place & np.uint64(2**self.width_bits - 1))
+        middle = magnitude.astype(np.float64)
+        middle += 0.5
+        middle *= 1 / self.scale
+        kept = level < self.shape.density(middle) * self.odds[slot]
+        magnitude ^= -_signed(place >> np.uint64(47) & np.uint64(1))  # m or -1 - m: mirrored around -1/2
+        return magnitude[kept]
+
+
+def _signed(bits: Bits) -> Integers:
+    return bits.view(np.int64)
