@@ -6,7 +6,8 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-# The same examples on every run: a failure is the fault of the change at hand. No deadline: machines differ in speed.
+# The same examples whenever the same tests run: a failure is the fault of the change at hand. No deadline: machines
+# differ in speed.
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 
