@@ -6,6 +6,7 @@ changes the global generators of NumPy or torch.
 """
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -69,21 +70,21 @@ class SystemRandomness:
 class SeededRandomness:
     """A fast generator that repeats itself: for simulation only.
 
-    Guarantee: the same seed, purpose and indices give the same values, in any order of asking, on any machine; streams
-    that differ in seed, purpose or any index are independent.
+    Guarantee: the same seed, purpose and indices give the same values, in any order of asking, on any machine with the
+    same NumPy; streams that differ in seed, purpose or any index are independent.
     """
 
     seed: int
     simulated: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        _validate.non_negative(seed=self.seed)
+        _validate.natural(seed=self.seed)
 
     def stream(self, purpose: str, *indices: int) -> Stream:
         """The stream of this seed, purpose and indices, from its beginning."""
-        name = "\0".join([str(self.seed), purpose, *map(str, indices)])
+        name = json.dumps([int(self.seed), purpose, *map(int, indices)])  # no two streams have the same
         digest = hashlib.sha256(name.encode()).digest()
-        return SeededStream(np.random.Generator(np.random.SFC64(list(np.frombuffer(digest, np.uint32)))))
+        return SeededStream(np.random.Generator(np.random.SFC64(list(np.frombuffer(digest, "<u4")))))
 
 
 class SystemStream:

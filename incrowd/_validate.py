@@ -1,6 +1,7 @@
 """Checks of plain values. Each takes fields by name, so that the message can name them."""
 
 import math
+from contextlib import suppress
 from numbers import Integral, Real
 
 from incrowd.errors import ConfigError
@@ -47,6 +48,13 @@ def count(**fields: object) -> None:
             raise ConfigError(field=field, value=value, remedy="give a whole number of at least 1")
 
 
+def natural(**fields: object) -> None:
+    """Each value is a whole number of at least 0 (a bool is not one)."""
+    for field, value in fields.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            raise ConfigError(field=field, value=value, remedy="give a whole number of at least 0")
+
+
 def at_most(limit: float, limit_name: str, **fields: float) -> None:
     """Each value is at most a limit that has a name of its own."""
     for field, value in fields.items():
@@ -55,6 +63,9 @@ def at_most(limit: float, limit_name: str, **fields: float) -> None:
 
 
 def _number(field: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ConfigError(field=field, value=value, remedy="give a finite number")
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with suppress(OverflowError):  # a whole number beyond every float
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    raise ConfigError(field=field, value=value, remedy="give a finite number")
