@@ -152,7 +152,7 @@ class Ledger:
 
         Guarantee: afterwards every event of the plan can be charged, whatever else is charged meanwhile.
 
-        Edge cases: the same runs under the same label, say after a crash, are the same reservation: it is continued, and
+        Edge cases: the same runs under the same label, say after a crash, are the same reservation: it is continued and
         not promised twice. Other runs under its label, and the label of a released reservation, raise `ConfigError`.
         """
         check_text(label=label)
