@@ -104,7 +104,8 @@ def _as_labels(array: NDArray[Any], classes: int | None) -> Labels:
     if classes is None:
         return _float32(array)
     if array.dtype.kind == "f":
-        not_whole = np.flatnonzero(~((np.abs(array) < 2**53) & (array == np.rint(array))))
+        exact = array.astype(np.float64)
+        not_whole = np.flatnonzero(~((np.abs(exact) < 2**53) & (exact == np.rint(exact))))
         if not_whole.size:
             row = not_whole[0]
             raise DataError(f"labels[{row}] = {array.ravel()[row]}: with classes = {classes} give whole numbers")

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -88,8 +89,8 @@ def _write(path: Path, payload: bytes) -> None:
             os.fsync(stream.fileno())
         partial.replace(path)
     except OSError as error:
+        with suppress(OSError):  # there may be nothing to remove, and no folder to remove it from
+            partial.unlink()
         raise DataError(
             f"{path}: cannot be written ({error.strerror}); check the folder, its permissions and free space"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -22,28 +22,25 @@ MNIST = Source(
         "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     },
 )
-"""The original files and two places that serve them. ``dataclasses.replace(MNIST, mirrors=...)`` names another
-place."""
+"""The original files, and where to get them. ``dataclasses.replace(MNIST, mirrors=...)`` names another place."""
 
 
-def load_mnist(folder: Path | str, *, verify: bool = False) -> Split:
+def load_mnist(folder: Path | str, *, verify: Source | None = None) -> Split:
     """MNIST, or a data set in the same four files, as [N, 28, 28] bytes whose meaning is ``byte / 255``.
 
-    A folder is taken as it is; ``verify`` also compares the four ``.gz`` files with the checksums of the original.
+    A folder is taken as it is, unless ``verify`` names the source, say `MNIST`, whose checksums its files must have.
 
     Edge cases: a missing or broken file, more labels than images or fewer, a label above 9, test images of another
     size: `DataError`, which names the file.
     """
     where = Path(folder)
-    if verify:
-        _verify(where)
+    if verify is not None:
+        _verify(where, verify)
     return Split(name="mnist", train=_examples(where, "train"), test=_examples(where, "t10k"))
 
 
 def download_mnist(folder: Path | str, *, source: Source = MNIST) -> None:
-    """Fetch those of the four files that are missing in the folder. See `incrowd.data.download.fetch` for what can go
-    wrong.
-    """
+    """Fetch those of the four files that are missing in the folder, as `incrowd.data.download.fetch` promises."""
     for name in source.checksums:
         fetch(name, folder=Path(folder), source=source)
 
@@ -79,13 +76,13 @@ def _read(folder: Path, stem: str) -> tuple[Path, NDArray[np.uint8]]:
     )
 
 
-def _verify(folder: Path) -> None:
-    for name, expected in MNIST.checksums.items():
+def _verify(folder: Path, source: Source) -> None:
+    for name, expected in source.checksums.items():
         try:
             found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError as error:
             raise DataError(
-                f"{folder / name}: cannot be verified ({error.strerror}); give the four original .gz files"
+                f"{folder / name}: cannot be verified ({error.strerror}); give the original files"
             ) from error
         if found != expected:
             raise DataError(

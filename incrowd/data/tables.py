@@ -16,6 +16,8 @@ from incrowd.data.examples import Examples, Labels
 from incrowd.data.federated import FederatedData
 from incrowd.errors import ConfigError, DataError
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
@@ -110,7 +112,7 @@ def _label(cell: Any, classes: int | tuple[str, ...] | None) -> float:
         return classes.index(str(cell)) if str(cell) in classes else math.nan
     number = _number(cell)
     if classes is None:
-        return number if abs(number) <= np.finfo(np.float32).max else math.nan
+        return number if abs(number) <= _LARGEST else math.nan
     return number if number.is_integer() and 0 <= number < classes else math.nan
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd import _validate
 from incrowd.data._rows import read_rows
 from incrowd.errors import DataError
 
@@ -28,6 +29,7 @@ def load_texts(path: Path | str, *, text: str = "text", label: str = "label", cl
     Edge cases: a missing column, a label that is not in 0 .. classes - 1, no rows: `DataError`, which names file and
     line.
     """
+    _validate.count(classes=classes)
     table = read_rows(Path(path))
     text_at, label_at = table.column(text), table.column(label)
     numbers = {str(number): number for number in range(classes)}

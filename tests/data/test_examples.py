@@ -1,0 +1,163 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd._random import SeededRandomness
+from incrowd.data import Examples, Split, hold_out
+from incrowd.errors import ConfigError, DataError
+
+
+def pictures(number: int = 6, *, classes: int | None = 3, scale: float = 1 / 255, offset: float = 0.0) -> Examples:
+    return Examples(
+        features=np.arange(number * 4, dtype=np.uint8).reshape(number, 2, 2),
+        labels=np.arange(number) % 3,
+        classes=classes,
+        scale=scale,
+        offset=offset,
+    )
+
+
+def numbers(number: int = 4) -> Examples:
+    return Examples(features=np.ones((number, 2), np.float32), labels=np.ones(number, np.float32))
+
+
+def test_arrays_are_the_callers_own() -> None:
+    features, labels = np.zeros((3, 2), np.uint8), np.zeros(3, np.int64)
+    examples = Examples(features=features, labels=labels, classes=2)
+    assert examples.features is features
+    assert examples.labels is labels
+
+
+def test_length_shape_and_memory() -> None:
+    examples = pictures(6)
+    assert (len(examples), examples.shape, examples.nbytes) == (6, (2, 2), 6 * 4 + 6 * 8)
+
+
+def test_values_are_scaled_copies() -> None:
+    examples = pictures(scale=0.5, offset=-1.0)
+    values = examples.values(np.array([5, 0]))
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, [[[9.0, 9.5], [10.0, 10.5]], [[-1.0, -0.5], [0.0, 0.5]]])
+    np.testing.assert_array_equal(examples.values(slice(0, 1)), values[1:])
+    plain = numbers()
+    plain.values(slice(None))[:] = 7
+    assert (plain.features == 1).all()
+
+
+def test_representation_shows_no_data() -> None:
+    assert repr(pictures(scale=0.5)) == "Examples(classes=3, scale=0.5, offset=0.0)"
+
+
+def test_tensors_share_the_memory() -> None:
+    for examples in (pictures(), numbers()):
+        features, labels = examples.as_tensors()
+        assert features.data_ptr() == examples.features.ctypes.data
+        assert labels.data_ptr() == examples.labels.ctypes.data
+        np.testing.assert_array_equal(features.numpy(), examples.features)
+        np.testing.assert_array_equal(labels.numpy(), examples.labels)
+
+
+def test_tensors_over_read_only_arrays_do_not_warn() -> None:
+    examples = pictures()
+    examples.features.flags.writeable = False
+    assert examples.as_tensors()[0].data_ptr() == examples.features.ctypes.data
+
+
+FEATURES = np.ones((3, 2), np.float32)
+LABELS = np.zeros(3, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "classes", "message"),
+    [
+        (FEATURES.astype(np.float64), LABELS, 2, "features are float64"),
+        (FEATURES[:0], LABELS[:0], 2, r"features have the shape \(0, 2\)"),
+        (FEATURES[:, 0].copy(), LABELS, 2, r"features have the shape \(3,\)"),
+        (FEATURES[:, :0], LABELS, 2, r"features have the shape \(3, 0\)"),
+        (np.asfortranarray(FEATURES), LABELS, 2, "features are not contiguous"),
+        (FEATURES[::-1], LABELS, 2, "features are not contiguous"),
+        (FEATURES, LABELS[:2], 2, r"labels have the shape \(2,\) and features \(3, 2\)"),
+        (FEATURES, LABELS[:, None], 2, r"labels have the shape \(3, 1\)"),
+        (FEATURES, LABELS.astype(np.int32), 2, "labels are int32"),
+        (FEATURES, LABELS, None, "labels are int64 without classes"),
+        (FEATURES, np.array([0, 1, 2]), 2, r"labels\[2\] = 2: with classes = 2 give labels from 0 to 1"),
+        (FEATURES, np.array([0, -1, 1]), 2, r"labels\[1\] = -1"),
+        (FEATURES, np.array([0, 1, np.inf], np.float32), None, r"labels\[2\] = inf"),
+    ],
+)
+def test_unusable_arrays_are_refused(
+    features: np.ndarray, labels: np.ndarray, classes: int | None, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Examples(features=features, labels=labels, classes=classes)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_feature_that_is_not_finite_is_named(value: float) -> None:
+    features = np.zeros((4, 2, 3), np.float32)
+    features[2, 1, 0] = value
+    with pytest.raises(DataError, match=rf"features\[2, 1, 0\] = {value}"):
+        Examples(features=features, labels=np.zeros(4, np.int64), classes=1)
+
+
+def test_the_largest_numbers_are_finite() -> None:
+    largest = np.finfo(np.float32).max
+    features = np.array([[largest, -largest], [largest, largest]], np.float32)
+    assert len(Examples(features=features, labels=LABELS[:2], classes=1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("scale", 0.0), ("scale", np.nan), ("offset", np.inf), ("classes", 0), ("classes", 2.0)]
+)
+def test_unusable_fields_are_refused(field: str, value: float) -> None:
+    changed: dict[str, Any] = {field: value}
+    with pytest.raises(ConfigError, match=field):
+        replace(Examples(features=FEATURES, labels=LABELS, classes=1), **changed)
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        (pictures(scale=0.5), "scale"),
+        (pictures(offset=0.5), "offset"),
+        (pictures(classes=4), "classes is 3 in train and 4 in test"),
+        (Examples(features=FEATURES, labels=LABELS, classes=3), "shape"),
+        (Examples(features=np.ones((3, 2, 2), np.float32), labels=LABELS, classes=3), "dtype"),
+    ],
+)
+def test_a_split_holds_examples_that_look_alike(test: Examples, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Split(name="pictures", train=pictures(), test=test)
+
+
+def test_a_split_may_have_no_test_examples() -> None:
+    assert Split(name="pictures", train=pictures()).test is None
+
+
+def test_holding_out_divides_the_examples() -> None:
+    examples = pictures(20, scale=0.5, offset=1.0)
+    split = hold_out(examples, name="pictures", test_examples=6, randomness=SeededRandomness(seed=1))
+    assert split.test is not None
+    assert (split.name, len(split.train), len(split.test)) == ("pictures", 14, 6)
+    together = np.concatenate([split.train.features, split.test.features])
+    order = np.argsort(together[:, 0, 0])
+    np.testing.assert_array_equal(together[order], examples.features)
+    np.testing.assert_array_equal(np.concatenate([split.train.labels, split.test.labels])[order], examples.labels)
+    assert (split.test.scale, split.test.offset, split.test.classes) == (0.5, 1.0, 3)
+
+
+def test_holding_out_repeats_itself_under_a_seed_only() -> None:
+    def held(seed: int) -> list[int]:
+        split = hold_out(pictures(40), name="", test_examples=9, randomness=SeededRandomness(seed=seed))
+        assert split.test is not None
+        return [int(value) for value in split.test.features[:, 0, 0]]
+
+    assert held(1) == held(1) != held(2)
+
+
+@pytest.mark.parametrize("number", [0, 6, 7])
+def test_holding_out_nothing_or_everything_is_refused(number: int) -> None:
+    with pytest.raises(ConfigError, match="test_examples"):
+        hold_out(pictures(6), name="pictures", test_examples=number, randomness=SeededRandomness(seed=1))

@@ -1,0 +1,197 @@
+import gzip
+import importlib.util
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.data import Columns, FederatedData, load_table
+from incrowd.errors import ConfigError, DataError
+
+COLUMNS = Columns(client="user", label="bought", classes=2)
+TABLE = """user,age,bought,spent
+bob,31,1,2.5
+ann,44,0,-1e3
+
+bob,20,0,0
+"""
+
+
+def load(folder: Path, text: str | bytes, columns: Columns = COLUMNS, name: str = "shop.csv") -> FederatedData:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_table(path, columns=columns)
+
+
+def check_shop(data: FederatedData) -> None:
+    assert data.clients == 2
+    assert [data.client(k).tolist() for k in range(2)] == [[1], [0, 2]]
+    assert data.examples.features.tolist() == [[31, 2.5], [44, -1000], [20, 0]]
+    assert data.examples.labels.tolist() == [1, 0, 0]
+    assert (data.examples.features.dtype.name, data.examples.labels.dtype.name) == ("float32", "int64")
+    assert data.examples.classes == 2
+
+
+@pytest.mark.parametrize("text", [TABLE, "\N{BOM}" + TABLE, TABLE.replace("\n", "\r\n"), TABLE.replace("bob", '"bob"')])
+def test_a_table_becomes_a_federated_data_set(tmp_path: Path, text: str) -> None:
+    data = load(tmp_path, text)
+    check_shop(data)
+    assert (data.name, data.test) == ("shop.csv", None)
+
+
+def test_a_gzipped_table_is_read(tmp_path: Path) -> None:
+    check_shop(load(tmp_path, gzip.compress(TABLE.encode()), name="shop.csv.gz"))
+
+
+def test_columns_are_chosen_in_the_order_given(tmp_path: Path) -> None:
+    columns = Columns(client="user", label="bought", classes=2, features=("spent", "age"))
+    assert load(tmp_path, TABLE, columns).examples.features.tolist() == [[2.5, 31], [-1000, 44], [0, 20]]
+
+
+def test_labels_may_have_names(tmp_path: Path) -> None:
+    columns = Columns(client="user", label="bought", classes=("yes", "no", "maybe"))
+    examples = load(tmp_path, "user,bought,age\nann,no,1\nbob,yes,2\n", columns).examples
+    assert (examples.labels.tolist(), examples.classes) == ([1, 0], 3)
+
+
+def test_labels_without_classes_are_numbers(tmp_path: Path) -> None:
+    examples = load(tmp_path, TABLE, Columns(client="user", label="spent", features=("age",))).examples
+    assert (examples.labels.dtype.name, examples.labels.tolist(), examples.classes) == (
+        "float32",
+        [2.5, -1000, 0],
+        None,
+    )
+
+
+def test_a_test_table_is_held_by_the_server(tmp_path: Path) -> None:
+    load(tmp_path, TABLE)
+    held = tmp_path / "held.csv"
+    held.write_text("user,age,bought,spent\nzoe,1,0,2\n")
+    data = load_table(str(tmp_path / "shop.csv"), columns=COLUMNS, test=str(held))
+    assert data.test is not None
+    assert data.clients == 2
+    assert data.test.features.tolist() == [[1, 2]]
+    assert data.describe()["test_set"] == "1 examples, public: held by the server, not by any client"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("31", "", "shop.csv, line 2: age = '' is not a number; fill it in or drop the row"),
+        ("-1e3", "lots", "line 3: spent = 'lots' is not a number"),
+        ("20", "nan", "line 5: age = nan; give finite float32 numbers"),
+        ("20", "1e39", "line 5: age = inf; give finite float32 numbers"),
+        ("bob,31,1", "bob,31,2", "line 2: bought = '2'; give a whole number from 0 to 1"),
+        ("bob,31,1", "bob,31,0.5", "line 2: bought = '0.5'; give a whole number"),
+        ("bob,31,1", "bob,31,-1", "line 2: bought = '-1'; give a whole number"),
+        ("bob,31,1", "bob,31,yes", "line 2: bought = 'yes'; give a whole number"),
+        ("bob,31,1", "bob,31,inf", "line 2: bought = 'inf'; give a whole number"),
+        ("ann,", ",", "line 3: user is empty; say whose row it is"),
+        ("ann,44", "ann,44,", "line 3: 5 cells where the header has 4; check commas"),
+        ("ann,44,", "ann,", "line 3: 3 cells where the header has 4; check commas"),
+        ("ann,", '"ann"x,', "line 3: .*check the quotes"),
+        ("20,0,0", '20,0,"0', "line 5: .*check the quotes"),
+        ("user,", "name,", "shop.csv has no column 'user': name one of name, age, bought, spent"),
+        ("age,", "user,", "shop.csv has more than one column 'user'"),
+        ("spent", "age", "more than one column 'age'"),
+        (TABLE, "", "shop.csv: is empty; give a header and rows"),
+        (TABLE, "user,age,bought\n", "has a header and no rows"),
+        (TABLE, "user,bought\nann,1\n", "has no columns beside 'user' and 'bought'"),
+    ],
+)
+def test_a_bad_table_is_named_with_line_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in TABLE
+    with pytest.raises(DataError, match=message):
+        load(tmp_path, TABLE.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("cell", "columns", "expected"),
+    [
+        ("often", Columns(client="user", label="bought", classes=("no", "yes")), "one of no, yes"),
+        ("nan", Columns(client="user", label="bought"), "a finite number"),
+        ("-1e39", Columns(client="user", label="bought"), "a finite number"),
+    ],
+)
+def test_a_bad_label_says_what_is_expected(tmp_path: Path, cell: str, columns: Columns, expected: str) -> None:
+    with pytest.raises(DataError, match=f"line 2: bought = '{cell}'; give {expected}") as error:
+        load(tmp_path, f"user,bought,age\nann,{cell},1\n", columns)
+    assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("shop.csv", TABLE.encode() + "é,1,1,1\n".encode("latin-1"), "not UTF-8 .*save the file as UTF-8"),
+        ("shop.csv.gz", TABLE.encode(), "broken or truncated gzip"),
+        ("shop.csv.gz", gzip.compress(TABLE.encode())[:-10], "broken or truncated gzip"),
+        ("shop.csv", ("user,age,bought\n" + "a" * 200_000 + ",1,1\n").encode(), "line 2: field larger"),
+        ("shop.xlsx", b"", "unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        load(tmp_path, content, name=name)
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.csv: cannot be read \(No such file"):
+        load_table(tmp_path / "none.csv", columns=COLUMNS)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.text(st.characters(codec="utf-8"), min_size=1), st.floats(-(2.0**90), 2.0**90, width=32), st.integers(0, 1)
+    ),
+    min_size=1,
+)
+
+
+@given(ROWS)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int]]) -> None:
+    lines = ['"' + name.replace('"', '""') + f'",{number!r},{label}' for name, number, label in rows]
+    text = "\n".join(["user,age,bought", *lines])
+    data = load(tmp_path_factory.getbasetemp(), text)
+    assert data.examples.features[:, 0].tolist() == [number for _, number, _ in rows]
+    assert data.examples.labels.tolist() == [label for *_, label in rows]
+    assert data.clients == len({name for name, *_ in rows})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"classes": 0}, "classes"),
+        ({"classes": ()}, "classes"),
+        ({"classes": ("yes", "yes")}, "classes"),
+        ({"label": "user"}, "name each column once"),
+        ({"features": ("age", "age")}, "name each column once"),
+        ({"features": ("bought",)}, "name each column once"),
+    ],
+)
+def test_unusable_columns_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Columns(**{"client": "user", "label": "bought", **fields})  # type: ignore[arg-type]  # wrong on purpose
+
+
+HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
+
+
+@pytest.mark.skipif(HAS_PYARROW, reason="pyarrow is installed")
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"shop\.parquet: Parquet needs pyarrow; run pip install pyarrow"):
+        load(tmp_path, b"", name="shop.parquet")
+
+
+@pytest.mark.skipif(not HAS_PYARROW, reason="pyarrow is not installed")
+def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    columns = {"user": ["bob", "ann", "bob"], "age": [31, 44, 20], "bought": [1, 0, 0], "spent": [2.5, -1e3, 0.0]}
+    parquet.write_table(arrow.table(columns), tmp_path / "shop.parquet")
+    check_shop(load_table(tmp_path / "shop.parquet", columns=COLUMNS))
+    parquet.write_table(arrow.table({**columns, "age": [31, None, 20]}), tmp_path / "hole.parquet")
+    with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is not a number"):
+        load_table(tmp_path / "hole.parquet", columns=COLUMNS)
+    with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
+        load(tmp_path, b"not parquet", name="bad.parquet")
