@@ -107,7 +107,8 @@ def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> float
     if total.ndim != 1 or total.dtype != np.float64:
         raise DataError(f"a sum of shape {total.shape} and type {total.dtype}: give a flat float64 array")
     largest = 1.000001 * contributions_bound * bound
-    norm = math.sqrt(np.dot(total, total))
+    with np.errstate(over="ignore"):  # too large to square is too large
+        norm = math.sqrt(np.dot(total, total))
     if not math.isfinite(norm):
         raise DataError("a sum that is not finite cannot be noised: clip every contribution before it is added")
     if norm > largest:
