@@ -114,12 +114,16 @@ class _Cells:
         slot = _signed(place >> np.uint64(48))
         magnitude = self.first[slot]
         magnitude += _signed(place & np.uint64(2**self.width_bits - 1))
+        kept = level < self.chances(slot, magnitude)
+        magnitude ^= -_signed(place >> np.uint64(47) & np.uint64(1))  # m or -1 - m: mirrored around -1/2
+        return magnitude[kept]
+
+    def chances(self, slot: Integers, magnitude: Integers) -> Floats:
+        """How probably a slot's magnitudes are kept, times 2^64."""
         middle = magnitude.astype(np.float64)
         middle += 0.5
         middle *= 1 / self.scale
-        kept = level < self.shape.density(middle) * self.odds[slot]
-        magnitude ^= -_signed(place >> np.uint64(47) & np.uint64(1))  # m or -1 - m: mirrored around -1/2
-        return magnitude[kept]
+        return self.shape.density(middle) * self.odds[slot]
 
 
 def _signed(bits: Bits) -> Integers:

@@ -88,22 +88,16 @@ def test_every_whole_number_has_its_own_probability(shape: grid.Shape) -> None:
 @pytest.mark.parametrize("scale", [2.0**28, SCALE, 1.99 * 2**45])
 def test_probabilities_are_exact_to_43_bits(shape: grid.Shape, scale: float) -> None:
     cells = grid._Cells.under(shape, scale)
-    used = cells.odds > 0
-    first, slots = np.unique(cells.first[used], return_counts=True)
-    places = np.random.Generator(np.random.PCG64(2)).integers(0, 2**cells.width_bits, len(first))
-    odds = cells.odds[np.searchsorted(cells.first[used], first)]
+    first, slot, slots = np.unique(cells.first[cells.odds > 0], return_index=True, return_counts=True)
+    magnitudes = first + np.random.Generator(np.random.PCG64(2)).integers(0, 2**cells.width_bits, len(first))
+    chances = cells.chances(slot, magnitudes)
+    ratios = []
     with localcontext(prec=50):
-        ratios = []
-        for start, place, count, chance in zip(
-            first.tolist(), places.tolist(), slots.tolist(), odds.tolist(), strict=True
-        ):
-            middle = np.array([start + place + 0.5]) * (1 / scale)
-            proposed = Decimal(count) / 2**16
-            kept = Decimal(float((shape.density(middle) * chance)[0])) / 2**64
-            assert kept <= 1 + Decimal(2) ** -50
-            exact = (Decimal(start + place) + Decimal("0.5")) / Decimal(scale)
-            density = (-exact * exact / 2).exp() if shape is grid.NORMAL else (-exact).exp()
-            ratios.append(proposed * kept / density)
+        for magnitude, count, chance in zip(magnitudes.tolist(), slots.tolist(), chances.tolist(), strict=True):
+            assert chance <= 2.0**64 * (1 + 2.0**-50)
+            middle = (Decimal(magnitude) + Decimal("0.5")) / Decimal(scale)
+            density = (-middle * middle / 2 if shape is grid.NORMAL else -middle).exp()
+            ratios.append(Decimal(count) * Decimal(chance) / density)
         assert max(ratios) / min(ratios) < 1 + Decimal(2) ** -43
 
 
