@@ -51,7 +51,7 @@ def test_tensors_share_the_memory() -> None:
 
 def test_an_index_beyond_the_examples_names_its_client() -> None:
     with pytest.raises(DataError, match="client 1 holds the index 6: there are 6 examples, give indices from 0 to 5"):
-        FederatedData(examples=IMAGES, partition=Partition.of([[0], [5, 6], [7]]))
+        FederatedData(examples=IMAGES, partition=Partition.of([[0], [5, 6], [1]]))
 
 
 def test_test_examples_of_another_kind_are_refused() -> None:
