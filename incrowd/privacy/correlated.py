@@ -17,7 +17,7 @@ rounds have as well.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,8 @@ from incrowd import _validate
 from incrowd._random import Floats, Stream
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy import factorisation, grid, noise
+from incrowd.privacy.accounting import Budget, Relation
+from incrowd.privacy.calibration import smallest_noise
 from incrowd.privacy.factorisation import Memory, Participation, Strategy
 
 
@@ -62,6 +64,7 @@ class CorrelatedNoise:
     contributions_bound: int
     participation: Participation
     strategy: Strategy
+    relation: Relation = field(default=Relation.ADD_OR_REMOVE_ONE, init=False)
 
     def __post_init__(self) -> None:
         _validate.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)
@@ -70,6 +73,11 @@ class CorrelatedNoise:
     def event(self) -> GaussianDpEvent:
         """What the whole run costs."""
         return GaussianDpEvent(self.noise_multiplier)
+
+    def calibrate(self, budget: Budget) -> "CorrelatedNoise":
+        """The same noise with the least multiplier that keeps the whole run to the budget."""
+        least = smallest_noise(GaussianDpEvent, budget=budget, relation=self.relation)
+        return replace(self, noise_multiplier=least)
 
     @property
     def improvement(self) -> float:
