@@ -29,6 +29,9 @@ Flags = NDArray[np.bool_]
 SAFETY = 1 - 2.0**-24
 """Factors are this much smaller than the formula, so that rounding cannot push a norm above its bound."""
 
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Bounds outside of this range would meet the ends of floating point."""
+
 ROUNDED_UP = 1 + 2.0**-50
 """Bounds that are computed, not given, are this much larger than the formula, for the same reason."""
 
@@ -80,7 +83,7 @@ class FixedClip:
     parts: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        _validate.positive(clip_norm=self.clip_norm)
+        _check_bounds(clip_norm=self.clip_norm)
 
     def factors(self, norms: Floats) -> Floats:
         """min(1, C / norm), rounded down."""
@@ -107,11 +110,11 @@ class NormalisedClip:
     parts: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        _validate.positive(clip_norm=self.clip_norm)
+        _check_bounds(clip_norm=self.clip_norm)
 
     def factors(self, norms: Floats) -> Floats:
         """C / norm, rounded down; 0 for a norm of 0."""
-        measurable = norms > self.clip_norm * 1e-300
+        measurable = norms > max(self.clip_norm, 1.0) * 1e-290
         return np.where(measurable, self.clip_norm * SAFETY / np.where(measurable, norms, 1.0), 0.0)
 
     def clip(self, rows: Floats) -> Floats:
@@ -137,7 +140,7 @@ class PerLayerClip:
         if len(self.clip_norms) != len(self.parts) or not self.parts:
             raise ConfigError(field="clip_norms", value=self.clip_norms, remedy=f"give one bound a layer: {self.parts}")
         for index, (bound, size) in enumerate(zip(self.clip_norms, self.parts, strict=True)):
-            _validate.positive(**{f"clip_norms[{index}]": bound})
+            _check_bounds(**{f"clip_norms[{index}]": bound})
             _validate.count(**{f"parts[{index}]": size})
 
     @property
@@ -169,7 +172,7 @@ class ElementwiseClip:
     private: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        _validate.positive(limit=self.limit)
+        _check_bounds(limit=self.limit)
         _validate.count(size=self.size)
 
     @property
@@ -211,7 +214,8 @@ class QuantileClip:
     parts: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        _validate.positive(clip_norm=self.clip_norm, bit_noise=self.bit_noise, learning_rate=self.learning_rate)
+        _check_bounds(clip_norm=self.clip_norm)
+        _validate.positive(bit_noise=self.bit_noise, learning_rate=self.learning_rate)
         _validate.fraction(quantile=self.quantile)
 
     def update_multiplier(self, noise_multiplier: float) -> float:
@@ -254,12 +258,13 @@ class MedianClip:
     private: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        _validate.positive(floor=self.floor)
+        _check_bounds(floor=self.floor)
 
     def fit(self, norms: Floats) -> FixedClip:
         """The clip for a cohort with these norms."""
         finite = norms[np.isfinite(norms)]
-        return FixedClip(clip_norm=max(self.floor, float(np.median(finite)) if finite.size else 0.0))
+        median = float(np.median(finite)) if finite.size else 0.0
+        return FixedClip(clip_norm=min(max(self.floor, median), LARGEST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,9 +298,14 @@ def part_norms(rows: Floats, parts: tuple[int, ...] | None) -> Floats:
     parts = (rows.shape[1],) if parts is None else parts
     _fits(sum(parts), rows)
     pieces = np.split(rows, np.cumsum(parts)[:-1], axis=1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares: Floats = np.stack([np.einsum("ij,ij->i", piece, piece) for piece in pieces], axis=1)
-        return np.sqrt(squares)
+    return np.stack([_norms(piece) for piece in pieces], axis=1)
+
+
+def _check_bounds(**bounds: float) -> None:
+    _validate.positive(**bounds)
+    for field_name, bound in bounds.items():
+        if not SMALLEST <= bound <= LARGEST:
+            raise ConfigError(field=field_name, value=bound, remedy=f"give a bound from {SMALLEST:g} to {LARGEST:g}")
 
 
 def scale(clip: ScalingClip, rows: Floats) -> Floats:
@@ -304,6 +314,20 @@ def scale(clip: ScalingClip, rows: Floats) -> Floats:
     if clip.parts is not None:
         factors = np.repeat(factors, clip.parts, axis=1)
     return rows * factors
+
+
+def _norms(rows: Floats) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares: Floats = np.einsum("ij,ij->i", rows, rows)
+    norms = np.sqrt(squares)
+    tiny = (
+        squares < 1e-280
+    )  # squares of so small numbers lose digits, or vanish: measure in units of the largest number
+    if rows.shape[1] and tiny.any():
+        units = np.abs(rows[tiny]).max(axis=1)
+        scaled = rows[tiny] / np.where(units > 0, units, 1.0)[:, None]
+        norms[tiny] = units * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    return norms
 
 
 def _down_to(bound: float | Floats, norms: Floats) -> Floats:

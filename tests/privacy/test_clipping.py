@@ -3,13 +3,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.clipping import (
+    LARGEST,
     Clip,
     ElementwiseClip,
     FixedClip,
@@ -41,13 +42,15 @@ ROWS = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elem
 
 
 @given(rows=ROWS, bound=st.floats(1e-6, 1e6))
+@example(rows=np.array([[2.35621143e-162]]), bound=1.0)  # its square has lost most of its digits
+@example(rows=np.array([[1e-160, 1e-161, 0.0]]), bound=1e-99)
 def test_clipping_is_total(rows: NDArray[np.float64], bound: float) -> None:
     """Rule 5: whatever comes in, what goes out is finite and within the bound, or dropped."""
     for clip in every_clip(rows.shape[1], bound):
         clipped = clip_rows(clip, rows)
         assert np.all(np.isfinite(clipped.rows))
         for row, original, dropped in zip(clipped.rows, rows, clipped.dropped, strict=True):
-            assert math.sqrt(math.fsum(x * x for x in row)) <= clip.clip_norm
+            assert math.hypot(*row) <= clip.clip_norm
             assert not (dropped and row.any())
             assert dropped or np.all(np.isfinite(original))
 
@@ -106,7 +109,7 @@ def test_normalised_contributions_have_exactly_the_bound_s_norm(row: NDArray[np.
 
 
 def test_a_contribution_without_direction_becomes_zero() -> None:
-    rows = np.array([[0.0, 0.0], [5e-324, 0.0], [1e-200, 1e-200]])
+    rows = np.array([[0.0, 0.0], [5e-324, 0.0], [1e-291, 1e-291]])
     assert not clip_rows(NormalisedClip(), rows).rows.any()
 
 
@@ -210,6 +213,7 @@ class TestMedian:
     def test_no_cohort_and_a_zero_median_get_the_floor(self) -> None:
         assert MedianClip(floor=0.25).fit(np.empty(0)).clip_norm == 0.25
         assert MedianClip(floor=0.25).fit(np.zeros(3)).clip_norm == 0.25
+        assert MedianClip().fit(np.array([1e200])).clip_norm == LARGEST
 
 
 @pytest.mark.parametrize(
@@ -217,6 +221,8 @@ class TestMedian:
     [
         (lambda: FixedClip(clip_norm=0), "clip_norm"),
         (lambda: FixedClip(clip_norm=math.inf), "clip_norm"),
+        (lambda: FixedClip(clip_norm=1e-101), "clip_norm"),
+        (lambda: FixedClip(clip_norm=1e101), "clip_norm"),
         (lambda: NormalisedClip(clip_norm=-1), "clip_norm"),
         (lambda: PerLayerClip(clip_norms=(1.0,), parts=(1, 2)), "clip_norms"),
         (lambda: PerLayerClip(clip_norms=(), parts=()), "clip_norms"),

@@ -1,0 +1,5 @@
+"""`python -m incrowd` is the command line."""
+
+from incrowd.cli import main
+
+main()

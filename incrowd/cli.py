@@ -1,0 +1,198 @@
+"""The command line: each command parses, calls one function, and prints.
+
+With `--json` a command prints one JSON object on standard output and nothing else there. Exit status: 0 done, 1 failed,
+2 wrong use, 3 stopped because the budget does not allow it.
+"""
+
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from incrowd import __version__
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+
+app = typer.Typer(
+    name="incrowd",
+    help="Differentially private federated learning: plan it, run it, check what was spent.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+ledger_app = typer.Typer(help="What has been spent, and whether the record is intact.", no_args_is_help=True)
+app.add_typer(ledger_app, name="ledger")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+LedgerFile = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger, an SQLite file.")]
+
+
+class SamplingName(StrEnum):
+    """Who takes part in a round."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    EVERYONE = "everyone"
+
+
+class AccountantName(StrEnum):
+    """Who states the price."""
+
+    TIGHTEST = "tightest"
+    GDP = "gdp"
+    PLD = "pld"
+    RDP = "rdp"
+
+
+def main() -> None:
+    """Run the command line; errors of ours become one line and an exit status."""
+    warnings.showwarning = _show_warning  # a line, where the default shows code
+    try:
+        app()
+    except (ConfigError, DataError) as error:
+        _stop(error, 2)
+    except BudgetExceeded as error:
+        _stop(error, 3)
+    except IncrowdError as error:
+        _stop(error, 1)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Differentially private federated learning: plan it, run it, check what was spent."""
+    if version:
+        typer.echo(f"incrowd {__version__}")
+
+
+@app.command()
+def plan(
+    clients: Annotated[int, typer.Option(help="How many clients there are.")],
+    epsilon: Annotated[float, typer.Option(help="The budget's epsilon.")],
+    delta: Annotated[float, typer.Option(help="The budget's delta; well below 1/clients.")],
+    rounds: Annotated[str, typer.Option(help="Rounds, one number or several: 10,54.")] = "",
+    cohort: Annotated[str, typer.Option(help="Expected clients a round, one number or several.")] = "",
+    noise: Annotated[
+        float | None, typer.Option(help="Fix the noise multiplier; rounds or cohort are then found.")
+    ] = None,
+    sampling: Annotated[SamplingName, typer.Option(help="How a cohort is drawn.")] = SamplingName.POISSON,
+    accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
+    grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
+    weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Draw the plans into this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What a budget buys: noise, rounds and cohort that spend it exactly.
+
+    Example: incrowd plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220
+    """
+    from incrowd.privacy.survey import Wish, row
+
+    wish = Wish(
+        clients=clients,
+        epsilon=epsilon,
+        delta=delta,
+        rounds=_whole_numbers("rounds", rounds),
+        cohorts=_numbers("cohort", cohort),
+        noise_multiplier=noise,
+        sampling=sampling.value,
+        accountant=accountant.value,
+        grow_from=grow_from,
+    )
+    plans = list(wish.plans())
+    if plot is not None:
+        from incrowd.runs.plots import draw_plans
+
+        draw_plans(plot, plans)
+    found = [row(plan, weights=weights) for plan in plans]
+    if as_json:
+        _print_json({"plans": found, "plot": None if plot is None else str(plot)})
+    else:
+        _print_table(found, leave_out={"schedule", "by_accountant"})
+
+
+@ledger_app.command("show")
+def ledger_show(file: LedgerFile, as_json: Json = False) -> None:
+    """List what was charged, and what it comes to.
+
+    Example: incrowd ledger show out/demo/ledger.sqlite
+    """
+    from incrowd.privacy.ledger import Ledger, verify
+
+    found: dict[str, Any] = dict(verify(file))
+    if found["intact"]:
+        with Ledger.read(file) as ledger:
+            found |= {"budget": asdict(ledger.budget), "relation": ledger.relation.name, "data": ledger.data_identity}
+            found["entries"] = [asdict(entry) for entry in ledger.entries()]
+    _print_json(found) if as_json else _print_facts(found)
+    if not found["intact"]:
+        raise typer.Exit(1)
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    file: LedgerFile,
+    head: Annotated[str | None, typer.Option(help="A head hash that you kept elsewhere.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the hashes, the witness and a head hash kept elsewhere. Exit status 1 when they do not hold.
+
+    Example: incrowd ledger verify out/demo/ledger.sqlite
+    """
+    from incrowd.privacy.ledger import verify
+
+    found = dict(verify(file, head=head))
+    if as_json:
+        _print_json(found)
+    else:
+        _print_facts(found)
+    if not found["intact"]:
+        raise typer.Exit(1)
+
+
+def _numbers(field: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise ConfigError(field=field, value=text, remedy="give a number, or several with commas between") from error
+
+
+def _whole_numbers(field: str, text: str) -> tuple[int, ...]:
+    numbers = _numbers(field, text)
+    if any(number != int(number) for number in numbers):
+        raise ConfigError(field=field, value=text, remedy="give whole numbers")
+    return tuple(int(number) for number in numbers)
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    typer.echo(json.dumps(found, allow_nan=False))
+
+
+def _print_facts(found: dict[str, Any]) -> None:
+    for name, value in found.items():
+        typer.echo(f"{name:12} {value}")
+
+
+def _print_table(found: list[dict[str, Any]], *, leave_out: set[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    names = [name for name in (found[0] if found else {}) if name not in leave_out]
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in found:
+        table.add_row(*(f"{row[name]:.6g}" if isinstance(row[name], float) else str(row[name]) for name in names))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    typer.echo(f"warning: {message}", err=True)
+
+
+def _stop(error: IncrowdError, status: int) -> None:
+    typer.echo(f"incrowd: {error}", err=True)
+    sys.exit(status)

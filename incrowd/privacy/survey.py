@@ -1,0 +1,124 @@
+"""What a budget buys: plans side by side, for a table or a picture."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from incrowd import _validate
+from incrowd.errors import ConfigError
+from incrowd.privacy.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.planner import Question
+from incrowd.privacy.schedule import Step, growing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What to look at for one budget: every combination of these rounds and cohorts, by name where a name will do.
+
+    Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
+    grid; a cohort that grows starts from `grow_from`.
+    """
+
+    clients: int
+    epsilon: float
+    delta: float
+    rounds: tuple[int, ...] = ()
+    cohorts: tuple[float, ...] = ()
+    noise_multiplier: float | None = None
+    sampling: str = "poisson"
+    accountant: str = "tightest"
+    grow_from: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+        Budget(epsilon=self.epsilon, delta=self.delta)
+        if self.grow_from is not None and self.noise_multiplier is not None:
+            raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
+
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """The accountants to ask."""
+        return ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),)
+
+    def plans(self) -> Iterator[Plan]:
+        """The plans, one after the other: each can take a second."""
+        for rounds, cohort in product(self._rounds(), self._cohorts()):
+            if self.grow_from is not None and rounds is not None and cohort is not None:
+                yield self._grown(rounds, first=self.grow_from, last=cohort)
+            else:
+                yield self._question(rounds, cohort).answer()
+
+    def _rounds(self) -> Sequence[int | None]:
+        if self.rounds:
+            return self.rounds
+        return (10, 30, 100, 300) if self.noise_multiplier is None else (None,)
+
+    def _cohorts(self) -> Sequence[float | None]:
+        if self.sampling == "everyone" and not self.cohorts:
+            return (float(self.clients),)
+        if self.cohorts:
+            return self.cohorts
+        if self.noise_multiplier is not None and self.rounds:
+            return (None,)
+        return sorted({max(1.0, float(self.clients * percent // 100)) for percent in (2, 10, 50, 100)})
+
+    def _question(self, rounds: int | None, cohort: float | None) -> Question:
+        settled = self.noise_multiplier is not None and rounds is not None and cohort is not None
+        return Question(
+            clients=self.clients,
+            rounds=rounds,
+            cohort=cohort,
+            noise_multiplier=self.noise_multiplier,
+            epsilon=None if settled else self.epsilon,
+            delta=self.delta,
+            sampling=SAMPLING[self.sampling],
+            accountants=self.accountants,
+        )
+
+    def _grown(self, rounds: int, *, first: float, last: float) -> Plan:
+        schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last)
+        config = PlanConfig(
+            clients=self.clients,
+            schedule=schedule,
+            sampling=SAMPLING[self.sampling],
+            accountants=self.accountants,
+        )
+        return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
+
+
+def row(plan: Plan, *, weights: int) -> dict[str, object]:
+    """A plan as one line of a table.
+
+    `noise_to_signal` is the L2 norm of the noise on the last round's mean over the largest norm that the mean can have,
+    for a model of so many weights.
+    """
+    _validate.count(weights=weights)
+    last = plan.config.sampler(plan.config.schedule.steps[-1])
+    noise = plan.config.schedule.steps[-1].noise_multiplier
+    return {
+        "rounds": plan.rounds,
+        "cohort": last.expected_cohort,
+        "sampling_prob": last.expected_cohort / plan.config.clients,
+        "sampling": plan.config.sampling.__name__,
+        "sensitivity_in_clips": last.sensitivity_in_clips,
+        "noise_multiplier": noise,
+        "epsilon": plan.price.epsilon,
+        "delta": plan.budget.delta,
+        "accountant": plan.price.accountant,
+        "by_accountant": dict(plan.price.by_accountant),
+        "communications": plan.config.schedule.communications,
+        "noise_to_signal": noise * math.sqrt(weights) / last.expected_cohort,
+        "schedule": [_step(plan.config, step) for step in plan.config.schedule.steps],
+    }
+
+
+def _step(config: PlanConfig, step: Step) -> dict[str, object]:
+    probability = config.sampler(step).expected_cohort / config.clients
+    return {
+        "rounds": step.rounds,
+        "cohort": step.cohort,
+        "sampling_prob": probability,
+        "noise_multiplier": step.noise_multiplier,
+    }

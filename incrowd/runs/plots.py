@@ -1,0 +1,51 @@
+"""Pictures. Each function writes one file, whose ending (png, svg, pdf) chooses the format."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+
+
+@contextmanager
+def axes(path: Path, *, columns: int = 1) -> "Iterator[list[Axes]]":
+    """A row of empty axes; what is drawn on them is in the file when the block ends."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures"
+        ) from error
+    figure = Figure(figsize=(1 + 4.5 * columns, 4), layout="constrained")
+    yield list(figure.subplots(1, columns, squeeze=False)[0])
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            field="plot", value=str(path), remedy=f"name a writable .png, .svg or .pdf ({error})"
+        ) from error
+
+
+def draw_plans(path: Path, plans: Sequence[Plan]) -> None:
+    """What a budget buys: the noise of one released number of the mean, in clip bounds, over the rounds planned."""
+    lines: dict[float, list[tuple[int, float]]] = defaultdict(list)
+    for plan in plans:
+        last = plan.config.schedule.steps[-1]
+        lines[last.cohort].append((plan.rounds, last.noise_multiplier / last.cohort))
+    budget = plans[0].budget
+    with axes(path) as (panel,):
+        for cohort, points in sorted(lines.items()):
+            panel.loglog(*zip(*sorted(points), strict=True), marker="o", label=f"cohort {cohort:g}")
+        panel.set_xlabel("rounds")
+        panel.set_ylabel("noise of the mean, in clip bounds")
+        panel.set_title(f"{plans[0].config.clients} clients, epsilon {budget.epsilon:g}, delta {budget.delta:g}")
+        panel.grid(visible=True, which="both", alpha=0.3)
+        panel.legend()

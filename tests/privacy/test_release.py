@@ -1,0 +1,263 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from incrowd._random import Randomness, SeededRandomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
+from incrowd.privacy.accounting import Budget, Relation
+from incrowd.privacy.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.plan import Plan, PlanConfig
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.sampling import Everyone, FixedSize
+from incrowd.privacy.schedule import Schedule, Step
+
+BUDGET = Budget(epsilon=100.0, delta=1e-6)
+
+
+def a_plan(*, clip: Clip | MedianClip | None = None, noise: float = 1.0, rounds: int = 3, clients: int = 20) -> Plan:
+    step = Step(rounds=rounds, cohort=float(clients), noise_multiplier=noise)
+    return PlanConfig(
+        clients=clients,
+        schedule=Schedule((step,)),
+        sampling=Everyone,
+        clip=FixedClip(clip_norm=2.0) if clip is None else clip,
+    ).plan(BUDGET)
+
+
+def a_run(plan: Plan, *, size: int, randomness: Randomness | None = None, ledger: Ledger | None = None) -> PrivateRun:
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
+    return PrivateRun(
+        plan, ledger=ledger, randomness=SeededRandomness(3) if randomness is None else randomness, size=size
+    )
+
+
+class Stack:
+    """Contributions as an engine would hold them."""
+
+    def __init__(self, rows: NDArray[np.float64]) -> None:
+        self._rows = rows
+
+    def norms(self, parts: tuple[int, ...] | None) -> NDArray[np.float64]:
+        pieces = np.split(self._rows, np.cumsum(parts or (self._rows.shape[1],))[:-1], axis=1)
+        return np.stack([np.linalg.norm(piece, axis=1) for piece in pieces], axis=1)
+
+    def add_to(self, total: NDArray[np.float64], factors: NDArray[np.float64]) -> None:
+        width = self._rows.shape[1] // factors.shape[1]
+        for row, factor in zip(self._rows, np.repeat(factors, width, axis=1), strict=True):
+            if factor.any():
+                total += row * factor
+
+    def rows(self) -> NDArray[np.float64]:
+        return self._rows
+
+
+@pytest.mark.parametrize("randomness", [SeededRandomness(1), SystemRandomness()], ids=["seeded", "system"])
+def test_a_release_is_the_clipped_sum_and_noise_over_the_public_denominator(randomness: Randomness) -> None:
+    size = 4000
+    run = a_run(a_plan(noise=1.5), size=size, randomness=randomness)
+    contributions = np.random.Generator(np.random.PCG64(0)).normal(size=(7, size))
+    open_round = run.round(0)
+    for row in contributions:
+        open_round.add(row)
+    released = open_round.release()
+    clipped = 2.0 * contributions / np.linalg.norm(contributions, axis=1, keepdims=True)
+    noise = released.mean * 20 - clipped.sum(axis=0)
+    for sigma, fits in ((3.0, True), (2.0, False), (4.5, False)):
+        assert bool(abs(noise.std() / sigma - 1) < 5 / math.sqrt(2 * size)) is fits
+    assert abs(noise.mean()) < 5 * 3.0 / math.sqrt(size)
+    assert released.noise_std == 3.0
+    assert (released.observed is not None) is randomness.simulated
+
+
+def test_the_event_is_charged_before_the_noise_is_drawn() -> None:
+    """Rule 15, on the path that every release takes."""
+    order: list[str] = []
+
+    class Watching(Ledger):
+        def charge(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]  # passes everything on
+            entry = super().charge(*args, **kwargs)  # type: ignore[arg-type]  # likewise
+            order.append("charged")
+            return entry
+
+    class Source:
+        simulated = True
+
+        def stream(self, purpose: str, *indices: int) -> object:
+            order.append(purpose)
+            return SeededRandomness(0).stream(purpose, *indices)
+
+    plan = a_plan()
+    run = PrivateRun(
+        plan,
+        ledger=Watching.in_memory(budget=BUDGET, relation=plan.relation),
+        randomness=Source(),  # type: ignore[arg-type]  # its streams are real
+        size=1,
+    )
+    run.round(0).release()
+    assert order == ["charged", "noise"]
+
+
+def test_nothing_is_drawn_when_the_charge_fails() -> None:
+    ledger = Ledger.in_memory(budget=BUDGET, relation=Relation.ADD_OR_REMOVE_ONE)
+    run = a_run(a_plan(), size=2, ledger=ledger)
+    open_round = run.round(0)
+    ledger.release_reservation("run")
+    with pytest.raises(ConfigError, match="released"):
+        open_round.release()
+    assert ledger.spent().epsilon == 0
+
+
+def test_a_plan_that_the_ledger_cannot_pay_is_refused_at_once() -> None:
+    ledger = Ledger.in_memory(budget=Budget(epsilon=1.0, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
+    with pytest.raises(BudgetExceeded):
+        a_run(a_plan(), size=2, ledger=ledger)
+    assert ledger.promised().epsilon == 0
+
+
+def test_a_ledger_of_another_relation_is_refused() -> None:
+    with pytest.raises(LedgerMismatch, match="ADD_OR_REMOVE_ONE, the ledger's is REPLACE_ONE"):
+        a_run(a_plan(), size=1, ledger=Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_ONE))
+
+
+def test_rounds_go_in_order_and_only_once() -> None:
+    run = a_run(a_plan(rounds=2), size=1, randomness=SystemRandomness())
+    with pytest.raises(ConfigError, match="the next round that the plan can pay for is 0"):
+        run.round(1).release()
+    first = run.round(0)
+    first.release()
+    assert run.next_round == 1
+    with pytest.raises(ConfigError, match="it has been released"):
+        first.release()
+    with pytest.raises(ConfigError, match="it has been released"):
+        first.add(np.zeros(1))
+    with pytest.raises(ConfigError, match="the next round that the plan can pay for is 1"):
+        run.round(0).release()
+    run.round(1).release()
+    with pytest.raises(ConfigError, match="give a round from 0 to 1"):
+        run.round(2)
+
+
+def test_a_crashed_simulation_may_repeat_its_last_round_and_gets_the_same() -> None:
+    plan = a_plan()
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    first = a_run(plan, size=3, ledger=ledger).round(0).release()
+    again = a_run(plan, size=3, ledger=ledger)
+    assert again.next_round == 1
+    assert np.array_equal(again.round(0).release().mean, first.mean)
+    assert again.next_round == 1
+
+
+def test_no_contributions_give_noise_over_the_same_denominator() -> None:
+    """Rule 2: fewer clients reporting change neither the denominator nor the noise."""
+    size = 3000
+    released = a_run(a_plan(), size=size).round(0).release()
+    assert released.mean.std() * 20 == pytest.approx(2.0, rel=5 / math.sqrt(2 * size))
+
+
+def test_a_contribution_that_is_not_finite_counts_as_zero() -> None:
+    def release(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        open_round = a_run(a_plan(), size=2).round(0)
+        open_round.add(rows)
+        return open_round.release().mean
+
+    good = np.array([[0.5, 0.5]])
+    bad = np.array([[0.5, 0.5], [math.nan, 1.0], [math.inf, 0.0]])
+    assert np.array_equal(release(good), release(bad))
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        FixedClip(clip_norm=2.0),
+        PerLayerClip(clip_norms=(1.0, 2.0), parts=(2, 2)),
+        ElementwiseClip(limit=0.5, size=4),
+        QuantileClip(clip_norm=1.0, bit_noise=3.0),
+        MedianClip(),
+    ],
+    ids=lambda clip: type(clip).__name__,
+)
+def test_an_engine_s_chunks_give_what_single_contributions_give(clip: Clip | MedianClip) -> None:
+    rows = np.random.Generator(np.random.PCG64(2)).normal(size=(9, 4)) * np.geomspace(0.1, 10, 9)[:, None]
+    rows[4, 1] = math.nan
+    one_by_one, chunked = (a_run(a_plan(clip=clip), size=4).round(0) for _ in range(2))
+    for row in rows:
+        one_by_one.add(row)
+    for chunk in (rows[:2], rows[2:7], rows[7:]):
+        chunked.add_chunk(Stack(chunk))
+    expected, got = one_by_one.release(), chunked.release()
+    assert got.mean == pytest.approx(expected.mean, rel=1e-9, abs=1e-9)
+    assert replace(got, mean=expected.mean) == expected
+    assert expected.observed is not None
+    assert expected.observed.contributions == 9
+    assert expected.observed.dropped == 1
+
+
+def test_a_contribution_of_another_size_is_refused() -> None:
+    with pytest.raises(DataError, match="does not fit a run over 3"):
+        a_run(a_plan(), size=3).round(0).add(np.zeros(4))
+
+
+class TestAdaptiveClips:
+    def test_noise_belongs_to_the_bound_that_clipped(self) -> None:
+        """Rule 6: a well-known framework adds the noise of the next round's bound."""
+        size = 20000
+        clip = QuantileClip(clip_norm=5.0, bit_noise=50.0, learning_rate=2.0)
+        released = a_run(a_plan(clip=clip), size=size).round(0).release()
+        multiplier = clip.update_multiplier(1.0)
+        assert released.clip_norm == 5.0
+        assert released.next_clip != clip
+        assert released.mean.std() * 20 == pytest.approx(5.0 * multiplier, rel=5 / math.sqrt(2 * size))
+        assert released.noise_std == 5.0 * multiplier
+
+    def test_the_fraction_that_moves_the_bound_is_noised(self) -> None:
+        clip = QuantileClip(clip_norm=1.0, bit_noise=4.0, quantile=0.5, learning_rate=1.0)
+
+        def fraction(seed: int) -> float:
+            open_round = a_run(a_plan(clip=clip), size=1, randomness=SeededRandomness(seed)).round(0)
+            open_round.add(np.full((14, 1), 0.5))
+            open_round.add(np.full((6, 1), 5.0))
+            after = open_round.release().next_clip
+            assert isinstance(after, QuantileClip)
+            return 0.5 - math.log(after.clip_norm)
+
+        seen = np.array([fraction(seed) for seed in range(400)])
+        inside = seen[(seen > 0) & (seen < 1)]  # the fraction is limited to what a fraction can be
+        assert abs(np.median(seen) - 14 / 20) < 5 * 1.26 * (4.0 / 20) / math.sqrt(400)
+        assert inside.size > 300
+        below = np.mean(seen <= 14 / 20 - 4.0 / 20)  # one standard deviation of the bits' noise: 15.9 %
+        assert abs(below - 0.1587) < 5 * math.sqrt(0.1587 * 0.8413 / 400)
+
+    def test_the_bound_is_carried_from_round_to_round(self) -> None:
+        run = a_run(a_plan(clip=QuantileClip(clip_norm=1.0, bit_noise=3.0)), size=1)
+        first = run.round(0).release()
+        second = run.round(1, clip=first.next_clip).release()
+        assert second.clip_norm == first.next_clip.clip_norm  # type: ignore[union-attr]  # a quantile clip has one
+
+    def test_the_median_is_read_from_the_round_and_not_kept(self) -> None:
+        run = a_run(a_plan(clip=MedianClip()), size=1)
+        for number, norms in enumerate(([1.0, 2.0, 9.0], [4.0])):
+            open_round = run.round(number)
+            for norm in norms:
+                open_round.add(np.array([norm]))
+            released = open_round.release()
+            assert released.clip_norm == np.median(norms)
+            assert released.next_clip == MedianClip()
+
+    def test_a_median_round_is_closed_after_its_release_too(self) -> None:
+        open_round = a_run(a_plan(clip=MedianClip()), size=1).round(0)
+        open_round.release()
+        with pytest.raises(ConfigError, match="it has been released"):
+            open_round.add(np.zeros(1))
+
+
+def test_the_cohort_is_drawn_as_planned() -> None:
+    step = Step(rounds=2, cohort=4, noise_multiplier=30.0)
+    plan = PlanConfig(clients=20, schedule=Schedule((step,)), sampling=FixedSize).plan(BUDGET)
+    run = a_run(plan, size=1)
+    assert [len(run.cohort(number)) for number in range(2)] == [4, 4]
+    assert list(run.cohort(0)) == list(run.cohort(0)) != list(run.cohort(1))
+    assert run.round(0).release().round == 0
