@@ -177,11 +177,13 @@ class Chain:
 
     def entries(self, *, start: int, previous: str) -> Iterator[Entry]:
         """The entries from a position on, each checked against the one before it; the hash before it is given."""
+        lowest = start or -(2**63)  # from the first, whatever its position
         rows = self._connection.execute(
-            "SELECT position, kind, at, body, hash FROM entries WHERE position >= ? ORDER BY position", (start,)
+            "SELECT position, kind, at, body, hash FROM entries WHERE position >= ? ORDER BY position", (lowest,)
         )
         for position, (at_position, kind, at, body, found) in enumerate(rows, start=start):
-            expected = link(previous, position=position, kind=kind, at=at, body=body)
+            texts = all(isinstance(value, str) for value in (kind, at, body))
+            expected = link(previous, position=position, kind=kind, at=at, body=body) if texts else None
             if (at_position, found) != (position, expected):
                 raise LedgerDamaged(f"entry {position} of {self.path} was changed or lost: {_DAMAGED}")
             yield Entry(position=position, kind=kind, at=at, body=body, hash=found)

@@ -1,9 +1,11 @@
 """What the tests of the ledger share: cheap events, ledgers of them, and processes that may be killed."""
 
 import os
+import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dp_accounting import GaussianDpEvent
@@ -21,6 +23,14 @@ FITS = 7
 
 # Thousands of these fit.
 SMALL = GaussianDpEvent(300.0)
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory where there is one: what is tested does not depend on the disk, and no disk slows it down."""
+    memory = Path("/dev/shm")  # noqa: S108 - the folder made there is private
+    with tempfile.TemporaryDirectory(prefix="incrowd-", dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 def begin(path: Path, *, witness: Path | None = None) -> Ledger:

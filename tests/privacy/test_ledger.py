@@ -25,12 +25,29 @@ from incrowd.privacy import ledger as module
 from incrowd.privacy.accounting import Budget, Price, Relation, price
 from incrowd.privacy.events import Run, compose, event_from_json
 from incrowd.privacy.ledger import Ledger, verify
-from tests.privacy.ledgers import BUDGET, EVENT, FITS, IDENTITY, RELATION, SMALL, begin, in_memory, written
+from tests.privacy.ledgers import (
+    BUDGET,
+    EVENT,
+    FITS,
+    IDENTITY,
+    RELATION,
+    SMALL,
+    begin,
+    in_memory,
+    quick_folder,
+    written,
+)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
+def folder() -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    return folder / "run.ledger"
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -361,10 +378,10 @@ def test_an_identity_without_a_name_is_refused(path: Path) -> None:
         Ledger.open(path, budget=BUDGET, relation=RELATION, data_identity="")
 
 
-def test_names_of_files_are_taken_literally(tmp_path: Path) -> None:
-    path = tmp_path / "50% of it?mode=memory#1.ledger"
+def test_names_of_files_are_taken_literally(folder: Path) -> None:
+    path = folder / "50% of it?mode=memory#1.ledger"
     written(path, events=1)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, f"{path.name}.witness"]
+    assert sorted(file.name for file in folder.iterdir()) == [path.name, f"{path.name}.witness"]
 
 
 def test_a_closed_ledger_says_so(path: Path) -> None:
@@ -533,9 +550,9 @@ def test_a_writer_that_is_kept_waiting_too_long_says_so(path: Path) -> None:
     Ledger.open(path, busy_timeout_s=0.01).close()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(LedgerUnwritable, match=r"no/run\.ledger .*check that its folder exists"):
-        begin(tmp_path / "no" / "run.ledger")
+        begin(folder / "no" / "run.ledger")
 
 
 # Against a slow, obvious reference

@@ -17,7 +17,7 @@ import pytest
 
 from incrowd.errors import BudgetExceeded, LedgerUnwritable
 from incrowd.privacy.ledger import Ledger, Reservation, verify
-from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, start, status_of, written
+from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, quick_folder, start, status_of, written
 
 PLAN = 5000  # more than any of these processes live to charge
 
@@ -38,13 +38,19 @@ class Releases:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.ledger"
+def folder() -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
-def releases(tmp_path: Path) -> Releases:
-    return Releases(tmp_path / "released")
+def path(folder: Path) -> Path:
+    return folder / "run.ledger"
+
+
+@pytest.fixture
+def releases(folder: Path) -> Releases:
+    return Releases(folder / "released")
 
 
 def planned(ledger: Ledger) -> Reservation:
@@ -143,17 +149,17 @@ def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
 
 
 @EVERY_LINE
-def test_a_process_killed_before_any_line_of_a_beginning_leaves_what_can_begin(tmp_path: Path, stride: int) -> None:
+def test_a_process_killed_before_any_line_of_a_beginning_leaves_what_can_begin(folder: Path, stride: int) -> None:
     def work(line: int) -> None:
         sys.settrace(killed_at(line))
-        with begin(tmp_path / str(line)) as ledger:
+        with begin(folder / str(line)) as ledger:
             planned(ledger)
 
     line, status = 0, -signal.SIGKILL
     while status == -signal.SIGKILL:
         line += stride
         status = status_of(start(lambda: work(line)))  # noqa: B023 - waited for
-        with begin(tmp_path / str(line)) as ledger:
+        with begin(folder / str(line)) as ledger:
             assert planned(ledger).charged == 0
             ledger.charge(SMALL, reservation="run")
             assert ledger.verify().charged == 1
@@ -225,7 +231,7 @@ def room_for_files_of(size: int) -> Iterator[None]:
 def charge_until_the_disk_is_full(path: Path, releases: Releases, size: int) -> None:
     with begin(path) as ledger:
         standing = planned(ledger)
-        with room_for_files_of(size), pytest.raises(LedgerUnwritable, match="free (some )?space"):
+        with room_for_files_of(size), pytest.raises(LedgerUnwritable, match=r"free (some )?space"):
             charge_on(ledger, standing, releases)
         # As soon as there is room, the same connection goes on.
         ledger.charge(SMALL, reservation=standing.id)
@@ -262,10 +268,10 @@ def test_a_full_disk_and_a_kill_together_lose_nothing(path: Path, releases: Rele
         charged = check(path, releases, charged)
 
 
-def test_a_witness_that_cannot_be_written_stops_the_release(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "disk"
+def test_a_witness_that_cannot_be_written_stops_the_release(folder: Path) -> None:
+    elsewhere = folder / "disk"
     elsewhere.mkdir()
-    with begin(tmp_path / "run.ledger", witness=elsewhere / "witness") as ledger:
+    with begin(folder / "run.ledger", witness=elsewhere / "witness") as ledger:
         (elsewhere / "witness.new").mkdir()
         with pytest.raises(LedgerUnwritable, match="stays charged, but nothing may be released"):
             ledger.charge(SMALL)
@@ -293,9 +299,9 @@ def race(works: list[Callable[[], object]]) -> list[int]:
 
 
 @pytest.mark.parametrize("processes", [2, 5])
-def test_of_several_processes_one_gets_the_last_unit(tmp_path: Path, processes: int) -> None:
+def test_of_several_processes_one_gets_the_last_unit(folder: Path, processes: int) -> None:
     for number in range(8):
-        path, releases = tmp_path / str(number), Releases(tmp_path / f"{number}.released")
+        path, releases = folder / str(number), Releases(folder / f"{number}.released")
         with begin(path) as ledger:
             ledger.reserve([(EVENT, FITS - 1)], label="run")
 
@@ -347,9 +353,9 @@ def test_processes_that_share_a_reservation_charge_each_event_once(path: Path, r
     assert (report["intact"], report["events"]) == (True, 50)
 
 
-def test_processes_that_begin_a_ledger_at_once_share_it(tmp_path: Path) -> None:
+def test_processes_that_begin_a_ledger_at_once_share_it(folder: Path) -> None:
     for number in range(8):
-        path = tmp_path / str(number)
+        path = folder / str(number)
 
         def open_and_charge() -> None:
             with begin(path) as ledger:  # noqa: B023 - waited for
