@@ -182,7 +182,7 @@ class Plan:
         cohorts = sorted({self.config.sampler(step).expected_cohort for step in self.config.schedule.steps})
         sizes = f"{cohorts[0]:g}" if len(cohorts) == 1 else f"{cohorts[0]:g} to {cohorts[-1]:g}"
         return (
-            f"{self.config.sampling.__name__}, {sizes} of {self.config.clients} clients a round, {self.rounds} rounds"
+            f"{self.config.sampling.__name__}, {sizes} of {self.config.clients} clients a round, {_rounds(self.rounds)}"
         )
 
     def _priced(self) -> Price:
@@ -191,3 +191,7 @@ class Plan:
                 self.config.clip.update_multiplier(step.noise_multiplier)
         event = compose(self.config.runs())
         return price(event, delta=self.budget.delta, relation=self.relation, accountants=self.config.accountants)
+
+
+def _rounds(rounds: int) -> str:
+    return "1 round" if rounds == 1 else f"{rounds} rounds"

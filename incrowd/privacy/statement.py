@@ -1,5 +1,6 @@
 """What is promised, to whom, and what is not: the statement that goes with every result."""
 
+import math
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
 from textwrap import fill
@@ -10,6 +11,12 @@ RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: "add or remove one",
     Relation.REPLACE_ONE: "replace one",
     Relation.REPLACE_SPECIAL: "replace one by a null record",
+}
+
+QUESTIONS = {
+    Relation.ADD_OR_REMOVE_ONE: "whether one {unit} took part",
+    Relation.REPLACE_ONE: "which of two values one {unit} had",
+    Relation.REPLACE_SPECIAL: "whether one {unit} had anything to say",
 }
 
 CENTRAL_TRUST = "the server is trusted to clip, to add the noise and to keep single contributions to itself"
@@ -53,12 +60,18 @@ class Statement:
         """The statement as plain JSON data."""
         return asdict(self) | {"relation": RELATIONS[self.relation], "text": self.text()}
 
+    def attack(self) -> float:
+        """The best chance of telling two equally likely neighbours apart: (e^epsilon + delta) / (1 + e^epsilon)."""
+        odds = math.exp(-self.epsilon)
+        return min(1.0, (1 + self.delta * odds) / (1 + odds))
+
     def text(self) -> str:
         """The statement in words."""
         promise = (
-            f"Whoever sees everything that was released learns almost nothing about any one {self.unit}: the releases "
-            f"are ({rounded_up(self.epsilon)}, {self.delta:g})-differentially private "
-            f"({RELATIONS[self.relation]} {self.unit})."
+            f"All that was released is, together, ({rounded_up(self.epsilon)}, {self.delta:g})-differentially private "
+            f"({RELATIONS[self.relation]} {self.unit}). In other words: someone who knows all about everyone else, "
+            f"sees everything that was released and has to say {QUESTIONS[self.relation].format(unit=self.unit)}, "
+            f"even odds to begin with, is right at most {rounded_up(100 * self.attack())} % of the time."
         )
         basis = f"Accountant: {self.accountant}, an upper bound. Sampling: {self.sampler}. Trust: {self.trust}."
         sections = [fill(promise, 100), fill(basis, 100)]

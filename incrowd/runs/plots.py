@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def axes(path: Path, *, columns: int = 1) -> "Iterator[list[Axes]]":
+def axes(path: Path, *, columns: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
     """A row of empty axes; what is drawn on them is in the file when the block ends."""
     try:
         from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def axes(path: Path, *, columns: int = 1) -> "Iterator[list[Axes]]":
         raise ConfigError(
             field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures"
         ) from error
-    figure = Figure(figsize=(1 + 4.5 * columns, 4), layout="constrained")
+    figure = Figure(figsize=(1 + 4.5 * columns, height), layout="constrained")
     yield list(figure.subplots(1, columns, squeeze=False)[0])
     try:
         figure.savefig(path, dpi=150)

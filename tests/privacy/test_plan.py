@@ -129,9 +129,9 @@ class TestStatement:
         assert statement.caveats == ()
 
     def test_names_one_cohort_once(self) -> None:
-        step = Step(rounds=2, cohort=1000, noise_multiplier=4.0)
+        step = Step(rounds=1, cohort=1000, noise_multiplier=4.0)
         statement = a_config(Schedule((step,)), sampling=Everyone).plan(BUDGET).statement(simulated=False)
-        assert statement.sampler == "Everyone, 1000 of 1000 clients a round, 2 rounds"
+        assert statement.sampler == "Everyone, 1000 of 1000 clients a round, 1 round"
         assert statement.accountant == "GDP"
 
     def test_marks_a_simulation_and_a_median(self) -> None:

@@ -1,8 +1,11 @@
 import json
+import math
 from dataclasses import fields, replace
 
+import pytest
+
 from incrowd.privacy.accounting import Relation
-from incrowd.privacy.statement import ALWAYS_ASSUMED, ALWAYS_UNCOVERED, MEDIAN, Statement
+from incrowd.privacy.statement import ALWAYS_ASSUMED, ALWAYS_UNCOVERED, MEDIAN, QUESTIONS, Statement
 
 STATEMENT = Statement(
     unit="client",
@@ -36,6 +39,24 @@ def test_epsilon_in_words_is_never_below_the_number() -> None:
         shown = replace(STATEMENT, epsilon=epsilon)
         words = shown.text().split("(")[1].split(",")[0]
         assert epsilon <= float(words) <= epsilon * 1.001
+
+
+def test_the_attack_in_words_is_the_one_that_epsilon_and_delta_allow() -> None:
+    """Against brute force: the four-point mechanism that is exactly (epsilon, delta)-private, attacked optimally."""
+    for epsilon, delta in ((0.5, 0.0), (1.0, 0.01), (8.0, 1e-3)):
+        # Kairouz, Oh, Viswanath 2015: what the worst mechanism shows for one neighbour; for the other, backwards.
+        share = (1 - delta) / (1 + math.exp(epsilon))
+        one = [delta, math.exp(epsilon) * share, share, 0.0]
+        best = sum(max(a, b) for a, b in zip(one, reversed(one), strict=True)) / 2
+        assert replace(STATEMENT, epsilon=epsilon, delta=delta).attack() == pytest.approx(best)
+    assert replace(STATEMENT, epsilon=800.0).attack() == 1
+    assert "is right at most 100 % of the time" in " ".join(replace(STATEMENT, epsilon=800.0).text().split())
+
+
+def test_every_relation_asks_its_own_question() -> None:
+    for relation, question in QUESTIONS.items():
+        text = " ".join(replace(STATEMENT, relation=relation).text().split())
+        assert question.format(unit="client") in text
 
 
 def test_nothing_to_caution_about_leaves_no_empty_heading() -> None:
