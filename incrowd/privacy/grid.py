@@ -60,7 +60,8 @@ def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
     of 1 +- 2^-43, for scales of 2^28 and above: floating point enters as the chance of keeping a number, never as the
     number. Every value has 128 fresh bits of its own.
 
-    Edge cases: the magnitude stays below `shape.reach` scales and one cell; size 0 draws nothing.
+    Edge cases: the magnitude stays below `shape.reach` scales and one cell; the mean is half a step below 0, of 2^28 or
+    more steps in a scale; size 0 draws nothing.
     """
     cells = _Cells.under(shape, scale)
     values = np.empty(size, np.int64)

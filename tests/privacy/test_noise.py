@@ -100,7 +100,7 @@ def test_operating_system_noise_is_never_the_same_whatever_is_seeded(kind: Kind)
         return released(kind(1.0, 1.0), np.zeros(10_000), SystemRandomness())
 
     first, second = seeded_release(), seeded_release()
-    assert np.sum(first == second) == 0
+    assert np.mean(first == second) < 0.001
     assert uncorrelated(first, second) > ODD
 
 
