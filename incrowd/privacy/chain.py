@@ -232,7 +232,7 @@ def _translated(path: Path | None) -> Iterator[None]:
     """SQLite's errors in our words."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
         remedy = _UNWRITABLE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if remedy is None:
             raise LedgerDamaged(f"{path} is damaged or not a ledger ({error}): {_DAMAGED}") from error

@@ -123,6 +123,13 @@ def test_a_truncated_ledger_is_refused(path: Path, keep: int) -> None:
     assert not verify(path)["intact"]
 
 
+def test_a_damaged_name_is_refused_even_though_it_is_no_text(path: Path) -> None:
+    content = path.read_bytes()
+    assert b"tableentriesentries" in content
+    path.write_bytes(content.replace(b"tableentriesentries", b"tableentr\xe5esentries"))
+    refused(path, LedgerDamaged, "is damaged or not a ledger .*utf-8")
+
+
 def test_an_emptied_ledger_is_not_begun_again(path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(
