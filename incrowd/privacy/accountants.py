@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,43 +102,85 @@ class LossDistributionCurve:
 
     A mechanism without sampling costs the same under every relation, because its noise multiplier is relative to that
     relation's sensitivity; dp_accounting would double the sensitivity of some under REPLACE_ONE, and is not told.
+
+    Guarantee: an upper bound also where the Fourier transforms' own rounding is as large as delta: their error grows
+    with the number of compositions (below 6e-17 times it in all that was measured against the exact curve), and 15
+    times that is taken off delta.
+
+    Edge cases: where delta is smaller than this margin, epsilon is infinite. Losses too large for the memory of such a
+    grid are put on a coarser one, which only raises the bound; on a grid above 1 nothing is proven.
     """
 
     def __init__(self, runs: Sequence[Run], grid: float) -> None:
+        grid = max(grid, _coarsest_needed(runs))
+        self._proves = grid <= 1
+        if not self._proves:
+            return
         with _quietly():
-            total = pld.identity(grid)
-            for mechanism, count in runs:
-                total = total.compose(_loss_distribution(canonical(mechanism), grid).self_compose(count))
-        self._total = total
+            parts = [part for mechanism, count in runs for part in _repeated(mechanism, count, grid)]
+            self._total = reduce(lambda total, part: total.compose(part), parts) if parts else pld.identity(grid)
+        self._margin = 4 * np.finfo(float).eps * sum(count for _, count in runs)
 
     @staticmethod
     def supports(runs: Sequence[Run]) -> bool:
         """Whether these are Gaussian or Laplace releases, about everyone or about a Poisson sample."""
-        released = (m.event if isinstance(m, PoissonSampledDpEvent) else m for m, _ in runs)
-        return all(isinstance(mechanism, GaussianDpEvent | LaplaceDpEvent) for mechanism in released)
+        return all(isinstance(_release(mechanism)[1], GaussianDpEvent | LaplaceDpEvent) for mechanism, _ in runs)
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`."""
+        if not self._proves:
+            return math.inf
         with _quietly():
-            return float(self._total.get_epsilon_for_delta(delta))
+            return float(self._total.get_epsilon_for_delta(max(delta - self._margin, 0.0)))
 
     def delta(self, epsilon: float) -> float:
         """See `Curve.delta`."""
+        if not self._proves:
+            return 1.0
         with _quietly():
-            return float(self._total.get_delta_for_epsilon(epsilon))
+            return float(self._total.get_delta_for_epsilon(epsilon)) + self._margin
+
+
+def _release(mechanism: DpEvent) -> tuple[float, DpEvent]:
+    """With which probability one client takes part, and in what."""
+    if isinstance(mechanism, PoissonSampledDpEvent):
+        return mechanism.sampling_probability, mechanism.event
+    return 1.0, mechanism
+
+
+def _repeated(mechanism: DpEvent, count: int, grid: float) -> list[Any]:
+    """Distributions that compose to so many of the mechanism.
+
+    At most 10^4 are composed at once: dp_accounting raises the number of grid points to the power of the count, in
+    whole numbers, only to see that it is large.
+    """
+    once = _loss_distribution(canonical(mechanism), grid)
+    lots, rest = divmod(count, 10**4)
+    many = [once.self_compose(10**4).self_compose(lots)] if lots else []
+    return many + ([once.self_compose(rest)] if rest else [])
 
 
 @lru_cache(maxsize=32)
 def _loss_distribution(mechanism: str, grid: float) -> Any:
-    event = event_from_json(json.loads(mechanism))
-    sampled = isinstance(event, PoissonSampledDpEvent)
-    release = event.event if sampled else event
+    sampling_prob, release = _release(event_from_json(json.loads(mechanism)))
     make = pld.from_gaussian_mechanism if isinstance(release, GaussianDpEvent) else pld.from_laplace_mechanism
-    return make(
-        release.noise_multiplier,
-        sampling_prob=event.sampling_probability if sampled else 1.0,
-        value_discretization_interval=grid,
-    )
+    return make(release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid)
+
+
+def _coarsest_needed(runs: Sequence[Run]) -> float:
+    """A grid on which no single mechanism takes more than 5 * 10^5 points and the total not much more than 3 * 10^6.
+
+    An estimate of sizes from means and variances of the losses: nothing but memory and time depends on it.
+    """
+    widest = mean = variance = 0.0
+    for mechanism, count in runs:
+        sampling_prob, release = _release(mechanism)
+        inverse = 1 / release.noise_multiplier
+        widest = max(widest, inverse * inverse / 2 + 12 * inverse)
+        spread = min(inverse, sampling_prob * math.sqrt(math.expm1(min(inverse * inverse, 700.0))))
+        mean += count * min(sampling_prob * inverse * inverse / 2, spread * spread)
+        variance += count * spread * spread
+    return max(widest / 5e5, (mean + 16 * math.sqrt(variance) + widest) / 3e6)
 
 
 class RenyiCurve:

@@ -7,9 +7,12 @@ PLD   privacy loss distributions on a grid, rounded pessimistically (dp_accounti
 RDP   Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
+from typing import Literal
 
 from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.dp_event import (
@@ -21,8 +24,9 @@ from dp_accounting.dp_event import (
 
 from incrowd import _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
+from incrowd.privacy import price_cache
 from incrowd.privacy.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.events import Run, mechanisms
+from incrowd.privacy.events import Run, canonical, mechanisms
 
 __all__ = ["ACCOUNTANTS", "Budget", "Price", "Relation", "delta_at", "price"]
 
@@ -80,7 +84,7 @@ def price(
     epsilon can be proven, epsilon is infinite.
     """
     _validate.fraction(delta=delta)
-    figures = _ask(event, relation, accountants, grid, lambda curve: curve.epsilon(delta))
+    figures = _answers(_Question(event, relation, accountants, grid, "epsilon", delta))
     best = min(figures, key=lambda name: figures[name])
     return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
 
@@ -100,49 +104,83 @@ def delta_at(
     Edge cases: as `price`; epsilon may be 0, where delta is the total variation distance.
     """
     _validate.non_negative(epsilon=epsilon)
-    return min(1.0, *_ask(event, relation, accountants, grid, lambda curve: curve.delta(epsilon)).values())
+    return min(1.0, *_answers(_Question(event, relation, accountants, grid, "delta", epsilon)).values())
 
 
-def _ask(
-    event: DpEvent,
-    relation: Relation,
-    accountants: Sequence[str],
-    grid: float,
-    question: Callable[[Curve], float],
-) -> dict[str, float]:
-    """The answer of each accountant that supports the event, or of GDP alone where it does."""
-    _validate.positive(grid=grid)
-    runs = mechanisms(event)
-    _check_relation(runs, relation)
-    answers = {}
-    for name, curve in _curves(runs, relation, accountants, grid):
+def first_bound(
+    event: DpEvent, *, delta: float, relation: Relation, accountants: Sequence[str], grid: float
+) -> tuple[str, float]:
+    """The first finite bound on epsilon, in the order GDP, PLD, RDP, and who stated it: what a search needs, not more.
+
+    Edge cases: as `price`, except that an epsilon for which nobody proves a finite value is the last one's infinity.
+    """
+    question = _Question(event, relation, accountants, grid, "epsilon", delta)
+    name, epsilon = "", math.inf
+    for name, curve in question.curves().items():
+        epsilon = question.answer(name, curve)
+        if epsilon < math.inf:
+            break
+    return name, epsilon
+
+
+def _answers(question: "_Question") -> dict[str, float]:
+    """The answer of each accountant that has something to say; GDP's takes no longer than looking it up."""
+    return {
+        name: question.answer(name, curve)
+        if name == "GDP"
+        else price_cache.remembered(question.key(name), partial(question.answer, name, curve))
+        for name, curve in question.curves().items()
+    }
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is the other of epsilon and delta, given one."""
+
+    event: DpEvent
+    relation: Relation
+    accountants: Sequence[str]
+    grid: float
+    asks: Literal["epsilon", "delta"]
+    given: float
+    runs: Sequence[Run] = field(init=False)
+
+    def __post_init__(self) -> None:
+        _validate.positive(grid=self.grid)
+        for name in self.accountants:
+            if name not in ACCOUNTANTS:
+                raise ConfigError(field="accountants", value=name, remedy=f"choose from {', '.join(ACCOUNTANTS)}")
+        object.__setattr__(self, "runs", mechanisms(self.event))
+        _check_relation(self.runs, self.relation)
+
+    def curves(self) -> dict[str, Callable[[], Curve]]:
+        """The way to the curve of each accountant that supports the mechanisms; of GDP alone where it does."""
+        found: dict[str, Callable[[], Curve]] = {}
+        if "GDP" in self.accountants and GaussianCurve.supports(self.runs):
+            return {"GDP": lambda: GaussianCurve(self.runs)}
+        if "PLD" in self.accountants and LossDistributionCurve.supports(self.runs):
+            found["PLD"] = lambda: LossDistributionCurve(self.runs, self.grid)
+        if "RDP" in self.accountants and RenyiCurve.supports(self.runs):
+            found["RDP"] = lambda: RenyiCurve(self.runs, self.relation)
+        if not found:
+            kinds = ", ".join(type(mechanism).__name__ for mechanism, _ in self.runs)
+            raise UnpricedEvent(f"none of {', '.join(self.accountants)} can price this composition of {kinds}")
+        return found
+
+    def answer(self, name: str, curve: Callable[[], Curve]) -> float:
+        """What the curve says, if it is an answer."""
         try:
-            answers[name] = question(curve())
+            value = getattr(curve(), self.asks)(self.given)
         except (ArithmeticError, MemoryError, ValueError) as error:
             raise AccountingError(f"{name} failed, so there is no price: {error}") from error
-        if not answers[name] >= 0:
-            raise AccountingError(f"{name} answered {answers[name]}, so there is no price")
-    if not answers:
-        kinds = ", ".join(type(mechanism).__name__ for mechanism, _ in runs)
-        raise UnpricedEvent(f"none of {', '.join(accountants)} can price this composition of {kinds}")
-    return answers
+        if not value >= 0:
+            raise AccountingError(f"{name} answered {value}, so there is no price")
+        return float(value)
 
-
-def _curves(
-    runs: Sequence[Run], relation: Relation, accountants: Sequence[str], grid: float
-) -> list[tuple[str, Callable[[], Curve]]]:
-    """The accountants asked for that support the mechanisms, each as a way to its curve."""
-    for name in accountants:
-        if name not in ACCOUNTANTS:
-            raise ConfigError(field="accountants", value=name, remedy=f"choose from {', '.join(ACCOUNTANTS)}")
-    if "GDP" in accountants and GaussianCurve.supports(runs):
-        return [("GDP", lambda: GaussianCurve(runs))]
-    found: list[tuple[str, Callable[[], Curve]]] = []
-    if "PLD" in accountants and LossDistributionCurve.supports(runs):
-        found.append(("PLD", lambda: LossDistributionCurve(runs, grid)))
-    if "RDP" in accountants and RenyiCurve.supports(runs):
-        found.append(("RDP", lambda: RenyiCurve(runs, relation)))
-    return found
+    def key(self, name: str) -> object:
+        """What the answer depends on."""
+        runs = [[canonical(mechanism), count] for mechanism, count in self.runs]
+        return [name, self.grid if name == "PLD" else None, self.relation.name, self.asks, float(self.given), runs]
 
 
 def _check_relation(runs: Sequence[Run], relation: Relation) -> None:
@@ -153,7 +191,7 @@ def _check_relation(runs: Sequence[Run], relation: Relation) -> None:
         if isinstance(mechanism, RepeatAndSelectDpEvent):
             _check_relation(mechanisms(mechanism.event), relation)
         fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
-        if fixed != (relation is Relation.REPLACE_ONE) and isinstance(mechanism, _SAMPLES):
+        if isinstance(mechanism, _SAMPLES) and fixed != (relation is Relation.REPLACE_ONE):
             fits = "REPLACE_ONE" if fixed else "ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
             raise UnpricedEvent(f"{type(mechanism).__name__} has a price under {fits}, not under {relation.name}")
 
