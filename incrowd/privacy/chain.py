@@ -45,6 +45,7 @@ _UNWRITABLE = {
     sqlite3.SQLITE_FULL: "free some space, then try again",
     sqlite3.SQLITE_IOERR: "check the disk, its free space and this process's limit on file sizes, then try again",
 }
+_FAILURES = (sqlite3.Error, UnicodeDecodeError)  # the latter because SQLite quotes damaged names as they are
 _DAMAGED = "release nothing on its account and put an intact copy back, one that the witness accepts"
 
 
@@ -123,7 +124,7 @@ class Chain:
                     connection.execute("PRAGMA journal_mode = DELETE")
                     connection.execute("PRAGMA synchronous = EXTRA")
                 return cls(connection, path)
-            except sqlite3.Error:
+            except _FAILURES:
                 connection.close()
                 raise
 
@@ -169,7 +170,8 @@ class Chain:
 
     def length(self) -> int:
         """How many entries there are."""
-        return int(self._one("SELECT coalesce(max(position) + 1, 0) FROM entries"))
+        length: int = self._one("SELECT coalesce(max(position) + 1, 0) FROM entries")
+        return length
 
     def hash_at(self, position: int) -> object:
         """The hash at a position, or None."""
@@ -212,7 +214,7 @@ class Chain:
             # SQLite's locks do not survive a fork, so two processes would write at once.
             raise LedgerUnwritable(f"{self.path} was opened by another process: open it anew in each process")
 
-    def _one(self, query: str, *parameters: object) -> object:
+    def _one(self, query: str, *parameters: object) -> Any:
         row = self._connection.execute(query, parameters).fetchone()
         return None if row is None else row[0]
 
@@ -232,7 +234,7 @@ def _translated(path: Path | None) -> Iterator[None]:
     """SQLite's errors in our words."""
     try:
         yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
+    except _FAILURES as error:
         remedy = _UNWRITABLE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if remedy is None:
             raise LedgerDamaged(f"{path} is damaged or not a ledger ({error}): {_DAMAGED}") from error

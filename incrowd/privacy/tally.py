@@ -219,7 +219,7 @@ def check_text(**fields: object) -> None:
             raise ConfigError(field=name, value=value, remedy="give a text of 1 to 200 characters")
 
 
-def check_note(note: Mapping[str, object]) -> None:
+def check_note(note: Mapping[Any, object]) -> None:
     """A note is small and flat."""
     for name, value in note.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | bool | None):

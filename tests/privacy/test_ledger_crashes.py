@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from incrowd.errors import BudgetExceeded, LedgerUnwritable
 from incrowd.privacy.ledger import Ledger, Reservation, verify
-from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, quick_folder, start, status_of, written
+from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, start, status_of, written
 
 PLAN = 5000  # more than any of these processes live to charge
 
@@ -35,17 +36,6 @@ class Releases:
 
     def count(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
-def path(folder: Path) -> Path:
-    return folder / "run.ledger"
 
 
 @pytest.fixture
@@ -292,7 +282,7 @@ def race(works: list[Callable[[], object]]) -> list[int]:
         os.read(read, 1)  # returns when the parent closes its end
         work()
 
-    processes = [start(lambda work=work: wait_and_do(work)) for work in works]  # type: ignore[misc]
+    processes = [start(partial(wait_and_do, work)) for work in works]
     os.close(write)
     os.close(read)
     return [status_of(process) for process in processes]
