@@ -37,6 +37,7 @@ class SamplingName(StrEnum):
     POISSON = "poisson"
     FIXED = "fixed"
     EVERYONE = "everyone"
+    LOCAL = "local"
 
 
 class AccountantName(StrEnum):

@@ -4,39 +4,41 @@ The plan is the one place that states the sampling probability, the clip bound, 
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
 """
 
+import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 from dp_accounting import DpEvent
 
 from incrowd import _validate
+from incrowd._random import Randomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.accounting import ACCOUNTANTS, Budget, Price, Relation, price
 from incrowd.privacy.calibration import smallest_noise
 from incrowd.privacy.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.correlated import NoiseState
 from incrowd.privacy.events import Run, compose
-from incrowd.privacy.sampling import Everyone, FixedSize, Poisson, Sampler
+from incrowd.privacy.noise import GaussianNoise
+from incrowd.privacy.promise import Carry, Hidden, Pending, RoundPlan
+from incrowd.privacy.sampling import Everyone, FixedSize, LocalEveryone, Poisson, Sampler
 from incrowd.privacy.schedule import Schedule, Step
-from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, SIMULATION, Statement
+from incrowd.privacy.statement import CENTRAL_TRUST, LOCAL_TRUST, MEDIAN, SIMULATION, Statement
 
-Sampling = type[Poisson] | type[FixedSize] | type[Everyone]
+Sampling = type[Poisson] | type[FixedSize] | type[Everyone] | type[LocalEveryone]
 
-SAMPLING: dict[str, Sampling] = {"poisson": Poisson, "fixed": FixedSize, "everyone": Everyone}
+SAMPLING: dict[str, Sampling] = {
+    "poisson": Poisson,
+    "fixed": FixedSize,
+    "everyone": Everyone,
+    "local": LocalEveryone,
+}
 """The samplers by the names that configuration files and the command line use."""
 
 
 class PrivacyWarning(UserWarning):
     """A promise that holds as stated, but says less than its reader may think."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundPlan:
-    """What the plan says about one round."""
-
-    sampler: Sampler
-    noise_multiplier: float
-    event: DpEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,9 @@ class PlanConfig:
         _validate.count(clients=self.clients)
         for step in self.schedule.steps:
             self.sampler(step)
+        if self.sampling is LocalEveryone and isinstance(self.clip, MedianClip | QuantileClip):
+            remedy = "a client alone cannot know the cohort's norms: use a fixed or normalised clip"
+            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
 
     @property
     def relation(self) -> Relation:
@@ -65,10 +70,10 @@ class PlanConfig:
 
     def sampler(self, step: Step) -> Sampler:
         """The sampler of the rounds of one step."""
-        if self.sampling is Everyone:
+        if self.sampling is Everyone or self.sampling is LocalEveryone:
             if step.cohort != self.clients:
                 raise ConfigError(field="cohort", value=step.cohort, remedy=f"everyone means {self.clients} clients")
-            return Everyone(clients=self.clients)
+            return self.sampling(clients=self.clients)
         if self.sampling is FixedSize:
             if step.cohort != int(step.cohort):
                 raise ConfigError(field="cohort", value=step.cohort, remedy="a fixed-size cohort is a whole number")
@@ -160,6 +165,28 @@ class Plan:
         multiplier = step.noise_multiplier
         return RoundPlan(sampler=sampler, noise_multiplier=multiplier, event=sampler.event(multiplier))
 
+    def start(self, size: int) -> Carry:
+        """See `Promise.start`."""
+        return Carry(clip=self.config.clip)
+
+    def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:
+        """See `Promise.hide`. Clients that noise for themselves draw one by one, each from a stream of its own."""
+        said = self.round(pending.round)
+        multiplier = said.noise_multiplier
+        if isinstance(pending.clip, QuantileClip):
+            multiplier = pending.clip.update_multiplier(multiplier)
+        gaussian = GaussianNoise(noise_multiplier=multiplier, clip_norm=pending.clip.clip_norm)
+        std = multiplier * pending.clip.clip_norm
+        if not isinstance(said.sampler, LocalEveryone):
+            stream = randomness.stream("noise", pending.round)
+            bound = said.sampler.clients
+            return Hidden(total=gaussian.add(pending.total, stream=stream, contributions_bound=bound), std=std)
+        total, nothing = pending.total.copy(), np.zeros_like(pending.total)
+        for client in range(pending.contributions):
+            stream = randomness.stream("noise", pending.round, client)
+            total += gaussian.add(nothing, stream=stream, contributions_bound=1)
+        return Hidden(total=total, std=std * math.sqrt(pending.contributions))
+
     def statement(self, *, simulated: bool) -> Statement:
         """What the finished run promises; `simulated` when its randomness was seeded."""
         cautions = (
@@ -170,7 +197,7 @@ class Plan:
         return Statement(
             unit="client",
             relation=self.relation,
-            trust=CENTRAL_TRUST,
+            trust=LOCAL_TRUST if self.config.sampling is LocalEveryone else CENTRAL_TRUST,
             epsilon=self.price.epsilon,
             delta=self.budget.delta,
             accountant=self.price.accountant,

@@ -11,7 +11,7 @@ from incrowd.privacy.calibration import largest_cohort, most_rounds
 from incrowd.privacy.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.events import compose
 from incrowd.privacy.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.sampling import Everyone, Poisson
+from incrowd.privacy.sampling import Everyone, LocalEveryone, Poisson
 from incrowd.privacy.schedule import Schedule, Step
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Question:
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
-        if self.sampling is Everyone and self.cohort is None:
+        if self.sampling in (Everyone, LocalEveryone) and self.cohort is None:
             object.__setattr__(self, "cohort", float(self.clients))
 
     def answer(self) -> Plan:

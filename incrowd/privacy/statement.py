@@ -21,6 +21,8 @@ QUESTIONS = {
 
 CENTRAL_TRUST = "the server is trusted to clip, to add the noise and to keep single contributions to itself"
 
+LOCAL_TRUST = "nobody is trusted: every client clips and adds noise before anything leaves it"
+
 ALWAYS_ASSUMED = (
     "the code that ran is this code, unchanged",
     "a client takes part under one identity: who holds several is protected once for each",

@@ -56,7 +56,7 @@ class Wish:
         return (10, 30, 100, 300) if self.noise_multiplier is None else (None,)
 
     def _cohorts(self) -> Sequence[float | None]:
-        if self.sampling == "everyone" and not self.cohorts:
+        if self.sampling in ("everyone", "local") and not self.cohorts:
             return (float(self.clients),)
         if self.cohorts:
             return self.cohorts

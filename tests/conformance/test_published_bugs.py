@@ -22,6 +22,7 @@ from incrowd.privacy.contribution import Layout
 from incrowd.privacy.events import compose
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.plan import Plan, PlanConfig, Sampling
+from incrowd.privacy.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.privacy.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.schedule import Schedule, Step
@@ -85,7 +86,7 @@ def test_noise_of_another_bound() -> None:
     """The noise followed the next round's bound, or the bound's square, instead of the bound that clipped."""
     for bound in (0.01, 7.0):
         plan = a_plan()
-        open_round = a_run(plan, size=20_000).round(0, clip=QuantileClip(clip_norm=bound, bit_noise=50.0))
+        open_round = a_run(plan, size=20_000).round(0, carry=Carry(clip=QuantileClip(clip_norm=bound, bit_noise=50.0)))
         out = open_round.release()
         assert out.mean.std() * 10 == pytest.approx(bound, rel=5 / math.sqrt(40_000) + 1e-3)
 
@@ -145,7 +146,7 @@ def test_fictitious_sampling() -> None:
 def test_statistic_of_an_adaptive_clip_unpaid() -> None:
     """The quantile's bits (or the median itself) were free."""
     quantile = QuantileClip(clip_norm=1.0, bit_noise=1.0)
-    open_round = a_run(a_plan(noise=1.5), size=20_000).round(0, clip=quantile)
+    open_round = a_run(a_plan(noise=1.5), size=20_000).round(0, carry=Carry(clip=quantile))
     out = open_round.release()
     together = out.noise_std**-2 + (2 * quantile.bit_noise) ** -2
     assert together == pytest.approx(1.5**-2)

@@ -12,7 +12,7 @@ from incrowd.privacy.clipping import Clip, ElementwiseClip, FixedClip, MedianCli
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.plan import Plan, PlanConfig
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone, FixedSize
+from incrowd.privacy.sampling import Everyone, FixedSize, LocalEveryone
 from incrowd.privacy.schedule import Schedule, Step
 
 BUDGET = Budget(epsilon=100.0, delta=1e-6)
@@ -201,6 +201,43 @@ def test_a_contribution_of_another_size_is_refused() -> None:
         a_run(a_plan(), size=3).round(0).add(np.zeros(4))
 
 
+class TestLocalNoise:
+    def a_local_run(self, *, size: int, clients: int = 20, noise: float = 40.0) -> PrivateRun:
+        step = Step(rounds=2, cohort=clients, noise_multiplier=noise)
+        config = PlanConfig(
+            clients=clients, schedule=Schedule((step,)), sampling=LocalEveryone, clip=FixedClip(clip_norm=2.0)
+        )
+        return a_run(config.plan(BUDGET), size=size)
+
+    @pytest.mark.parametrize("contributions", [1, 9])
+    def test_every_contribution_brings_its_own_noise(self, contributions: int) -> None:
+        size = 5000
+        open_round = self.a_local_run(size=size).round(0)
+        open_round.add(np.full((contributions, size), 1e-3))
+        released = open_round.release()
+        sigma = 80.0 * math.sqrt(contributions)
+        assert released.noise_std == pytest.approx(sigma)
+        for scale, fits in ((1.0, True), (2 / 3, False), (3 / 2, False)):
+            assert bool(abs(released.mean.std() * 20 / (scale * sigma) - 1) < 5 / math.sqrt(2 * size)) is fits
+
+    def test_nobody_s_contribution_is_nothing_at_all(self) -> None:
+        assert not self.a_local_run(size=3).round(0).release().mean.any()
+
+    def test_a_client_pays_for_what_it_sends_and_gains_nothing_from_others(self) -> None:
+        """Twice the noise multiplier of central privacy, for one value against another is two bounds apart."""
+        plan = self.a_local_run(size=1).plan
+        assert plan.relation is Relation.REPLACE_ONE
+        central = a_plan(noise=20.0, rounds=2)
+        assert plan.price.epsilon == pytest.approx(central.price.epsilon)
+        assert "nobody is trusted" in plan.statement(simulated=False).text()
+
+    def test_clips_that_need_the_cohort_are_refused(self) -> None:
+        step = Step(rounds=1, cohort=20, noise_multiplier=40.0)
+        for clip in (MedianClip(), QuantileClip(clip_norm=1.0, bit_noise=100.0)):
+            with pytest.raises(ConfigError, match="a client alone cannot know the cohort's norms"):
+                PlanConfig(clients=20, schedule=Schedule((step,)), sampling=LocalEveryone, clip=clip)
+
+
 class TestAdaptiveClips:
     def test_noise_belongs_to_the_bound_that_clipped(self) -> None:
         """Rule 6: a well-known framework adds the noise of the next round's bound."""
@@ -209,7 +246,7 @@ class TestAdaptiveClips:
         released = a_run(a_plan(clip=clip), size=size).round(0).release()
         multiplier = clip.update_multiplier(1.0)
         assert released.clip_norm == 5.0
-        assert released.next_clip != clip
+        assert released.carry.clip != clip
         assert released.mean.std() * 20 == pytest.approx(5.0 * multiplier, rel=5 / math.sqrt(2 * size))
         assert released.noise_std == 5.0 * multiplier
 
@@ -220,7 +257,7 @@ class TestAdaptiveClips:
             open_round = a_run(a_plan(clip=clip), size=1, randomness=SeededRandomness(seed)).round(0)
             open_round.add(np.full((14, 1), 0.5))
             open_round.add(np.full((6, 1), 5.0))
-            after = open_round.release().next_clip
+            after = open_round.release().carry.clip
             assert isinstance(after, QuantileClip)
             return 0.5 - math.log(after.clip_norm)
 
@@ -234,8 +271,8 @@ class TestAdaptiveClips:
     def test_the_bound_is_carried_from_round_to_round(self) -> None:
         run = a_run(a_plan(clip=QuantileClip(clip_norm=1.0, bit_noise=3.0)), size=1)
         first = run.round(0).release()
-        second = run.round(1, clip=first.next_clip).release()
-        assert second.clip_norm == first.next_clip.clip_norm  # type: ignore[union-attr]  # a quantile clip has one
+        second = run.round(1, carry=first.carry).release()
+        assert second.clip_norm == first.carry.clip.clip_norm  # type: ignore[union-attr]  # a quantile clip has one
 
     def test_the_median_is_read_from_the_round_and_not_kept(self) -> None:
         run = a_run(a_plan(clip=MedianClip()), size=1)
@@ -245,7 +282,7 @@ class TestAdaptiveClips:
                 open_round.add(np.array([norm]))
             released = open_round.release()
             assert released.clip_norm == np.median(norms)
-            assert released.next_clip == MedianClip()
+            assert released.carry.clip == MedianClip()
 
     def test_a_median_round_is_closed_after_its_release_too(self) -> None:
         open_round = a_run(a_plan(clip=MedianClip()), size=1).round(0)
