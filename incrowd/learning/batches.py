@@ -1,0 +1,73 @@
+"""Which examples make up which batch: each client draws from a stream of its own, so that no other client matters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Integers, Randomness
+from incrowd.learning.local import LocalTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """The batches of one client, or of several side by side.
+
+    ``positions[..., t, :]`` are the places, in a client's own list, of the examples of step t, of which the first
+    ``sizes[..., t]`` count; the others only fill the row, and repeat one that counts. A size of 0 is no step at all.
+    """
+
+    positions: Integers
+    sizes: Integers
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return int(self.positions.shape[-2])
+
+    @property
+    def width(self) -> int:
+        """The number of examples in the largest batch."""
+        return int(self.positions.shape[-1])
+
+
+def draw(examples: int, local: LocalTraining, *, randomness: Randomness, round: int, client: int) -> Batches:
+    """The batches of one client in one round.
+
+    Guarantee: every example comes once in every epoch; what is drawn depends on nothing but the randomness, round,
+    client and number of examples.
+    """
+    template, sizes = _template(examples, local.batch_size, local.batches)
+    if local.shuffle and len(sizes) * local.epochs > 1:
+        bits = randomness.stream("batches", round, client).bits(local.epochs * examples)
+        order = np.argsort(bits.reshape(local.epochs, examples), axis=1)
+    else:
+        order = np.broadcast_to(np.arange(examples), (local.epochs, examples))
+    positions = order[:, template].reshape(-1, template.shape[1])
+    return Batches(positions=positions, sizes=np.tile(sizes, local.epochs))
+
+
+def side_by_side(several: Sequence[Batches]) -> Batches:
+    """Batches of several clients: shorter ones are filled up with steps of size 0."""
+    steps, width = max(one.steps for one in several), max(one.width for one in several)
+    positions = np.zeros((len(several), steps, width), np.int64)
+    sizes = np.zeros((len(several), steps), np.int64)
+    for one, place, size in zip(several, positions, sizes, strict=True):
+        place[: one.steps, : one.width] = one.positions
+        place[: one.steps, one.width :] = one.positions[:, -1:]
+        size[: one.steps] = one.sizes
+    return Batches(positions=positions, sizes=sizes)
+
+
+@lru_cache(maxsize=1024)
+def _template(examples: int, batch_size: int | None, batches: int | None) -> tuple[NDArray[np.intp], Integers]:
+    """The places in a shuffled list of each batch's examples, the last repeated to fill a row; the batches' sizes."""
+    if batches is None:
+        starts = np.arange(0, examples, batch_size or examples)
+    else:
+        starts = np.linspace(0, examples, min(batches, examples) + 1).astype(np.int64)[:-1]
+    ends = np.append(starts[1:], examples)
+    sizes = ends - starts
+    return np.minimum(starts[:, None] + np.arange(sizes.max()), ends[:, None] - 1), sizes

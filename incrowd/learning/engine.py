@@ -1,0 +1,223 @@
+"""The cohort engine: local training of many clients, a few at a time, whose memory does not grow with the cohort."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from incrowd import _validate
+from incrowd._random import Randomness
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning import batches, fallback, program
+from incrowd.learning.batches import Batches
+from incrowd.learning.chunk import Chunk, Piece
+from incrowd.learning.local import LocalTraining
+from incrowd.learning.models import Model
+from incrowd.learning.store import ClientTensors, Store
+
+_CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
+_DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once are better
+_CANDIDATES = (1, 2, 4, 8, 16, 32)
+_PROBE_ROWS = 120
+_ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How the work is done, which changes its speed and, beyond rounding, nothing else.
+
+    Guarantee: with `chunk` given, a run on one kind of machine repeats itself bit for bit, with any number of threads.
+
+    Edge cases: without `chunk` it follows from the number of weights alone; `CohortEngine.measured` finds the fastest.
+    """
+
+    device: str = "cpu"
+    threads: int = 1
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.count(threads=self.threads)
+        if self.chunk is not None:
+            _validate.count(chunk=self.chunk)
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(
+                field="device", value=self.device, remedy="give one that torch finds here, say cpu"
+            ) from error
+
+
+class CohortEngine:
+    """Trains clients of one data set with one model.
+
+    Guarantee: what a client contributes depends on its examples, the weights, the settings, and the stream of its round
+    and number; beyond rounding it does not depend on the other clients, the chunks or the threads. Memory does not grow
+    with the cohort.
+
+    Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
+    that does not exist: refused before anything is trained.
+    """
+
+    def __init__(
+        self, model: Model, data: ClientTensors, local: LocalTraining, execution: Execution | None = None
+    ) -> None:
+        self.model = model
+        self.local = local
+        self.execution = execution or Execution()
+        self._device = torch.device(self.execution.device)
+        self._data = data.to(self._device)
+        outputs = _outputs(model, data)
+        local.loss.check(data.labels, outputs)
+        table = program.compile_program(model.module, data.shape)
+        self._program = table if local.loss.canonical is not None else None
+        # Weight decay changes the weights of features that are always zero, too.
+        narrow = self._program is not None and self._program.wide and local.weight_decay == 0
+        self._store = Store(self._data, narrow=narrow)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the model has a program, or goes through autograd."""
+        return self._program is not None
+
+    @property
+    def chunk(self) -> int:
+        """How many clients are trained side by side."""
+        if self.execution.chunk is not None:
+            return self.execution.chunk
+        memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
+        return max(1, min(most, memory // (4 * self.model.size)))
+
+    def train(
+        self, weights: ArrayLike | Tensor, clients: Sequence[int], *, randomness: Randomness, round: int
+    ) -> Iterator[Chunk]:
+        """Train these clients from these weights; their contributions come in chunks, always in the same order.
+
+        Until the iterator is used up or closed, torch computes with one thread.
+        """
+        start = self.model.flat(weights).to(self._device)
+        works = self._works(clients)
+
+        def work(group: Sequence[int]) -> Chunk:
+            return self._train_group(start, group, randomness, round)
+
+        with _single_threaded():
+            if self.execution.threads == 1:
+                yield from map(work, works)
+            else:
+                yield from _in_order(work, works, self.execution.threads)
+
+    def measured(self, clients: Sequence[int], *, randomness: Randomness) -> Execution:
+        """The execution with the chunk that is the fastest for these clients, by a measurement of well under a second.
+
+        Record its `chunk` where a run has to repeat itself bit for bit.
+        """
+        start = self.model.initial(randomness).to(self._device)
+        self._check(clients)
+        best: dict[int, float] = {}
+        with _single_threaded():
+            for chunk in (one for one in _CANDIDATES if one <= max(len(clients), 1)):
+                group = [int(client) for client in clients[:chunk]]
+                several = _shortened(self._batches(group, randomness, 0))
+                self._train_batches(start, group, several)
+                begin = time.perf_counter()
+                self._train_batches(start, group, several)
+                best[chunk] = (time.perf_counter() - begin) / chunk
+        return replace(self.execution, chunk=min(best, key=lambda chunk: best[chunk]) if best else None)
+
+    def _check(self, clients: Sequence[int]) -> None:
+        for client in clients:
+            if not 0 <= client < self._data.clients:
+                remedy = f"give numbers from 0 to {self._data.clients - 1}"
+                raise ConfigError(field="clients", value=client, remedy=remedy)
+            if len(self._data.examples(client)) == 0:
+                raise DataError(f"client {client} has no examples: leave it out of the cohort")
+
+    def _works(self, clients: Sequence[int]) -> list[list[int]]:
+        """Groups of clients that are alike in size and features."""
+        self._check(clients)
+        sizes = {int(client): len(self._data.examples(client)) for client in clients}
+        groups: list[list[int]] = []
+        for client in sorted(map(int, clients), key=lambda k: (sizes[k], self._store.extent(k), k)):
+            group = groups[-1] if groups else []
+            if group and len(group) < self.chunk and self._alike(sizes[group[0]], sizes[client]):
+                group.append(client)
+            else:
+                groups.append([client])
+        return groups
+
+    def _alike(self, smallest: int, size: int) -> bool:
+        if self.local.plain or self.local.batches is not None or self.local.batch_size is None:
+            return size <= _ALIKE * smallest
+        # With momentum, weight decay or a proximal term a step without examples would still be a step.
+        return -(-size // self.local.batch_size) == -(-smallest // self.local.batch_size)
+
+    def _batches(self, group: Sequence[int], randomness: Randomness, round: int) -> Batches:
+        return batches.side_by_side(
+            [
+                batches.draw(
+                    len(self._data.examples(client)), self.local, randomness=randomness, round=round, client=client
+                )
+                for client in group
+            ]
+        )
+
+    def _train_group(self, start: Tensor, group: Sequence[int], randomness: Randomness, round: int) -> Chunk:
+        return self._train_batches(start, group, self._batches(group, randomness, round))
+
+    def _train_batches(self, start: Tensor, group: Sequence[int], several: Batches) -> Chunk:
+        feed = self._store.feed(group, several)
+        layout = self.model.layout
+        places = zip(start.split_with_sizes(list(layout.sizes)), layout.shapes, strict=True)
+        parameters = [place.view(shape) for place, shape in places]
+        pieces: list[Piece] = (
+            fallback.train(self.model, parameters, feed, self.local)
+            if self._program is None
+            else program.train(self._program, parameters, feed, self.local)
+        )
+        return Chunk(tuple(group), pieces, self._device)
+
+
+def _in_order(work: Callable[[list[int]], Chunk], works: Sequence[list[int]], threads: int) -> Iterator[Chunk]:
+    """Chunks of several threads in the order of the works; torch releases the interpreter while it computes."""
+    waiting: deque[Future[Chunk]] = deque()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for one in works:
+                waiting.append(pool.submit(work, one))
+                if len(waiting) > 2 * threads:  # enough to keep them busy, few enough to bound the memory
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _shortened(several: Batches) -> Batches:
+    steps = max(1, _PROBE_ROWS // several.width)
+    return Batches(positions=several.positions[:, :steps], sizes=several.sizes[:, :steps])
+
+
+def _outputs(model: Model, data: ClientTensors) -> int:
+    """The number of outputs for one example, by trying it with zeros."""
+    try:
+        with torch.no_grad():
+            outputs: Tensor = model.with_weights(model.weights)(torch.zeros(2, *data.shape))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise DataError(f"the model cannot take examples of the shape {data.shape}: {error}") from error
+    return outputs[0].numel()

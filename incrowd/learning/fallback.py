@@ -1,0 +1,84 @@
+"""The path for any module: one client after the other, with autograd, on one copy of the module."""
+
+import copy
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from incrowd.errors import ConfigError
+from incrowd.learning.chunk import FlatPiece, Piece
+from incrowd.learning.local import LocalTraining
+from incrowd.learning.models import Model
+from incrowd.learning.store import Feed
+
+_ROWS = 1000  # examples that are made floats at a time
+
+
+def train(model: Model, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> list[Piece]:
+    """Train the clients of a feed from the same weights (those of each parameter)."""
+    worker = _Worker(model, weights, local)
+    changes = [torch.empty(len(feed.rows), *start.shape, device=start.device) for start in weights]
+    for j in range(len(feed.rows)):
+        worker.train(feed, j)
+        for change, now, start in zip(changes, worker.parameters, weights, strict=True):
+            torch.sub(now.detach(), start, out=change[j])
+    return [FlatPiece(change.view(len(change), -1)) for change in changes]
+
+
+class _Worker:
+    """A module at work, for one client at a time."""
+
+    def __init__(self, model: Model, weights: Sequence[Tensor], local: LocalTraining) -> None:
+        # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
+        module = copy.deepcopy(model.module).to(weights[0].device)
+        self.module = module.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # not in its stubs
+        self.local = local
+        self.parameters: list[Tensor] = list(self.module.parameters())
+        self.starts = [torch.empty_like(p).copy_(start) for p, start in zip(self.parameters, weights, strict=True)]
+
+    def train(self, feed: Feed, j: int) -> None:
+        """Take client j's steps."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.starts)
+        velocity = [torch.zeros_like(p) for p in self.parameters] if self.local.momentum else None
+        buffers = [(name, buffer, buffer._version) for name, buffer in self.module.named_buffers()]
+        for examples, labels in _batches(feed, j):
+            loss = self.local.loss.value(self.module(examples), labels)
+            gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+            with torch.no_grad():
+                self._step(list(gradients), velocity)
+        _refuse_changed(buffers, self.module)
+
+    def _step(self, gradients: list[Tensor], velocity: list[Tensor] | None) -> None:
+        local = self.local
+        if not local.plain:
+            torch._foreach_add_(gradients, self.parameters, alpha=local.weight_decay + local.proximal)
+            torch._foreach_sub_(gradients, self.starts, alpha=local.proximal)
+        if velocity is not None:
+            torch._foreach_mul_(velocity, local.momentum)
+            torch._foreach_add_(velocity, gradients)
+            gradients = velocity
+        torch._foreach_add_(self.parameters, gradients, alpha=-local.learning_rate)
+
+
+def _batches(feed: Feed, j: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of one client, without what only fills them up."""
+    width, sizes = feed.batches.width, feed.batches.sizes[j]
+    several = max(1, _ROWS // width)
+    for first in range(0, len(sizes), several):
+        begin = first * width
+        span = slice(begin, begin + several * width)
+        examples = feed.examples(j, span)
+        labels = feed.labels[j, span]
+        for place, size in zip(range(0, len(labels), width), sizes[first : first + several].tolist(), strict=True):
+            if size:
+                yield examples[place : place + size], labels[place : place + size]
+
+
+def _refuse_changed(buffers: Sequence[tuple[str, Tensor, int]], module: nn.Module) -> None:
+    now = dict(module.named_buffers())
+    for name, buffer, version in buffers:
+        if now.get(name) is not buffer or buffer._version != version:
+            remedy = "training changes this buffer, which would carry one client's data to the next; make it a constant"
+            raise ConfigError(field="module", value=name, remedy=remedy)
