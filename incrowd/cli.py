@@ -9,13 +9,17 @@ import sys
 import warnings
 from dataclasses import asdict
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from incrowd import __version__
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+
+if TYPE_CHECKING:
+    from incrowd.runs.run import Run
 
 app = typer.Typer(
     name="incrowd",
@@ -115,6 +119,46 @@ def plan(
         _print_table(found, leave_out={"schedule", "by_accountant"})
 
 
+@app.command()
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
+    ] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value; may be repeated.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """One private federation, simulated on this machine; without CONFIG, the embedded digits in under a minute.
+
+    Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
+    """
+    _need_training()
+    from incrowd.runs.run import Run, free_folder
+    from incrowd.runs.settings import load
+
+    settings = load(config, overrides=override or (), data=data)
+    _finish(Run.create(settings, free_folder(Path("out")) if out is None else out), as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")], as_json: Json = False
+) -> None:
+    """Go on with a run after a stop or a crash, on the same ledger.
+
+    Example: incrowd resume out/mnist
+    """
+    _need_training()
+    from incrowd.runs.run import Run
+
+    _finish(Run.open(folder), as_json)
+
+
 @ledger_app.command("show")
 def ledger_show(file: LedgerFile, as_json: Json = False) -> None:
     """List what was charged, and what it comes to.
@@ -154,6 +198,32 @@ def ledger_verify(
         raise typer.Exit(1)
 
 
+def _need_training() -> None:
+    for package in ("pydantic", "safetensors", "torch"):
+        if find_spec(package) is None:
+            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[train]' brings it")
+
+
+def _finish(run: "Run", as_json: bool) -> None:
+    from incrowd.runs.progress import progress
+
+    try:
+        summary = run.train([progress(sys.stderr)])
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; go on with: incrowd resume {run.folder}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        _print_json(summary)
+        return
+    statement = summary.pop("statement")
+    _print_facts({name.replace("_", " "): _short(value) for name, value in summary.items() if name != "budget"})
+    typer.echo(f"\n{statement['text']}")
+
+
+def _short(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else value
+
+
 def _numbers(field: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",") if part.strip())
@@ -173,8 +243,9 @@ def _print_json(found: dict[str, Any]) -> None:
 
 
 def _print_facts(found: dict[str, Any]) -> None:
+    width = max(12, *map(len, found))
     for name, value in found.items():
-        typer.echo(f"{name:12} {value}")
+        typer.echo(f"{name:{width}} {value}")
 
 
 def _print_table(found: list[dict[str, Any]], *, leave_out: set[str]) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from incrowd.runs.database import Record
+
 
 @contextmanager
 def axes(path: Path, *, columns: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
@@ -49,3 +51,20 @@ def draw_plans(path: Path, plans: Sequence[Plan]) -> None:
         panel.set_title(f"{plans[0].config.clients} clients, epsilon {budget.epsilon:g}, delta {budget.delta:g}")
         panel.grid(visible=True, which="both", alpha=0.3)
         panel.legend()
+
+
+def draw_curve(path: Path, records: "Sequence[Record]", *, simulated: bool) -> None:
+    """Accuracy (or loss) and epsilon over the rounds of a run, one picture each; a simulation is marked."""
+    used = [record for record in records if not record.lost]
+    measured = [record for record in used if record.loss is not None]
+    what = "accuracy" if any(record.accuracy is not None for record in measured) else "loss"
+    marked = " (SIMULATION: seeded noise)" if simulated else ""
+    with axes(path, columns=2) as (left, right):
+        left.plot([record.round + 1 for record in measured], [getattr(record, what) for record in measured], marker=".")
+        left.set_ylabel(f"{what} on the server's test set")
+        right.plot([record.round + 1 for record in records], [record.epsilon for record in records], marker=".")
+        right.set_ylabel("epsilon, at most")
+        for panel in (left, right):
+            panel.set_xlabel("round")
+            panel.set_title(f"{panel.get_ylabel().split(',')[0].split(' ')[0]} by round{marked}", fontsize=10)
+            panel.grid(visible=True, alpha=0.3)

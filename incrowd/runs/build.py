@@ -1,0 +1,224 @@
+"""From a config to the objects that do the work. Whatever is wrong with a config or its data shows here, unspent."""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from incrowd._random import Randomness, SeededRandomness, SystemRandomness
+from incrowd.data import (
+    Columns,
+    FederatedData,
+    Partition,
+    dirichlet,
+    iid,
+    load_digits,
+    load_mnist,
+    load_table,
+    lognormal_sizes,
+    sorted_shards,
+)
+from incrowd.data.dealing import by_sizes
+from incrowd.data.examples import Labels
+from incrowd.errors import ConfigError
+from incrowd.federated import FedAvg, ServerStep
+from incrowd.learning import (
+    CROSS_ENTROPY,
+    LOSSES,
+    SQUARED,
+    ClientTensors,
+    CohortEngine,
+    Execution,
+    LocalTraining,
+    Loss,
+    Model,
+    linear,
+    mlp,
+    small_cnn,
+)
+from incrowd.privacy.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.schedule import Schedule, constant, growing
+from incrowd.runs.config import CnnSection, Config, DealtData, MlpSection, TableData
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Federation:
+    """Everything that a run needs but its ledger."""
+
+    data: FederatedData
+    engine: CohortEngine
+    plan: Plan
+    server: ServerStep
+    randomness: Randomness
+
+    def algorithm(self, config: Config, ledger: Ledger) -> FedAvg:
+        """DP-FedAvg that is paid from this ledger, where it reserves the whole plan."""
+        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=self.engine.model.size)
+        with section("run"):
+            return FedAvg(
+                engine=self.engine,
+                private=private,
+                server=self.server,
+                dropout=config.run.dropout,
+                diagnose=config.run.diagnose,
+            )
+
+
+def assemble(config: Config, *, schedule: Schedule | None = None, chunk: int | None = None) -> Federation:
+    """Load the data, build the model and the engine, calibrate the plan.
+
+    A run that goes on brings its schedule and chunk, which are then taken as they are.
+
+    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    """
+    data = federated_data(config)
+    with section("local"):
+        loss = _loss(config, data)
+        local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
+    with section("model"):
+        model = _model(config, data, loss)
+    engine = _engine(config, ClientTensors.of(data), model, local, chunk)
+    with section("privacy"):
+        plan = _plan(config, data.clients, model, schedule)
+    with section("server"):
+        server = ServerStep(**config.server.model_dump())
+    return Federation(data=data, engine=engine, plan=plan, server=server, randomness=randomness(config))
+
+
+def federated_data(config: Config) -> FederatedData:
+    """The clients and their examples."""
+    section_of = config.data
+    with section("data"):
+        if isinstance(section_of, TableData):
+            return _table(section_of)
+        split = load_digits() if section_of.name == "digits" else load_mnist(_mnist_folder(section_of.folder))
+        return FederatedData.of(split, _dealt(section_of, split.train.labels))
+
+
+def data_identity(config: Config) -> str:
+    """What the ledger calls the data: public, and the same for the same data."""
+    data = config.data
+    if data.identity is not None:
+        return data.identity
+    if isinstance(data, TableData):
+        return f"{data.file}, one client for each {data.client}"
+    return f"{data.name}, {data.partition} over {data.clients} clients, seed {data.seed}"
+
+
+def randomness(config: Config) -> Randomness:
+    """Where noise, cohorts and first weights come from."""
+    return SystemRandomness() if config.run.seed is None else _seeded("run", config.run.seed)
+
+
+@contextmanager
+def section(name: str) -> Iterator[None]:
+    """Put the section's name before the field that an error names."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(field=f"{name}.{error.field}", value=error.value, remedy=error.remedy) from error
+
+
+def _seeded(name: str, seed: int) -> SeededRandomness:
+    with section(name):
+        return SeededRandomness(seed=seed)
+
+
+def _mnist_folder(folder: str | None) -> Path:
+    if folder is None:
+        raise ConfigError(field="folder", value=None, remedy="name the folder that holds mnist/, or give --data DIR")
+    inner = Path(folder) / "mnist"
+    return inner if inner.is_dir() else Path(folder)
+
+
+def _dealt(data: DealtData, labels: Labels) -> Partition:
+    source = SeededRandomness(seed=data.seed)
+    if data.partition == "shards":
+        return sorted_shards(labels, clients=data.clients, per_client=data.per_client, randomness=source)
+    if data.alpha is not None:
+        return dirichlet(labels, clients=data.clients, alpha=data.alpha, randomness=source)
+    if data.sigma is not None:
+        sizes = lognormal_sizes(clients=data.clients, examples=len(labels), sigma=data.sigma, randomness=source)
+        return by_sizes(labels, sizes=sizes, randomness=source)
+    return iid(labels, clients=data.clients, randomness=source)
+
+
+def _table(data: TableData) -> FederatedData:
+    folder = Path(data.folder or ".")
+    columns = Columns(client=data.client, label=data.label, features=data.features, classes=data.classes)
+    test = None if data.test_file is None else folder / data.test_file
+    return load_table(folder / data.file, columns=columns, test=test)
+
+
+def _loss(config: Config, data: FederatedData) -> Loss:
+    if config.local.loss is not None:
+        return LOSSES[config.local.loss]
+    return SQUARED if data.examples.classes is None else CROSS_ENTROPY
+
+
+def _model(config: Config, data: FederatedData, loss: Loss) -> Model:
+    shape, wanted = data.examples.shape, config.model
+    outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else 1
+    if isinstance(wanted, CnnSection):
+        if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
+            raise ConfigError(field="kind", value="cnn", remedy=f"it needs square images, these examples are {shape}")
+        return small_cnn(side=shape[-1], channels=shape[0] if len(shape) == 3 else 1, outputs=outputs)
+    if isinstance(wanted, MlpSection):
+        return mlp((math.prod(shape), *wanted.hidden, outputs), bias=wanted.bias)
+    return linear(math.prod(shape), outputs, bias=wanted.bias)
+
+
+def _engine(
+    config: Config, tensors: ClientTensors, model: Model, local: LocalTraining, chunk: int | None
+) -> CohortEngine:
+    wanted = config.run
+    with section("run"):
+        execution = Execution(
+            device=wanted.device,
+            threads=_processors() if wanted.threads is None else wanted.threads,
+            chunk=chunk if chunk is not None or wanted.chunk == "measured" else wanted.chunk,
+        )
+    engine = CohortEngine(model, tensors, local, execution)
+    if chunk is None and wanted.chunk == "measured":
+        sample = range(min(tensors.clients, 16))
+        return CohortEngine(model, tensors, local, engine.measured(sample, randomness=SeededRandomness(seed=0)))
+    return engine
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Plan:
+    wanted = config.privacy
+    cohort = _cohort(config, clients)
+    plan = PlanConfig(
+        clients=clients,
+        schedule=_schedule(config, cohort) if schedule is None else schedule,
+        sampling=SAMPLING[wanted.sampling],
+        clip=wanted.clip.clip(model.parts, cohort),
+        accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
+    )
+    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
+    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
+
+
+def _cohort(config: Config, clients: int) -> float:
+    wanted = config.privacy
+    if wanted.cohort is not None:
+        return wanted.cohort
+    if wanted.sampling != "everyone":
+        raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
+    return float(clients)
+
+
+def _schedule(config: Config, cohort: float) -> Schedule:
+    wanted = config.privacy
+    if wanted.grow_from is None:
+        return constant(rounds=wanted.rounds, cohort=cohort)
+    return growing(rounds=wanted.rounds, first_cohort=wanted.grow_from, last_cohort=cohort)

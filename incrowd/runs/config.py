@@ -1,0 +1,322 @@
+"""What a run is: the sections of a TOML file, each a frozen object.
+
+Here are names, types and defaults. Whether a number makes sense is decided where it is used (a delta in
+`incrowd.privacy.accounting`, a learning rate in `incrowd.learning.local`), once, before anything is written or spent.
+Paths in a file are relative to that file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.clipping import (
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
+
+Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+Counts = Annotated[tuple[int, ...], Field(strict=False)]
+Words = Annotated[tuple[str, ...], Field(strict=False)]
+Every = Annotated[int, Field(ge=1)]
+TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
+
+
+class Section(BaseModel):
+    """A section of the file: exact types, finite numbers, no other keys, no changes afterwards."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DealtData(Section):
+    """Examples that this machine deals out to simulated clients; `seed` decides who gets which.
+
+    Edge cases: a number that belongs to another partition is refused.
+    """
+
+    clients: int = 100
+    partition: Literal["iid", "shards", "dirichlet", "sizes"] = "iid"
+    per_client: int | None = None
+    alpha: float | None = None
+    sigma: float | None = None
+    seed: int = 0
+    identity: str | None = None
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse numbers of other partitions, and ask for those of this one."""
+        for partition, name, needed in (
+            ("shards", "per_client", False),
+            ("dirichlet", "alpha", True),
+            ("sizes", "sigma", True),
+        ):
+            value = getattr(self, name)
+            if value is not None and partition != self.partition:
+                raise ConfigError(field=f"data.{name}", value=value, remedy=f'it goes with partition = "{partition}"')
+            if value is None and needed and partition == self.partition:
+                raise ConfigError(field=f"data.{name}", value=value, remedy=f'partition = "{partition}" needs a number')
+
+
+class DigitsData(DealtData):
+    """The embedded digits: real, 8 x 8 pixels, no file needed."""
+
+    name: Literal["digits"] = "digits"
+
+
+class MnistData(DealtData):
+    """MNIST, or a data set in the same four files, in `folder`/mnist or `folder` itself."""
+
+    name: Literal["mnist"] = "mnist"
+    folder: str | None = None
+
+
+class TableData(Section):
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt."""
+
+    name: Literal["table"] = "table"
+    folder: str | None = None
+    file: str
+    test_file: str | None = None
+    client: str
+    label: str
+    features: Words = ()
+    classes: int | Words | None = None
+    partition: Literal["column"] = "column"
+    identity: str | None = None
+
+
+class FeaturesSection(Section):
+    """What a client makes of its examples before the model sees them."""
+
+    name: Literal["none"] = "none"
+
+
+class LinearSection(Section):
+    """Linear outputs: softmax, logistic or linear regression, as the loss has it."""
+
+    kind: Literal["linear"] = "linear"
+    bias: bool = True
+
+
+class MlpSection(Section):
+    """A perceptron with rectified hidden layers; (600, 100) is the paper's."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Counts = (200,)
+    bias: bool = True
+
+
+class CnnSection(Section):
+    """Two convolutions and a hidden layer, for square images of at least 16 x 16."""
+
+    kind: Literal["cnn"] = "cnn"
+
+
+class LocalSection(Section):
+    """What a client does in a round: see `incrowd.learning.local.LocalTraining`."""
+
+    learning_rate: float = 0.1
+    epochs: int = 1
+    batch_size: int | None = None
+    batches: int | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    loss: Literal["cross entropy", "logistic", "squared", "poisson"] | None = None
+    shuffle: bool = True
+
+
+class NormalisedSection(Section):
+    """Every contribution has the same norm."""
+
+    kind: Literal["normalised"] = "normalised"
+    clip_norm: float = 1.0
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
+        """The clip, for contributions of these layers and an expected cohort."""
+        return NormalisedClip(clip_norm=self.clip_norm)
+
+
+class FixedSection(Section):
+    """No contribution is longer than a constant."""
+
+    kind: Literal["fixed"]
+    clip_norm: float
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
+        """See `NormalisedSection.clip`."""
+        return FixedClip(clip_norm=self.clip_norm)
+
+
+class PerLayerSection(Section):
+    """No layer of a contribution is longer than its own constant."""
+
+    kind: Literal["per-layer"]
+    clip_norms: Numbers
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
+        """See `NormalisedSection.clip`."""
+        if len(self.clip_norms) != len(parts):
+            raise ConfigError(
+                field="clip.clip_norms", value=self.clip_norms, remedy=f"give one for each of the {len(parts)} layers"
+            )
+        return PerLayerClip(clip_norms=self.clip_norms, parts=parts)
+
+
+class ElementwiseSection(Section):
+    """No number of a contribution is larger than a constant."""
+
+    kind: Literal["elementwise"]
+    limit: float
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
+        """See `NormalisedSection.clip`."""
+        return ElementwiseClip(limit=self.limit, size=sum(parts))
+
+
+class QuantileSection(Section):
+    """The bound follows a quantile of the norms, privately; the bit noise is a twentieth of the cohort by default."""
+
+    kind: Literal["quantile"]
+    clip_norm: float = 0.1
+    bit_noise: float | None = None
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
+        """See `NormalisedSection.clip`."""
+        return QuantileClip(
+            clip_norm=self.clip_norm,
+            bit_noise=cohort / 20 if self.bit_noise is None else self.bit_noise,
+            quantile=self.quantile,
+            learning_rate=self.learning_rate,
+        )
+
+
+class MedianSection(Section):
+    """The paper's clip, which is NOT private; every statement of such a run says so."""
+
+    kind: Literal["median"]
+    floor: float = 1e-12
+
+    def clip(self, parts: tuple[int, ...], cohort: float) -> MedianClip:
+        """See `NormalisedSection.clip`."""
+        return MedianClip(floor=self.floor)
+
+
+def _tag(key: str, default: str) -> Discriminator:
+    """Which of several sections is meant: the one that `key` names."""
+
+    def tag(value: Any) -> str:
+        return str(value.get(key, default) if isinstance(value, Mapping) else getattr(value, key, default))
+
+    return Discriminator(tag)
+
+
+DataSection = Annotated[
+    Annotated[DigitsData, Tag("digits")] | Annotated[MnistData, Tag("mnist")] | Annotated[TableData, Tag("table")],
+    _tag("name", "digits"),
+]
+ModelSection = Annotated[
+    Annotated[LinearSection, Tag("linear")] | Annotated[MlpSection, Tag("mlp")] | Annotated[CnnSection, Tag("cnn")],
+    _tag("kind", "linear"),
+]
+ClipSection = Annotated[
+    Annotated[NormalisedSection, Tag("normalised")]
+    | Annotated[FixedSection, Tag("fixed")]
+    | Annotated[PerLayerSection, Tag("per-layer")]
+    | Annotated[ElementwiseSection, Tag("elementwise")]
+    | Annotated[QuantileSection, Tag("quantile")]
+    | Annotated[MedianSection, Tag("median")],
+    _tag("kind", "normalised"),
+]
+
+
+class PrivacySection(Section):
+    """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
+
+    `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
+    there (Geyer, Klein and Nabi 2017).
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int = 20
+    cohort: float | None = None
+    grow_from: float | None = None
+    sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
+    clip: ClipSection = NormalisedSection()
+    noise: Literal["independent"] = "independent"
+    accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
+
+
+class ServerSection(Section):
+    """What the server does with a round's mean: see `incrowd.federated.server.ServerStep`."""
+
+    kind: Literal["sgd", "momentum", "adam"] = "sgd"
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+    decay: Literal["none", "linear"] = "none"
+    average: Literal["none", "tail"] = "none"
+
+
+class RunSection(Section):
+    """How it is executed and reported.
+
+    Randomness is the operating system's unless a seed is asked for by name; what is seeded is a simulation.
+    `dropout` and `diagnose` are for simulations. `chunk` is how many clients are trained side by side: a number,
+    "measured" (the fastest here), or, when it is left out, a function of the model's size alone.
+    """
+
+    randomness: Literal["system", "seeded"] = "system"
+    seed: int | None = None
+    report_every: Every = 1
+    checkpoint_every: Every = 1
+    keep: Every = 2
+    threads: int | None = None
+    device: str = "cpu"
+    chunk: int | Literal["measured"] | None = None
+    dropout: float = 0.0
+    diagnose: bool = False
+    trackers: Annotated[tuple[TrackerName, ...], Field(strict=False)] = ()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """A seed and seeded randomness come together, or not at all."""
+        if self.randomness == "seeded" and self.seed is None:
+            raise ConfigError(field="run.seed", value=None, remedy='randomness = "seeded" needs one')
+        if self.randomness == "system" and self.seed is not None:
+            raise ConfigError(
+                field="run.seed", value=self.seed, remedy='ask for a simulation with run.randomness = "seeded"'
+            )
+        if self.randomness == "system" and self.diagnose:
+            raise ConfigError(
+                field="run.diagnose",
+                value=True,
+                remedy='it reads raw contributions, so only a simulation (run.randomness = "seeded") has it',
+            )
+
+
+class Config(Section):
+    """A whole run."""
+
+    data: DataSection = DigitsData()
+    features: FeaturesSection = FeaturesSection()
+    model: ModelSection = LinearSection()
+    local: LocalSection = LocalSection()
+    privacy: PrivacySection
+    server: ServerSection = ServerSection()
+    run: RunSection = RunSection()
+
+
+def rooted(config: Config, folder: Path) -> Config:
+    """The same with a relative data folder made absolute, seen from `folder`."""
+    data = config.data
+    if isinstance(data, DigitsData) or data.folder is None:
+        return config
+    return config.model_copy(update={"data": data.model_copy(update={"folder": str(folder.resolve() / data.folder)})})

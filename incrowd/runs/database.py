@@ -1,0 +1,125 @@
+"""What a run is and what its rounds released, in an SQLite file that anyone can open."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from incrowd.errors import DataError
+
+Migration = Callable[[sqlite3.Connection], None]
+
+MIGRATIONS: list[Migration] = []
+"""What makes each version of the schema out of the one before it. Never changed, only added to."""
+
+
+def migration(change: Migration) -> Migration:
+    """Add the next version of the schema."""
+    MIGRATIONS.append(change)
+    return change
+
+
+@migration
+def _settings_and_rounds(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    connection.execute(
+        "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL NOT NULL, "
+        "clients_per_second REAL NOT NULL, clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, "
+        "lost INTEGER NOT NULL, simulation TEXT)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One round as it is remembered. Public, but for `simulation`.
+
+    `epsilon` is what all rounds up to this one cost together. `accuracy` and `loss` are measured on the test set that
+    the server holds, in the rounds that are reported. `lost` marks a round that a crash cut off after it had been paid
+    for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise.
+    """
+
+    round: int
+    epsilon: float
+    seconds: float
+    clients_per_second: float
+    clip_norm: float | None = None
+    noise_std: float | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    lost: bool = False
+    simulation: Mapping[str, object] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The record as plain JSON data."""
+        return asdict(self)
+
+
+class Database:
+    """The settings and the rounds of one run.
+
+    Guarantee: the schema is created or brought up to date in one transaction, and so is every write; a round that is
+    added again replaces itself.
+
+    Edge cases: a file that is no such database, or is of a newer version, is a `DataError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
+            self._migrate()
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{path} is not the database of a run: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run was made with."""
+        rows = self._connection.execute("SELECT name, value FROM settings").fetchall()
+        return {row["name"]: json.loads(row["value"]) for row in rows}
+
+    def write_settings(self, settings: Mapping[str, object]) -> None:
+        """Put all settings down, at once."""
+        rows = [(name, json.dumps(value, allow_nan=False)) for name, value in settings.items()]
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", rows)
+        self._connection.execute("COMMIT")
+
+    def add(self, record: Record) -> None:
+        """Remember a round."""
+        row = record.to_json()
+        row["simulation"] = None if record.simulation is None else json.dumps(record.simulation)
+        self._connection.execute(_INSERT, row)
+
+    def rounds(self) -> list[Record]:
+        """All rounds, in order."""
+        return [_record(row) for row in self._connection.execute("SELECT * FROM rounds ORDER BY round")]
+
+    def _migrate(self) -> None:
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            (version,) = cursor.execute("PRAGMA user_version").fetchone()
+            if version > len(MIGRATIONS):
+                raise DataError(f"{self.path} is of version {version}: this incrowd knows {len(MIGRATIONS)}; update it")
+            for change in MIGRATIONS[version:]:
+                change(self._connection)
+            cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            cursor.execute("COMMIT")
+
+
+_COLUMNS = [field.name for field in fields(Record)]
+_INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + name for name in _COLUMNS)})"  # noqa: S608 - our own names
+
+
+def _record(row: sqlite3.Row) -> Record:
+    found = dict(row) | {"lost": bool(row["lost"])}
+    if found["simulation"] is not None:
+        found["simulation"] = json.loads(found["simulation"])
+    return Record(**found)

@@ -1,0 +1,93 @@
+"""How far a run is, on standard error: a bar on a terminal, plain lines elsewhere."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from incrowd.runs.database import Record
+from incrowd.runs.trackers import Facts, Tracker
+
+_RECENT = 10
+
+
+class Lines:
+    """A line for every round that is reported."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._rounds = self._every = 1
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        self._rounds, self._every = settings["rounds"], settings["config"]["run"]["report_every"]
+        self._say(f"{settings['clients']} clients, {self._rounds} rounds, noise {settings['noise_multiplier']:.4g}")
+        if past:
+            self._say(f"going on after round {past[-1].round + 1}")
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        self._seconds.append(record.seconds)
+        done = record.round + 1
+        if done % self._every == 0 or done == self._rounds:
+            left = (self._rounds - done) * sum(self._seconds) / len(self._seconds)
+            self._say(f"round {done}/{self._rounds}  {figures(record)}  {left:.0f} s left")
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class Bar:
+    """A bar that moves."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+        )
+        self._task = self._progress.add_task("run", total=None, figures="")
+        self._last: Record | None = None
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        self._progress.update(self._task, total=settings["rounds"], completed=past[-1].round + 1 if past else 0)
+        self._progress.start()
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        if record.loss is not None:
+            self._last = record
+        shown = figures(record, measured=self._last)
+        self._progress.update(self._task, completed=record.round + 1, figures=shown)
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+        self._progress.stop()
+
+
+def progress(stream: TextIO) -> Tracker:
+    """The tracker for a stream: a bar where it is a terminal."""
+    console = Console(file=stream)
+    return Bar(console) if console.is_terminal else Lines(stream)
+
+
+def figures(record: Record, *, measured: Record | None = None) -> str:
+    """Epsilon, the last measured accuracy (or loss), and the speed."""
+    measured = measured or record
+    words = [f"epsilon {record.epsilon:.3f}"]
+    if measured.accuracy is not None:
+        words.append(f"accuracy {measured.accuracy:.4f}")
+    elif measured.loss is not None:
+        words.append(f"loss {measured.loss:.4f}")
+    return "  ".join([*words, f"{record.clients_per_second:.0f} clients/s"])

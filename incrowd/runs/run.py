@@ -1,0 +1,279 @@
+"""A run in a folder: what was wanted, what was spent, where it stands, what came out.
+
+| file                             | holds                                                          |
+| -------------------------------- | -------------------------------------------------------------- |
+| `run.sqlite`                     | the settings and a row for each round                          |
+| `ledger.sqlite`, `.witness`      | what was spent, written before it was released                 |
+| `checkpoints/round-*.safetensors`| the last states                                                |
+| `model.safetensors`              | the released model, in torch's names and shapes                |
+| `statement.txt`, `statement.json`| what is promised                                               |
+| `summary.json`, `curve.png`      | the result, and accuracy and epsilon over the rounds           |
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from incrowd import __version__
+from incrowd.errors import ConfigError, DataError, LedgerRolledBack
+from incrowd.federated import FedAvg, RoundReport, Score, State, score
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.schedule import Schedule, Step
+from incrowd.runs import _files
+from incrowd.runs.build import Federation, assemble, data_identity
+from incrowd.runs.checkpoints import Checkpoints, to_bytes
+from incrowd.runs.config import Config
+from incrowd.runs.database import Database, Record
+from incrowd.runs.settings import parse_json
+from incrowd.runs.spending import Spending
+from incrowd.runs.trackers import Tracker, trackers
+
+DATABASE, LEDGER = "run.sqlite", "ledger.sqlite"
+
+Summary = dict[str, Any]
+
+
+class Run:
+    """One private federation, from its settings to its result, in a folder.
+
+    Guarantee: what was released is in the ledger, whenever and however the process ends. Under seeded randomness a run
+    that was cut off and goes on ends with the same weights, bit for bit, as one that never stopped. Under the operating
+    system's randomness a round that was paid for and then cut off is lost, not repeated: it stays paid, and the run
+    goes on with the next.
+
+    Edge cases: a folder that holds a run, or the ledger of one, is refused for a new run; one without a run cannot go
+    on; two processes cannot train in one folder at a time.
+    """
+
+    def __init__(self, folder: Path, config: Config, federation: Federation) -> None:
+        self.folder = folder
+        self.config = config
+        self.federation = federation
+        self._spending = Spending(federation.plan)
+        self._checkpoints = Checkpoints(folder / "checkpoints", keep=config.run.keep)
+
+    @classmethod
+    def create(cls, config: Config, folder: Path | str) -> "Run":
+        """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent."""
+        folder = Path(folder).resolve()
+        for name in (DATABASE, LEDGER, f"{LEDGER}.witness"):
+            if (folder / name).exists():
+                raise ConfigError(
+                    field="out",
+                    value=str(folder),
+                    remedy=f"it holds {name} of a run: go on with `incrowd resume {folder}`, or name another folder",
+                )
+        federation = assemble(config)
+        trackers(config.run.trackers, folder)
+        federation.algorithm(config, _trial_ledger(federation))
+        run = cls(folder, config, federation)
+        run._begin()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Run":
+        """The run in a folder, with its own settings, plan and chunk."""
+        folder = Path(folder).resolve()
+        if not (folder / DATABASE).is_file():
+            raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
+        database = Database(folder / DATABASE)
+        try:
+            settings = database.settings
+        finally:
+            database.close()
+        if "config" not in settings:
+            raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
+        config = parse_json(json.dumps(settings["config"]))
+        schedule = Schedule(tuple(Step(**step) for step in settings["schedule"]))
+        return cls(folder, config, assemble(config, schedule=schedule, chunk=settings["chunk"]))
+
+    @property
+    def settings(self) -> Summary:
+        """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
+        plan = self.federation.plan
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "schedule": [asdict(step) for step in plan.config.schedule.steps],
+            "chunk": self.federation.engine.chunk,
+            "version": __version__,
+            "rounds": plan.rounds,
+            "clients": plan.config.clients,
+            "noise_multiplier": plan.noise_multiplier,
+        }
+
+    def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
+        """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
+        watchers = [*watchers, *trackers(self.config.run.trackers, self.folder)]
+        with _alone(self.folder), Ledger.open(self.folder / LEDGER) as ledger:
+            database = Database(self.folder / DATABASE)
+            try:
+                return self._train(database, self.federation.algorithm(self.config, ledger), watchers)
+            finally:
+                database.close()
+
+    def _begin(self) -> None:
+        plan = self.federation.plan
+        self.folder.mkdir(parents=True, exist_ok=True)
+        identity = data_identity(self.config)
+        Ledger.open(self.folder / LEDGER, budget=plan.budget, relation=plan.relation, data_identity=identity).close()
+        database = Database(self.folder / DATABASE)
+        try:
+            database.write_settings(self.settings)
+        finally:
+            database.close()
+
+    def _train(self, database: Database, algorithm: FedAvg, watchers: Sequence[Tracker]) -> Summary:
+        state = self._restored(database, algorithm)
+        past = [record for record in database.rounds() if record.round < state.round]
+        summary: Summary | None = None
+        for watcher in watchers:
+            watcher.start(self.settings, past)
+        try:
+            while state.round < self.federation.plan.rounds:
+                state = self._round(state, database, algorithm, watchers)
+            summary = self._finished(state, database)
+        finally:
+            self._save(state)
+            for watcher in watchers:
+                watcher.end(summary)
+        return summary
+
+    def _save(self, state: State) -> None:
+        if state.round not in self._checkpoints.rounds():
+            self._checkpoints.save(state.round, state.to_arrays())
+
+    def _restored(self, database: Database, algorithm: FedAvg) -> State:
+        """Where the run stands, as far as both the last checkpoint and the ledger know."""
+        state, charged = algorithm.init(), algorithm.private.next_round
+        arrays = self._checkpoints.latest()
+        if arrays is not None:
+            state = state.restored(arrays)
+        elif charged > 0:
+            raise DataError(f"{self._checkpoints.folder} is empty, and {charged} rounds are paid for: put it back")
+        else:
+            self._checkpoints.save(0, state.to_arrays())
+        if state.round > charged:
+            raise LedgerRolledBack(
+                f"{self.folder} has a checkpoint after {state.round} rounds, its ledger knows {charged}: "
+                "put the latest ledger back"
+            )
+        if state.round == charged or self.federation.randomness.simulated:
+            return state
+        for number in range(state.round, charged):
+            database.add(self._lost(number))
+        return replace(state, round=charged)
+
+    def _round(self, state: State, database: Database, algorithm: FedAvg, watchers: Sequence[Tracker]) -> State:
+        state, report = algorithm.apply(state)
+        record = self._record(state, report)
+        # The row before the checkpoint: a round that is part of the model always has one.
+        database.add(record)
+        if state.round % self.config.run.checkpoint_every == 0 or state.round == self.federation.plan.rounds:
+            self._save(state)
+        for watcher in watchers:
+            watcher.round(record)
+        return state
+
+    def _record(self, state: State, report: RoundReport) -> Record:
+        due = state.round % self.config.run.report_every == 0 or state.round == self.federation.plan.rounds
+        measured = self._score(state) if due else None
+        cohort = self._spending.communications(state.round) - self._spending.communications(report.round)
+        seen = {"observed": report.observed, "diagnostics": report.diagnostics}
+        simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
+        return Record(
+            round=report.round,
+            epsilon=self._spending.after(state.round),
+            seconds=report.seconds,
+            clients_per_second=cohort / max(report.seconds_of_training, 1e-9),
+            clip_norm=report.clip_norm,
+            noise_std=report.noise_std,
+            accuracy=None if measured is None else measured.accuracy,
+            loss=None if measured is None else measured.loss,
+            simulation=simulation or None,
+        )
+
+    def _lost(self, number: int) -> Record:
+        return Record(
+            round=number, epsilon=self._spending.after(number + 1), seconds=0.0, clients_per_second=0.0, lost=True
+        )
+
+    def _score(self, state: State) -> Score | None:
+        """How good the model is that would be published now, on the test set that the server holds."""
+        test, engine = self.federation.data.test, self.federation.engine
+        return None if test is None else score(engine.model, state.published, test, loss=engine.local.loss)
+
+    def _finished(self, state: State, database: Database) -> Summary:
+        plan, model = self.federation.plan, self.federation.engine.model
+        records = database.rounds()
+        weights = model.layout.unflatten(state.published)
+        content = {name: array.astype(np.float32) for name, array in weights.items()}
+        _files.write(self.folder / "model.safetensors", to_bytes(content))
+        statement = plan.statement(simulated=self.federation.randomness.simulated)
+        _files.write(self.folder / "statement.txt", statement.text() + "\n")
+        _files.write(self.folder / "statement.json", json.dumps(statement.to_json(), indent=1))
+        measured = self._score(state)
+        speeds = [record for record in records if not record.lost]
+        expected = self._spending.communications(plan.rounds)
+        seconds = sum(record.seconds for record in speeds)
+        summary: Summary = {
+            "accuracy": None if measured is None else measured.accuracy,
+            "loss": None if measured is None else measured.loss,
+            **self.federation.data.describe(),
+            "rounds": plan.rounds,
+            "rounds_lost": sum(record.lost for record in records),
+            "epsilon": plan.price.epsilon,
+            "delta": plan.budget.delta,
+            "budget": asdict(plan.budget),
+            "noise_multiplier": plan.noise_multiplier,
+            "simulated": self.federation.randomness.simulated,
+            "communications": expected,
+            "client_updates_per_second": expected / seconds if seconds else None,
+            "seconds": seconds,
+            "statement": statement.to_json(),
+            "run": str(self.folder),
+            "plot": self._drawn(records),
+        }
+        _files.write(self.folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+        return summary
+
+    def _drawn(self, records: Sequence[Record]) -> str | None:
+        if find_spec("matplotlib") is None:
+            return None
+        from incrowd.runs.plots import draw_curve
+
+        path = self.folder / "curve.png"
+        draw_curve(path, records, simulated=self.federation.randomness.simulated)
+        return str(path)
+
+
+def free_folder(parent: Path) -> Path:
+    """The first of parent/run-1, parent/run-2, ... that does not exist."""
+    number = 1
+    while (parent / f"run-{number}").exists():
+        number += 1
+    return parent / f"run-{number}"
+
+
+def _trial_ledger(federation: Federation) -> Ledger:
+    """A ledger that nobody keeps, to see whether everything fits together before a file is written."""
+    return Ledger.in_memory(budget=federation.plan.budget, relation=federation.plan.relation)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in this folder. The operating system lets go when this process ends."""
+    import fcntl
+
+    with (folder / "run.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            remedy = "another process trains in this folder: wait for it, or stop it"
+            raise ConfigError(field="run", value=str(folder), remedy=remedy) from error
+        yield
