@@ -14,6 +14,7 @@ from incrowd.privacy.plan import Plan, PlanConfig
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.sampling import Everyone, FixedSize, LocalEveryone
 from incrowd.privacy.schedule import Schedule, Step
+from tests.reference.stacks import Stack
 
 BUDGET = Budget(epsilon=100.0, delta=1e-6)
 
@@ -33,26 +34,6 @@ def a_run(plan: Plan, *, size: int, randomness: Randomness | None = None, ledger
     return PrivateRun(
         plan, ledger=ledger, randomness=SeededRandomness(3) if randomness is None else randomness, size=size
     )
-
-
-class Stack:
-    """Contributions as an engine would hold them."""
-
-    def __init__(self, rows: NDArray[np.float64]) -> None:
-        self._rows = rows
-
-    def norms(self, parts: tuple[int, ...] | None) -> NDArray[np.float64]:
-        pieces = np.split(self._rows, np.cumsum(parts or (self._rows.shape[1],))[:-1], axis=1)
-        return np.stack([np.linalg.norm(piece, axis=1) for piece in pieces], axis=1)
-
-    def add_to(self, total: NDArray[np.float64], factors: NDArray[np.float64]) -> None:
-        width = self._rows.shape[1] // factors.shape[1]
-        for row, factor in zip(self._rows, np.repeat(factors, width, axis=1), strict=True):
-            if factor.any():
-                total += row * factor
-
-    def rows(self) -> NDArray[np.float64]:
-        return self._rows
 
 
 @pytest.mark.parametrize("randomness", [SeededRandomness(1), SystemRandomness()], ids=["seeded", "system"])

@@ -1,0 +1,56 @@
+"""What a simulation may see of a round's contributions. Nothing here is private."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from incrowd._random import Floats
+from incrowd.privacy.clipped_sum import Chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnostics:
+    """How alike the clients' contributions are, before clipping (Geyer, Klein, Nabi 2017, section 3). Simulation only.
+
+    `between_client_variance` is their V_c: each weight's variance over the cohort, averaged over the weights.
+    `update_scale` is their U_s: each weight's squared mean over the cohort, averaged over the weights.
+    `norms` are the smallest, the quartiles and the largest of the contributions' L2 norms.
+    """
+
+    between_client_variance: float
+    update_scale: float
+    norms: tuple[float, float, float, float, float]
+
+
+class Watch:
+    """Sees every contribution once, on its way to the sum.
+
+    V_c needs no second pass: the variances of all weights add up to the mean squared norm minus the squared norm of the
+    mean.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._total = np.zeros(size)
+        self._norms: list[Floats] = []
+
+    def see(self, chunk: Chunk) -> None:
+        """Take note of the contributions of a chunk; those that are not finite are left out."""
+        norms = chunk.norms(None)[:, 0]
+        finite = np.isfinite(norms)
+        chunk.add_to(self._total, finite[:, None].astype(np.float64))
+        self._norms.append(norms[finite])
+
+    def diagnostics(self) -> Diagnostics:
+        """What was seen; zeros when nothing was."""
+        norms = np.concatenate([np.empty(0), *self._norms])
+        if norms.size == 0:
+            return Diagnostics(between_client_variance=0.0, update_scale=0.0, norms=(0.0,) * 5)
+        mean = self._total / norms.size
+        squared_mean = float(mean @ mean)
+        variance = max(0.0, float(np.mean(norms**2)) - squared_mean)
+        smallest, lower, median, upper, largest = np.quantile(norms, [0, 0.25, 0.5, 0.75, 1])
+        return Diagnostics(
+            between_client_variance=variance / mean.size,
+            update_scale=squared_mean / mean.size,
+            norms=(float(smallest), float(lower), float(median), float(upper), float(largest)),
+        )

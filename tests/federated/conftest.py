@@ -1,0 +1,68 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from incrowd._random import Randomness, SeededRandomness
+from incrowd.data import Examples, FederatedData, Partition
+from incrowd.federated import FedAvg, ServerStep
+from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, linear
+from incrowd.privacy.accounting import Budget
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.plan import PlanConfig
+from incrowd.privacy.promise import Promise
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.sampling import Everyone
+from incrowd.privacy.schedule import constant
+
+CLIENTS, FEATURES, CLASSES = 12, 5, 3
+BUDGET = Budget(epsilon=50.0, delta=1e-5)
+
+
+@pytest.fixture(scope="session")
+def data() -> FederatedData:
+    """Twelve clients of 3 to 14 examples of three separable classes, and a test set."""
+    generator = np.random.Generator(np.random.PCG64(8))
+    centres = generator.normal(size=(CLASSES, FEATURES)) * 2
+
+    def examples(count: int) -> Examples:
+        labels = generator.integers(0, CLASSES, count)
+        features = centres[labels] + generator.normal(size=(count, FEATURES))
+        return Examples(features=features.astype(np.float32), labels=labels, classes=CLASSES)
+
+    train, test = examples(sum(range(3, 15))), examples(200)
+    lists = np.split(np.arange(len(train)), np.cumsum(range(3, 14)))
+    return FederatedData(examples=train, partition=Partition.of(lists), test=test)
+
+
+@pytest.fixture(scope="session")
+def plan() -> Promise:
+    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=6, cohort=CLIENTS), sampling=Everyone)
+    return config.calibrate(BUDGET)
+
+
+Maker = Callable[..., FedAvg]
+
+
+@pytest.fixture
+def make(data: FederatedData, plan: Promise) -> Maker:
+    """A federation over the data; arguments replace what it is made of."""
+
+    def made(
+        *,
+        plan: Promise = plan,
+        server: ServerStep | None = None,
+        randomness: Randomness | None = None,
+        local: LocalTraining | None = None,
+        ledger: Ledger | None = None,
+        **rest: float | bool,
+    ) -> FedAvg:
+        model = linear(FEATURES, CLASSES)
+        local = local or LocalTraining(learning_rate=0.1, batch_size=4)
+        engine = CohortEngine(model, ClientTensors.of(data), local, Execution(chunk=3))
+        ledger = ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+        source = randomness or SeededRandomness(2)
+        private = PrivateRun(plan, ledger=ledger, randomness=source, size=model.size)
+        return FedAvg(engine=engine, private=private, server=server or ServerStep(), **rest)  # type: ignore[arg-type]  # by name
+
+    return made

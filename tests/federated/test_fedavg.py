@@ -1,0 +1,195 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd.data import FederatedData
+from incrowd.errors import ConfigError
+from incrowd.federated import FedAvg, ServerStep, State, score
+from incrowd.learning import ClientTensors, LocalTraining
+from incrowd.privacy.accounting import Budget
+from incrowd.privacy.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
+from incrowd.privacy.correlated_plan import CorrelatedPlan
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.noise import GaussianNoise
+from incrowd.privacy.plan import Plan, PlanConfig, Sampling
+from incrowd.privacy.promise import Promise
+from incrowd.privacy.sampling import Everyone, LocalEveryone, Poisson
+from incrowd.privacy.schedule import constant
+from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
+from tests.reference.naive_fedavg import exact_rounds
+
+SIZE = FEATURES * CLASSES + CLASSES
+LOCAL = LocalTraining(learning_rate=0.1, batch_size=4)
+
+
+def plan_with(
+    *, clip: Clip | MedianClip | None = None, sampling: Sampling = Everyone, rounds: int = 4, cohort: float = CLIENTS
+) -> Plan:
+    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=rounds, cohort=cohort), sampling=sampling)
+    return replace(config, clip=clip or config.clip).calibrate(BUDGET)
+
+
+def run(algorithm: FedAvg, *, rounds: int | None = None, state: State | None = None) -> State:
+    state = algorithm.init() if state is None else state
+    for _ in range(state.round, algorithm.private.plan.rounds if rounds is None else rounds):
+        state, _ = algorithm.apply(state)
+    return state
+
+
+def same(one: State, other: State) -> bool:
+    left, right = one.to_arrays(), other.to_arrays()
+    return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_rounds_are_algorithm_1(make: Maker, data: FederatedData) -> None:
+    """The same cohorts and noise through the slow twin give the same weights."""
+    plan = plan_with(clip=FixedClip(clip_norm=0.3), sampling=Poisson, cohort=7)
+    algorithm = make(plan=plan)
+    found = run(algorithm)
+    cohorts = [[int(c) for c in algorithm.private.cohort(number)] for number in range(plan.rounds)]
+    noise = GaussianNoise(noise_multiplier=plan.noise_multiplier, clip_norm=0.3)
+    noises = [
+        noise.add(np.zeros(SIZE), stream=SeededRandomness(2).stream("noise", number), contributions_bound=CLIENTS)
+        for number in range(plan.rounds)
+    ]
+    expected = exact_rounds(
+        algorithm.engine.model,
+        ClientTensors.of(data),
+        LOCAL,
+        cohorts=cohorts,
+        clip_norm=0.3,
+        noises=noises,
+        denominator=7,
+        randomness=SeededRandomness(2),
+    )
+    assert found.weights == pytest.approx(expected, abs=2e-5)
+    wrong = exact_rounds(
+        algorithm.engine.model,
+        ClientTensors.of(data),
+        LOCAL,
+        cohorts=cohorts,
+        clip_norm=0.2,
+        noises=noises,
+        denominator=7,
+        randomness=SeededRandomness(2),
+    )
+    assert found.weights != pytest.approx(wrong, abs=2e-3)
+
+
+def test_it_learns(make: Maker, data: FederatedData) -> None:
+    assert data.test is not None
+    server = ServerStep(learning_rate=2.0, decay="linear", average="tail")
+    algorithm = make(plan=plan_with(rounds=20), server=server)
+    before = score(algorithm.engine.model, algorithm.init().published, data.test)
+    after = score(algorithm.engine.model, run(algorithm).published, data.test)
+    assert after.accuracy is not None
+    assert after.accuracy > 0.85
+    assert after.loss < before.loss
+
+
+PROMISES: dict[str, Promise] = {
+    "everyone": plan_with(),
+    "poisson": plan_with(sampling=Poisson, cohort=6),
+    "local": plan_with(sampling=LocalEveryone),
+    "quantile": plan_with(clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)),
+    "per layer": plan_with(clip=PerLayerClip(clip_norms=(1.0, 0.5), parts=(FEATURES * CLASSES, CLASSES))),
+    "element-wise": plan_with(clip=ElementwiseClip(limit=0.1, size=SIZE)),
+    "median": plan_with(clip=MedianClip()),
+    "correlated": CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET),
+    "blt": CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET, buffers=2),
+}
+
+
+@pytest.mark.parametrize("name", PROMISES)
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, name: str, kind: str) -> None:
+    plan = PROMISES[name]
+    server = ServerStep(kind=kind, average="tail")  # type: ignore[arg-type]  # one of the three
+    whole = run(make(plan=plan, server=server))
+    for stop in range(plan.rounds + 1):
+        ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+        stopped = run(make(plan=plan, server=server, ledger=ledger), rounds=stop)
+        arrays = {key: array.copy() for key, array in stopped.to_arrays().items()}
+        resumed = make(plan=plan, server=server, ledger=ledger)
+        again = resumed.init().restored(arrays)
+        assert again.round == stop
+        assert same(run(resumed, state=again), whole)
+
+
+def test_arrays_of_another_run_are_refused(make: Maker) -> None:
+    arrays = make().init().to_arrays()
+    for wrong in (
+        {key: array for key, array in arrays.items() if key != "tail"},
+        arrays | {"weights": arrays["weights"][:-1]},
+        arrays | {"weights": arrays["weights"].astype(np.float32)},
+        arrays | {"memory.velocity": arrays["weights"]},
+    ):
+        with pytest.raises(ConfigError, match="give the arrays of a run like this one"):
+            make().init().restored(wrong)
+
+
+def test_published_weights_are_the_tail_s_mean(make: Maker) -> None:
+    algorithm = make(server=ServerStep(average="tail"))
+    state, seen = algorithm.init(), []
+    assert np.array_equal(state.published, state.weights)
+    for _ in range(6):
+        state, _ = algorithm.apply(state)
+        seen.append(state.weights)
+    assert state.published == pytest.approx(np.mean(seen[3:], axis=0))
+    assert np.array_equal(run(make()).published, run(make()).weights)
+
+
+def test_dropouts_change_neither_denominator_nor_noise(make: Maker) -> None:
+    quiet = Budget(epsilon=1e6, delta=1e-5)
+    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone)
+    plan = config.calibrate(quiet)
+
+    def one_round(**rest: float) -> tuple[np.ndarray, int]:
+        ledger = Ledger.in_memory(budget=quiet, relation=plan.relation)
+        algorithm = make(plan=plan, ledger=ledger, **rest)
+        before = algorithm.init()
+        after, report = algorithm.apply(before)
+        assert report.observed is not None
+        return after.weights - before.weights, report.observed.contributions
+
+    (full, everyone), (some, present) = one_round(), one_round(dropout=0.6)
+    assert everyone == CLIENTS > present > 0
+    # Every contribution has norm 1, so a mean over those present would be about as long as the full one.
+    assert np.linalg.norm(some) < np.linalg.norm(full) * (present / everyone) * 1.5
+
+
+def test_dropouts_follow_their_rate(make: Maker) -> None:
+    algorithm = make(plan=plan_with(rounds=60), dropout=0.25)
+    present = [len(algorithm._present(number)) for number in range(60)]
+    assert abs(np.mean(present) / CLIENTS - 0.75) < 5 * (0.25 * 0.75 / (60 * CLIENTS)) ** 0.5
+
+
+def test_diagnostics_are_for_simulations_only(make: Maker) -> None:
+    """Rule 20."""
+    _, report = make(diagnose=True).apply(make().init())
+    assert report.diagnostics is not None
+    assert report.diagnostics.between_client_variance > 0
+    with pytest.raises(ConfigError, match="only a simulation may"):
+        make(diagnose=True, randomness=SystemRandomness())
+    _, silent = make(randomness=SystemRandomness()).apply(make().init())
+    assert silent.observed is None
+    assert silent.diagnostics is None
+
+
+def test_looking_changes_nothing(make: Maker) -> None:
+    assert same(run(make(diagnose=True)), run(make()))
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_impossible_dropouts_are_refused(make: Maker, dropout: float) -> None:
+    with pytest.raises(ConfigError, match="dropout"):
+        make(dropout=dropout)
+
+
+def test_a_run_over_other_weights_is_refused(make: Maker) -> None:
+    algorithm = make()
+    algorithm.private.size += 1
+    with pytest.raises(ConfigError, match="the model has 18 weights"):
+        FedAvg(engine=algorithm.engine, private=algorithm.private, server=ServerStep())
