@@ -79,22 +79,24 @@ class GaussianCurve:
         while excess(above) > 0:
             above *= 2
         root: float = brentq(excess, 0.0, above, xtol=1e-12)
-        return root * (1 + 1e-10) + 1e-11
+        return root * (1 + 1e-14) + 2e-12
 
     def delta(self, epsilon: float) -> float:
         """See `Curve.delta`."""
         if self.mu > 1e4:
             return 1.0
-        return min(1.0, math.exp(self._log_delta(epsilon)) * (1 + 1e-9))
+        return min(1.0, math.exp(self._log_delta(epsilon)))
 
     def _log_delta(self, epsilon: float) -> float:
+        """The logarithm of delta, moved up by what rounding may have taken from a difference of nearly equal terms."""
         if self.mu == 0:
             return -math.inf
-        above = log_ndtr(self.mu / 2 - epsilon / self.mu)
-        below = epsilon + log_ndtr(-self.mu / 2 - epsilon / self.mu)
-        if below >= above or above == -math.inf:
+        above = float(log_ndtr(self.mu / 2 - epsilon / self.mu))
+        below = float(epsilon + log_ndtr(-self.mu / 2 - epsilon / self.mu))
+        slack = 1e-15 * (2 + abs(above) + abs(below) + epsilon)
+        if above == -math.inf:
             return -math.inf
-        return float(above + math.log1p(-math.exp(below - above)))
+        return above + slack + math.log(-math.expm1(below - slack - above))
 
 
 class LossDistributionCurve:
@@ -112,7 +114,7 @@ class LossDistributionCurve:
     """
 
     def __init__(self, runs: Sequence[Run], grid: float) -> None:
-        grid = max(grid, _coarsest_needed(runs))
+        grid *= _widening(runs)
         self._proves = grid <= 1
         if not self._proves:
             return
@@ -167,10 +169,11 @@ def _loss_distribution(mechanism: str, grid: float) -> Any:
     return make(release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid)
 
 
-def _coarsest_needed(runs: Sequence[Run]) -> float:
-    """A grid on which no single mechanism takes more than 5 * 10^5 points and the total not much more than 3 * 10^6.
+def _widening(runs: Sequence[Run]) -> float:
+    """How much coarser than asked a grid has to be for one of 1e-4 to fit into memory; others go in proportion.
 
-    An estimate of sizes from means and variances of the losses: nothing but memory and time depends on it.
+    That is, no single mechanism takes more than 5 * 10^5 points there, and their composition hardly more than 3 * 10^6.
+    The sizes are estimated from means and variances of the losses: nothing but memory and time depends on them.
     """
     widest = mean = variance = 0.0
     for mechanism, count in runs:
@@ -180,7 +183,7 @@ def _coarsest_needed(runs: Sequence[Run]) -> float:
         spread = min(inverse, sampling_prob * math.sqrt(math.expm1(min(inverse * inverse, 700.0))))
         mean += count * min(sampling_prob * inverse * inverse / 2, spread * spread)
         variance += count * spread * spread
-    return max(widest / 5e5, (mean + 16 * math.sqrt(variance) + widest) / 3e6)
+    return max(1.0, widest / 50, (mean + 16 * math.sqrt(variance) + widest) / 300)
 
 
 class RenyiCurve:
@@ -213,13 +216,11 @@ class RenyiCurve:
 
 def _has_renyi(event: DpEvent) -> bool:
     match event:
-        case GaussianDpEvent() | LaplaceDpEvent():
-            return True
         case PoissonSampledDpEvent() | SampledWithoutReplacementDpEvent():
             return isinstance(event.event, GaussianDpEvent)
         case RepeatAndSelectDpEvent():
             return RenyiCurve.supports(mechanisms(event.event))
-    return False
+    return isinstance(event, GaussianDpEvent | LaplaceDpEvent)
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,6 @@ RDP   Rényi differential privacy at dp_accounting's default orders; knows every
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -28,9 +27,10 @@ from incrowd.privacy import price_cache
 from incrowd.privacy.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.events import Run, canonical, mechanisms
 
-__all__ = ["ACCOUNTANTS", "Budget", "Price", "Relation", "delta_at", "price"]
+__all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
 
 ACCOUNTANTS = ("GDP", "PLD", "RDP")
+FINE_GRID = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def price(
     delta: float,
     relation: Relation,
     accountants: Sequence[str] = ACCOUNTANTS,
-    grid: float = 1e-4,
+    grid: float = FINE_GRID,
 ) -> Price:
     """An epsilon for which the event is (epsilon, delta)-differentially private: the least that can be proven.
 
@@ -84,7 +84,7 @@ def price(
     epsilon can be proven, epsilon is infinite.
     """
     _validate.fraction(delta=delta)
-    figures = _answers(_Question(event, relation, accountants, grid, "epsilon", delta))
+    figures = _Question(event, relation, accountants, grid, "epsilon", delta).answers()
     best = min(figures, key=lambda name: figures[name])
     return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
 
@@ -95,7 +95,7 @@ def delta_at(
     epsilon: float,
     relation: Relation,
     accountants: Sequence[str] = ACCOUNTANTS,
-    grid: float = 1e-4,
+    grid: float = FINE_GRID,
 ) -> float:
     """A delta for which the event is (epsilon, delta)-differentially private: `price`, asked the other way round.
 
@@ -104,33 +104,29 @@ def delta_at(
     Edge cases: as `price`; epsilon may be 0, where delta is the total variation distance.
     """
     _validate.non_negative(epsilon=epsilon)
-    return min(1.0, *_answers(_Question(event, relation, accountants, grid, "delta", epsilon)).values())
+    return min(1.0, *_Question(event, relation, accountants, grid, "delta", epsilon).answers().values())
 
 
 def first_bound(
-    event: DpEvent, *, delta: float, relation: Relation, accountants: Sequence[str], grid: float
+    event: DpEvent,
+    *,
+    delta: float,
+    relation: Relation,
+    accountants: Sequence[str] = ACCOUNTANTS,
+    grid: float = FINE_GRID,
 ) -> tuple[str, float]:
     """The first finite bound on epsilon, in the order GDP, PLD, RDP, and who stated it: what a search needs, not more.
 
-    Edge cases: as `price`, except that an epsilon for which nobody proves a finite value is the last one's infinity.
+    Edge cases: as `price`; where nobody proves a finite epsilon, the last one's infinity. Prices on coarser grids than
+    the default are not kept.
     """
     question = _Question(event, relation, accountants, grid, "epsilon", delta)
     name, epsilon = "", math.inf
-    for name, curve in question.curves().items():
-        epsilon = question.answer(name, curve)
+    for name in question.curves():
+        epsilon = question.kept_answer(name) if grid <= FINE_GRID else question.answer(name)
         if epsilon < math.inf:
             break
     return name, epsilon
-
-
-def _answers(question: "_Question") -> dict[str, float]:
-    """The answer of each accountant that has something to say; GDP's takes no longer than looking it up."""
-    return {
-        name: question.answer(name, curve)
-        if name == "GDP"
-        else price_cache.remembered(question.key(name), partial(question.answer, name, curve))
-        for name, curve in question.curves().items()
-    }
 
 
 @dataclass(frozen=True)
@@ -167,17 +163,27 @@ class _Question:
             raise UnpricedEvent(f"none of {', '.join(self.accountants)} can price this composition of {kinds}")
         return found
 
-    def answer(self, name: str, curve: Callable[[], Curve]) -> float:
-        """What the curve says, if it is an answer."""
+    def answers(self) -> dict[str, float]:
+        """What each of these accountants says."""
+        return {name: self.kept_answer(name) for name in self.curves()}
+
+    def kept_answer(self, name: str) -> float:
+        """`answer`, from the cache if it is there; GDP's takes no longer than looking it up."""
+        if name == "GDP":
+            return self.answer(name)
+        return price_cache.remembered(self._key(name), lambda: self.answer(name))
+
+    def answer(self, name: str) -> float:
+        """What the accountant says, if it is an answer."""
         try:
-            value = getattr(curve(), self.asks)(self.given)
+            value = getattr(self.curves()[name](), self.asks)(self.given)
         except (ArithmeticError, MemoryError, ValueError) as error:
             raise AccountingError(f"{name} failed, so there is no price: {error}") from error
         if not value >= 0:
             raise AccountingError(f"{name} answered {value}, so there is no price")
         return float(value)
 
-    def key(self, name: str) -> object:
+    def _key(self, name: str) -> object:
         """What the answer depends on."""
         runs = [[canonical(mechanism), count] for mechanism, count in self.runs]
         return [name, self.grid if name == "PLD" else None, self.relation.name, self.asks, float(self.given), runs]

@@ -6,7 +6,6 @@ Noise is never taken from sqrt(2 ln(1.25 / delta)) / epsilon, which holds below 
 tail bound (`incrowd.privacy.moments.paper_delta_bound`).
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +15,14 @@ from dp_accounting.dp_event import DpEvent
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy import price_cache
-from incrowd.privacy.accounting import ACCOUNTANTS, Budget, Relation, first_bound
+from incrowd.privacy.accounting import ACCOUNTANTS, FINE_GRID, Budget, Relation, first_bound
 from incrowd.privacy.events import canonical
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e6
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e9
 MOST_ROUNDS = 10**9
 LEAST_PROB = 1e-9
 
-_COARSE, _MIDDLE, _FINE = 1e-2, 1e-3, 1e-4
+_COARSE, _MIDDLE, _FINE = 1e-2, 1e-3, FINE_GRID
 # The grids to search on, one after another, and how far from the last allowed value the search on each may end.
 _STAGES = {
     "GDP": ((_FINE, 1e-9),),
@@ -44,7 +43,7 @@ def smallest_noise(
     Guarantee: the price of the event at the returned value is at most the budget's epsilon; at one ten-thousandth less
     noise it is not.
 
-    Edge cases: where a factor of 10^6 is not enough, `BudgetExceeded`; where 0.01 is (delta is so large that sampling
+    Edge cases: where a factor of 10^9 is not enough, `BudgetExceeded`; where 0.01 is (delta is so large that sampling
     alone is private enough), 0.01.
     """
     search = _Search(
@@ -166,8 +165,8 @@ class _Search:
             if grid == _FINE and not self.whole and 0 <= -self._excess(value, grid) <= near:
                 break
             value, refused = self._edge(value, step, grid, 0.0 if self.whole and grid == _FINE else tolerance)
-            if value != refused:
-                slope = (self._excess(refused, grid) - self._excess(value, grid)) / abs(math.log(refused / value))
+            rise = self._excess(refused, grid) - self._excess(value, grid)
+            slope = rise / abs(math.log(refused / value)) if 0 < rise < 1 else 0.0  # above, it is a jump
             step = tolerance
         if self._excess(value, _FINE) > 0:
             raise BudgetExceeded(
@@ -183,14 +182,15 @@ class _Search:
         Edge cases: where everything is allowed or everything refused, twice the end of the way.
         """
         allowed, refused = self._bracket(start, step, grid)
-        for attempt in itertools.count():
-            width = abs(math.log(allowed / refused))
-            if width <= tolerance or (self.whole and abs(allowed - refused) <= 1):
+        attempts = 0
+        while (width := abs(math.log(allowed / refused))) > tolerance:
+            if self.whole and abs(allowed - refused) == 1:
                 break
+            attempts += 1
             below, above = -self._excess(allowed, grid), self._excess(refused, grid)
             # Twice as far as where a straight line crosses, so that not only one of the two ends moves.
             crossing = 2 * width * min(below, above) / (below + above)
-            reach = max(crossing, 0.9 * tolerance) if attempt < 15 else width
+            reach = max(crossing, 0.9 * tolerance) if attempts < 15 else width
             step = min(reach, width / 2)
             value = self._moved(allowed, step) if below < above else self._moved(refused, -step)
             if self._excess(value, grid) <= 0:
