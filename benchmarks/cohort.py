@@ -135,7 +135,8 @@ class Lean:
         for begin in range(0, EXAMPLES, self.batch_size):
             batch = slice(begin, begin + self.batch_size)
             self.optimizer.zero_grad()
-            nn.functional.cross_entropy(self.module(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]  # torch
+            loss = nn.functional.cross_entropy(self.module(x[batch]), y[batch])
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not say its types
             self.optimizer.step()
 
 

@@ -40,7 +40,7 @@ def draw(examples: int, local: LocalTraining, *, randomness: Randomness, round: 
     client and number of examples.
     """
     template, sizes = _template(examples, local.batch_size, local.batches)
-    if local.shuffle and len(sizes) * local.epochs > 1:
+    if local.shuffle and len(sizes) > 1:
         bits = randomness.stream("batches", round, client).bits(local.epochs * examples)
         order = np.argsort(bits.reshape(local.epochs, examples), axis=1)
     else:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd import _validate
@@ -20,6 +22,8 @@ from incrowd.learning.chunk import Chunk, Piece
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors, Store
+
+Clients = Sequence[int] | NDArray[np.integer[Any]]
 
 _CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
 _DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once are better
@@ -74,8 +78,7 @@ class CohortEngine:
         self._data = data.to(self._device)
         outputs = _outputs(model, data)
         local.loss.check(data.labels, outputs)
-        table = program.compile_program(model.module, data.shape)
-        self._program = table if local.loss.canonical is not None else None
+        self._program = program.compile_program(model.module, data.shape) if local.loss.canonical else None
         # Weight decay changes the weights of features that are always zero, too.
         narrow = self._program is not None and self._program.wide and local.weight_decay == 0
         self._store = Store(self._data, narrow=narrow)
@@ -94,14 +97,14 @@ class CohortEngine:
         return max(1, min(most, memory // (4 * self.model.size)))
 
     def train(
-        self, weights: ArrayLike | Tensor, clients: Sequence[int], *, randomness: Randomness, round: int
+        self, weights: ArrayLike | Tensor, clients: Clients, *, randomness: Randomness, round: int
     ) -> Iterator[Chunk]:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
         Until the iterator is used up or closed, torch computes with one thread.
         """
         start = self.model.flat(weights).to(self._device)
-        works = self._works(clients)
+        works = self._works([int(client) for client in clients])
 
         def work(group: Sequence[int]) -> Chunk:
             return self._train_group(start, group, randomness, round)
@@ -112,17 +115,18 @@ class CohortEngine:
             else:
                 yield from _in_order(work, works, self.execution.threads)
 
-    def measured(self, clients: Sequence[int], *, randomness: Randomness) -> Execution:
+    def measured(self, clients: Clients, *, randomness: Randomness) -> Execution:
         """The execution with the chunk that is the fastest for these clients, by a measurement of well under a second.
 
         Record its `chunk` where a run has to repeat itself bit for bit.
         """
         start = self.model.initial(randomness).to(self._device)
-        self._check(clients)
+        probed = [int(client) for client in clients]
+        self._check(probed)
         best: dict[int, float] = {}
         with _single_threaded():
-            for chunk in (one for one in _CANDIDATES if one <= max(len(clients), 1)):
-                group = [int(client) for client in clients[:chunk]]
+            for chunk in (one for one in _CANDIDATES if one <= len(probed)):
+                group = probed[:chunk]
                 several = _shortened(self._batches(group, randomness, 0))
                 self._train_batches(start, group, several)
                 begin = time.perf_counter()
@@ -141,9 +145,9 @@ class CohortEngine:
     def _works(self, clients: Sequence[int]) -> list[list[int]]:
         """Groups of clients that are alike in size and features."""
         self._check(clients)
-        sizes = {int(client): len(self._data.examples(client)) for client in clients}
+        sizes = {client: len(self._data.examples(client)) for client in clients}
         groups: list[list[int]] = []
-        for client in sorted(map(int, clients), key=lambda k: (sizes[k], self._store.extent(k), k)):
+        for client in sorted(clients, key=lambda k: (sizes[k], self._store.extent(k), k)):
             group = groups[-1] if groups else []
             if group and len(group) < self.chunk and self._alike(sizes[group[0]], sizes[client]):
                 group.append(client)
@@ -175,11 +179,11 @@ class CohortEngine:
         layout = self.model.layout
         places = zip(start.split_with_sizes(list(layout.sizes)), layout.shapes, strict=True)
         parameters = [place.view(shape) for place, shape in places]
-        pieces: list[Piece] = (
-            fallback.train(self.model, parameters, feed, self.local)
-            if self._program is None
-            else program.train(self._program, parameters, feed, self.local)
-        )
+        pieces: list[Piece]
+        if self._program is None or self.local.loss.canonical is None:
+            pieces = fallback.train(self.model, parameters, feed, self.local)
+        else:
+            pieces = program.train(self._program, parameters, feed, self.local, loss=self.local.loss.canonical)
         return Chunk(tuple(group), pieces, self._device)
 
 

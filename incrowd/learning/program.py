@@ -85,12 +85,15 @@ def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in module.modules())
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(part, kind) for part in module.modules() for kind in kinds)
 
 
-def train(program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> list[Piece]:
+def train(
+    program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining, *, loss: Canonical
+) -> list[Piece]:
     """Train the clients of a feed side by side from the same weights (those of each parameter)."""
-    return _Stack(program, weights, feed, local).train()
+    return _Stack(program, weights, feed, local, loss).train()
 
 
 class _Array:
@@ -157,9 +160,10 @@ class _Layer:
 class _Stack:
     """c copies of a program at work."""
 
-    def __init__(self, program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> None:
-        assert isinstance(local.loss.canonical, Canonical)  # noqa: S101 - the engine asks before it comes here
-        self.canonical = local.loss.canonical
+    def __init__(
+        self, program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining, loss: Canonical
+    ) -> None:
+        self.loss = loss
         self.feed = feed
         self.local = local
         self.clients, self.width = len(feed.rows), feed.batches.width
@@ -172,7 +176,7 @@ class _Stack:
         self.block = max(1, _BLOCK // self.width)
         self.defers = self.block > 1 and local.plain and program.wide and len(self.layers) > 1
         self.ones = torch.ones_like(self._empty(1, self.block * self.width))
-        self.targets = self._by_batch(self.canonical.target(feed.labels.view(-1), outputs))
+        self.targets = self._by_batch(self.loss.target(feed.labels.view(-1), outputs))
         self.weights = None if feed.weights is None else self._by_batch(feed.weights)
 
     def _empty(self, rows: int, columns: int) -> Tensor:
@@ -246,7 +250,7 @@ class _Stack:
                 self.layers[number].forward(values[number - 1], out=values[number])
             if activation is not None:
                 activation.apply(values[number])
-        self.canonical.mean(values[last], out=gradients[last])
+        self.loss.mean(values[last], out=gradients[last])
         gradients[last].sub_(self.targets[step])
         if self.weights is not None:
             gradients[last].mul_(self.weights[step])

@@ -38,6 +38,6 @@ def contribution(
         here = torch.cat([parameter.reshape(-1) for parameter in module.parameters()])
         optimizer.zero_grad()
         objective = loss + local.proximal / 2 * (here - weights).square().sum()
-        objective.backward()  # type: ignore[no-untyped-call]  # torch
+        objective.backward()  # type: ignore[no-untyped-call]  # torch does not say its types
         optimizer.step()
     return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]) - weights

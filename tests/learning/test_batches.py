@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd._random import SeededRandomness
+from incrowd.learning import LocalTraining
+from incrowd.learning.batches import Batches, draw, side_by_side
+
+RANDOMNESS = SeededRandomness(seed=1)
+BATCHINGS = st.one_of(
+    st.builds(lambda n: {"batch_size": n}, st.integers(1, 40)),
+    st.builds(lambda n: {"batches": n}, st.integers(1, 40)),
+    st.just({}),
+)
+
+
+def drawn(examples: int, *, epochs: int = 1, shuffle: int = True, client: int = 0, **batching: int) -> Batches:
+    local = LocalTraining(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # counts
+    return draw(examples, local, randomness=RANDOMNESS, round=0, client=client)
+
+
+@given(examples=st.integers(1, 90), epochs=st.integers(1, 3), shuffle=st.booleans(), batching=BATCHINGS)
+def test_every_example_comes_once_in_every_epoch(
+    examples: int, epochs: int, shuffle: bool, batching: dict[str, int]
+) -> None:
+    found = drawn(examples, epochs=epochs, shuffle=shuffle, **batching)
+    for epoch in range(epochs):
+        steps = range(found.steps // epochs * epoch, found.steps // epochs * (epoch + 1))
+        seen = [found.positions[t, : found.sizes[t]] for t in steps]
+        assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(examples))
+
+
+@given(examples=st.integers(1, 90), batching=BATCHINGS)
+def test_what_fills_a_row_up_repeats_one_that_counts(examples: int, batching: dict[str, int]) -> None:
+    found = drawn(examples, **batching)
+    for positions, size in zip(found.positions, found.sizes, strict=True):
+        assert (positions[size:] == positions[size - 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("examples", "batching", "sizes"),
+    [
+        (10, {"batch_size": 4}, [4, 4, 2]),
+        (3, {"batch_size": 4}, [3]),
+        (8, {"batch_size": 4}, [4, 4]),
+        (10, {"batches": 4}, [2, 3, 2, 3]),
+        (3, {"batches": 4}, [1, 1, 1]),
+        (10, {}, [10]),
+    ],
+)
+def test_the_sizes_of_batches(examples: int, batching: dict[str, int], sizes: list[int]) -> None:
+    assert drawn(examples, **batching).sizes.tolist() == sizes
+    assert drawn(examples, epochs=2, **batching).sizes.tolist() == sizes * 2
+
+
+def test_epochs_and_clients_have_orders_of_their_own() -> None:
+    two = drawn(50, epochs=2, batch_size=25)
+    assert not np.array_equal(two.positions[:2], two.positions[2:])
+    assert not np.array_equal(two.positions, drawn(50, epochs=2, batch_size=25, client=1).positions)
+
+
+def test_without_shuffling_the_order_is_that_of_the_data() -> None:
+    assert drawn(5, shuffle=False, batch_size=2).positions.tolist() == [[0, 1], [2, 3], [4, 4]]
+
+
+def test_orders_are_uniform() -> None:
+    # 3,000 orders of 3: each of the 6 has a share of 1/6, with a standard error of 0.0068.
+    orders = [drawn(3, batch_size=1, client=client).positions.ravel() for client in range(3000)]
+    shares = np.unique(orders, axis=0, return_counts=True)[1] / 3000
+    assert len(shares) == 6
+    assert np.abs(shares - 1 / 6).max() < 4 * 0.0068
+
+
+def test_side_by_side_fills_up_with_steps_of_size_zero() -> None:
+    short, long = drawn(3, batch_size=2), drawn(9, batch_size=3)
+    both = side_by_side([short, long])
+    assert both.sizes.tolist() == [[2, 1, 0], [3, 3, 3]]
+    assert both.steps == 3
+    assert both.width == 3
+    assert np.array_equal(both.positions[0, :2, :2], short.positions)
+    assert (both.positions[0, :2, 2] == short.positions[:, 1]).all()
+    assert np.array_equal(both.positions[1], long.positions)

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from incrowd.errors import ConfigError
+from incrowd.learning import Chunk, CohortEngine, Execution, LocalTraining, mlp
+from incrowd.learning.chunk import FlatPiece, InputPiece
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
+
+
+def dense(c: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.random.default_rng(seed).normal(size=(c, 3 * 4 + 5)).astype(np.float32)
+
+
+def chunk_of(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]], *, columns: list[int] | None = None) -> Chunk:
+    """A matrix of 3 outputs by 4 inputs, stored by input, and a vector of 5."""
+    by_input = torch.from_numpy(rows[:, :12].reshape(-1, 3, 4)).transpose(1, 2).contiguous()
+    kept = None if columns is None else torch.tensor([columns] * len(rows))
+    matrix = InputPiece(by_input if columns is None else by_input[:, columns], kept, 4)
+    return Chunk(tuple(range(len(rows))), [matrix, FlatPiece(torch.from_numpy(rows[:, 12:]))])
+
+
+@settings(max_examples=50, deadline=None)
+@given(c=st.integers(1, 5), seed=st.integers(0, 99), parts=st.sampled_from([None, (17,), (12, 5)]))
+def test_norms_and_sums_are_those_of_the_rows(c: int, seed: int, parts: tuple[int, ...] | None) -> None:
+    rows = dense(c, seed)
+    chunk = chunk_of(rows)
+    factors = np.random.default_rng(seed).random((c, 1 if parts is None else len(parts)))
+    norms = chunk.norms(parts)
+    pieces = np.split(rows.astype(np.float64), np.cumsum(parts)[:-1] if parts else [], axis=1)
+    assert np.allclose(norms, np.stack([np.linalg.norm(piece, axis=1) for piece in pieces], axis=1), rtol=1e-12)
+    total = np.ones(17)
+    chunk.add_to(total, factors)
+    expected = 1 + (np.repeat(factors, parts or (17,), axis=1) * rows).sum(axis=0)
+    assert np.allclose(total, expected, atol=1e-6)
+    assert np.array_equal(chunk.rows(), rows)
+
+
+def test_features_that_were_left_out_count_as_zero() -> None:
+    rows = dense(3, 1)
+    rows[:, :12].reshape(3, 3, 4)[:, :, [0, 2]] = 0
+    chunk = chunk_of(rows, columns=[1, 3])
+    total = np.zeros(17)
+    assert np.allclose(chunk.norms()[:, 0], np.linalg.norm(rows.astype(np.float64), axis=1), rtol=1e-12)
+    chunk.add_to(total, np.full((3, 1), 0.5))
+    assert np.allclose(total, 0.5 * rows.sum(axis=0), atol=1e-6)
+    assert np.array_equal(chunk.rows(), rows)
+
+
+@pytest.mark.parametrize("place", [0, 16])
+def test_a_factor_of_zero_leaves_out_even_nan(place: int) -> None:
+    rows = dense(3, 0)
+    rows[1, place] = np.nan
+    chunk = chunk_of(rows)
+    assert np.isfinite(chunk.norms()[:, 0]).tolist() == [True, False, True]
+    total = np.zeros(17)
+    chunk.add_to(total, np.array([[1.0], [0.0], [1.0]]))
+    assert np.allclose(total, rows[0] + rows[2], atol=1e-6)
+
+
+def test_factors_are_never_rounded_up() -> None:
+    factors = np.random.default_rng(0).random((200, 1))
+    for factor in factors:
+        total = np.zeros(17)
+        chunk_of(np.ones((1, 17), np.float32)).add_to(total, factor[None])
+        assert (total <= factor).all()
+        assert np.allclose(total, factor, rtol=2e-7)
+
+
+def test_large_norms_are_exact_in_float64() -> None:
+    rows = np.random.default_rng(0).normal(size=(2, 100_000)).astype(np.float32)
+    chunk = Chunk((0, 1), [FlatPiece(torch.from_numpy(rows))])
+    assert np.allclose(chunk.norms()[:, 0], np.linalg.norm(rows.astype(np.float64), axis=1), rtol=1e-13)
+
+
+def test_a_norm_that_overflows_is_not_finite() -> None:
+    rows = np.full((1, 17), np.inf, np.float32)
+    assert not np.isfinite(chunk_of(rows).norms()).any()
+
+
+def test_parts_that_cut_a_parameter_in_two_are_refused() -> None:
+    for parts in ((11, 6), (12, 4), (12, 5, 1), (18,)):
+        with pytest.raises(ConfigError, match=r"whole parameters, which are \[12, 5\]"):
+            chunk_of(dense(2, 0)).norms(parts)
+
+
+def test_factors_and_totals_of_another_shape_are_refused() -> None:
+    chunk = chunk_of(dense(2, 0))
+    with pytest.raises(ConfigError, match=r"give \[2, 1\] factors and a total of 17 numbers"):
+        chunk.add_to(np.zeros(17), np.ones(2))
+    with pytest.raises(ConfigError, match="a total of 17"):
+        chunk.add_to(np.zeros(16), np.ones((2, 1)))
+    chunk.norms((12, 5))
+    with pytest.raises(ConfigError, match=r"give \[2, 2\] factors"):
+        chunk.add_to(np.zeros(17), np.ones((2, 1)))
+
+
+def test_the_models_parts_are_its_layers() -> None:
+    model = mlp((FEATURES, 70, CLASSES))
+    engine = CohortEngine(model, clients(), LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=3))
+    for chunk in engine.train(model.initial(RANDOMNESS), range(6), randomness=RANDOMNESS, round=0):
+        rows = chunk.rows().astype(np.float64)
+        cut = FEATURES * 70 + 70
+        assert model.parts == (cut, 70 * CLASSES + CLASSES)
+        expected = np.stack([np.linalg.norm(rows[:, :cut], axis=1), np.linalg.norm(rows[:, cut:], axis=1)], axis=1)
+        assert np.allclose(chunk.norms(model.parts), expected, rtol=1e-12)
+        assert len(chunk) == len(rows)

@@ -1,0 +1,320 @@
+import gc
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning import (
+    CROSS_ENTROPY,
+    LOGISTIC,
+    POISSON,
+    SQUARED,
+    Chunk,
+    ClientTensors,
+    CohortEngine,
+    Execution,
+    LocalTraining,
+    Loss,
+    Model,
+    linear,
+    mlp,
+    small_cnn,
+)
+from tests.learning.cohorts import (
+    CLASSES,
+    FEATURES,
+    RANDOMNESS,
+    SIZES,
+    assert_close,
+    clients,
+    trained,
+    twin,
+    with_labels,
+)
+
+COHORT = tuple(range(len(SIZES)))
+
+
+def normalised() -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)))
+
+
+def bent(activation: type[nn.Module]) -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, 70), activation(), nn.Linear(70, CLASSES)))
+
+
+def unbent() -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, 70, bias=False), nn.Linear(70, 8), nn.ReLU(), nn.Linear(8, CLASSES)))
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "linear": lambda: linear(FEATURES, CLASSES),
+    "linear without bias": lambda: linear(FEATURES, CLASSES, bias=False),
+    "wide linear": lambda: linear(FEATURES, 80),
+    "narrow": lambda: mlp((FEATURES, 8, CLASSES)),
+    "wide": lambda: mlp((FEATURES, 70, CLASSES)),
+    "deep": lambda: mlp((FEATURES, 66, 8, 7, CLASSES)),
+    "deep without biases": lambda: mlp((FEATURES, 66, 8, CLASSES), bias=False),
+    "tanh": lambda: bent(nn.Tanh),
+    "sigmoid": lambda: bent(nn.Sigmoid),
+    "two linear layers in a row": unbent,
+    "layer norm": normalised,
+}
+
+LOCALS = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "weight decay": {"weight_decay": 0.1},
+    "proximal": {"proximal": 0.5},
+    "all": {"momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3},
+}
+
+
+@pytest.mark.parametrize(
+    ("steps", "batching"),
+    [
+        *((steps, {"batch_size": 10}) for steps in LOCALS),
+        *(("plain", batching) for batching in ({"batch_size": 4, "epochs": 2}, {"batches": 3}, {})),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_every_model_learns_what_the_slow_twin_learns(
+    model: Callable[[], Model], steps: str, batching: dict[str, int]
+) -> None:
+    one, data = model(), clients()
+    local = LocalTraining(learning_rate=0.3, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # counts are whole
+    weights = one.initial(RANDOMNESS)
+    found = trained(CohortEngine(one, data, local, Execution(chunk=3)), weights, COHORT)
+    assert_close(found, twin(one, data, local, weights, COHORT))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 140), min_size=1, max_size=6),
+    kind=st.sampled_from(sorted(MODELS)),
+    steps=st.sampled_from(sorted(LOCALS)),
+    batching=st.one_of(
+        st.builds(lambda n: {"batch_size": n}, st.integers(1, 150)),
+        st.builds(lambda n: {"batches": n}, st.integers(1, 12)),
+        st.just({}),
+    ),
+    epochs=st.integers(1, 2),
+    chunk=st.integers(1, 7),
+    real=st.booleans(),
+    offset=st.sampled_from([0.0, 0.25]),
+)
+def test_any_cohort_learns_what_the_slow_twin_learns(
+    sizes: list[int],
+    kind: str,
+    steps: str,
+    batching: dict[str, int],
+    epochs: int,
+    chunk: int,
+    real: bool,
+    offset: float,
+) -> None:
+    model, data = MODELS[kind](), clients(sizes, real=real, offset=offset)
+    local = LocalTraining(learning_rate=0.05, epochs=epochs, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # as above
+    weights, cohort = model.initial(RANDOMNESS), range(len(sizes))
+    found = trained(CohortEngine(model, data, local, Execution(chunk=chunk)), weights, cohort)
+    assert_close(found, twin(model, data, local, weights, cohort), tolerance=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"), [(LOGISTIC, 2), (SQUARED, 9), (POISSON, 4)], ids=lambda one: getattr(one, "name", None)
+)
+@pytest.mark.parametrize("widths", [(FEATURES, 1), (FEATURES, 70, 1)], ids=str)
+@pytest.mark.parametrize("kind", [torch.int64, torch.float32], ids=str)
+def test_generalised_linear_models_learn_what_the_slow_twin_learns(
+    loss: Loss, labels: int, widths: tuple[int, ...], kind: torch.dtype
+) -> None:
+    data = clients()
+    data = with_labels(data, (data.labels % labels).to(kind))
+    model = mlp(widths)
+    local = LocalTraining(learning_rate=0.02, batch_size=8, loss=loss)
+    weights = model.initial(RANDOMNESS)
+    engine = CohortEngine(model, data, local, Execution(chunk=3))
+    assert engine.fused
+    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT))
+
+
+def test_a_loss_of_the_users_own_goes_through_autograd() -> None:
+    def margin(outputs: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.multi_margin_loss(outputs, labels)
+
+    model, data = mlp((FEATURES, 8, CLASSES)), clients()
+    local = LocalTraining(learning_rate=0.1, batch_size=10, loss=Loss(name="margin", value=margin))
+    engine = CohortEngine(model, data, local)
+    weights = model.initial(RANDOMNESS)
+    assert not engine.fused
+    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_small_cnn_learns_what_the_slow_twin_learns(momentum: float) -> None:
+    generator = np.random.default_rng(0)
+    data = ClientTensors(
+        features=torch.from_numpy(generator.integers(0, 256, (60, 16, 16), dtype=np.uint8)),
+        labels=torch.from_numpy(generator.integers(0, 10, 60)),
+        offsets=np.array([0, 10, 33, 60]),
+        indices=np.arange(60),
+        scale=1 / 255,
+    )
+    model = small_cnn(side=16)
+    local = LocalTraining(learning_rate=0.1, batch_size=10, momentum=momentum)
+    weights = model.initial(RANDOMNESS)
+    found = trained(CohortEngine(model, data, local, Execution(chunk=2)), weights, range(3))
+    assert_close(found, twin(model, data, local, weights, range(3)))
+
+
+@pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
+def test_threads_change_nothing_at_all(model: str) -> None:
+    one, data, local = MODELS[model](), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+    weights = one.initial(RANDOMNESS)
+    found = []
+    for threads in (1, 2, 3):
+        engine = CohortEngine(one, data, local, Execution(chunk=2, threads=threads))
+        chunks = list(engine.train(weights, COHORT, randomness=RANDOMNESS, round=0))
+        found.append(([chunk.clients for chunk in chunks], np.concatenate([chunk.rows() for chunk in chunks])))
+    for order, rows in found[1:]:
+        assert order == found[0][0]
+        assert np.array_equal(rows, found[0][1])
+
+
+@pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
+def test_a_contribution_does_not_depend_on_the_rest_of_the_cohort_or_on_the_chunk(model: str) -> None:
+    one, data, local = MODELS[model](), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+    weights = one.initial(RANDOMNESS)
+    alone = {k: trained(CohortEngine(one, data, local, Execution(chunk=1)), weights, [k])[k] for k in COHORT}
+    for chunk in (2, 5, None):
+        assert_close(trained(CohortEngine(one, data, local, Execution(chunk=chunk)), weights, COHORT), alone)
+
+
+def test_rounds_draw_batches_of_their_own() -> None:
+    model, data, local = mlp((FEATURES, 8, CLASSES)), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+    weights, engine = model.initial(RANDOMNESS), CohortEngine(model, data, local)
+    first, again, second = (trained(engine, weights, [2], round=number)[2] for number in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.allclose(first, second)
+
+
+def test_the_global_generators_are_neither_read_nor_changed() -> None:
+    model, data, local = normalised(), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+    engine = CohortEngine(model, data, local)
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the generator that must not matter
+        before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002 - as above
+        found.append(trained(engine, model.initial(RANDOMNESS), [2])[2])
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index]  # noqa: NPY002 - as above
+    assert np.array_equal(found[0], found[1])
+
+
+def test_neither_the_weights_nor_the_module_are_written_to() -> None:
+    for model in (mlp((FEATURES, 70, CLASSES)), normalised(), linear(FEATURES, CLASSES)):
+        weights = model.initial(RANDOMNESS)
+        before, own = weights.clone(), model.weights
+        trained(CohortEngine(model, clients(), LocalTraining(learning_rate=0.3, batch_size=4)), weights, COHORT)
+        assert torch.equal(weights, before)
+        assert torch.equal(model.weights, own)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
+    model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 40)
+    engine = CohortEngine(model, data, LocalTraining(learning_rate=0.3), Execution(threads=threads, chunk=1))
+    alive: weakref.WeakSet[Chunk] = weakref.WeakSet()
+    most = 0
+    for chunk in engine.train(model.initial(RANDOMNESS), range(40), randomness=RANDOMNESS, round=0):
+        alive.update(one for one in gc.get_objects() if type(one) is Chunk)
+        alive.add(chunk)
+        most = max(most, len(alive))
+    assert most <= 2 * threads + 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_torch_has_its_threads_back_afterwards(threads: int) -> None:
+    model = linear(FEATURES, CLASSES)
+    engine = CohortEngine(model, clients(), LocalTraining(learning_rate=0.3), Execution(threads=threads, chunk=1))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        chunks = engine.train(model.initial(RANDOMNESS), COHORT, randomness=RANDOMNESS, round=0)
+        next(chunks)
+        assert torch.get_num_threads() == 1
+        chunks.close()  # type: ignore[attr-defined]  # it is a generator
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_weights_that_are_not_finite_are_visible() -> None:
+    model = mlp((FEATURES, 70, CLASSES))
+    weights = model.initial(RANDOMNESS)
+    weights[0] = torch.nan
+    engine = CohortEngine(model, clients(dead=0), LocalTraining(learning_rate=0.3, batch_size=4))
+    for chunk in engine.train(weights, COHORT, randomness=RANDOMNESS, round=0):
+        assert not np.isfinite(chunk.norms()).any()
+
+
+def test_training_that_diverges_is_visible() -> None:
+    data = clients()
+    engine = CohortEngine(
+        linear(FEATURES, 1),
+        with_labels(data, data.labels.float()),
+        LocalTraining(learning_rate=1e6, batch_size=2, epochs=9, loss=SQUARED),
+    )
+    for chunk in engine.train(torch.ones(FEATURES + 1), [6], randomness=RANDOMNESS, round=0):
+        assert not np.isfinite(chunk.norms()).any()
+
+
+def test_an_empty_cohort_has_no_chunks() -> None:
+    model = linear(FEATURES, CLASSES)
+    engine = CohortEngine(model, clients(), LocalTraining(learning_rate=0.3))
+    assert list(engine.train(model.weights, [], randomness=RANDOMNESS, round=0)) == []
+
+
+def test_the_chunk_follows_from_the_weights_or_is_given_or_measured() -> None:
+    model, data, local = linear(FEATURES, CLASSES), clients(), LocalTraining(learning_rate=0.3, batch_size=5)
+    assert CohortEngine(model, data, local).chunk == 16
+    assert CohortEngine(mlp((FEATURES, 30_000, CLASSES)), data, local).chunk == 2
+    assert CohortEngine(model, data, local, Execution(chunk=5)).chunk == 5
+    measured = CohortEngine(model, data, local, Execution(threads=2)).measured(COHORT, randomness=RANDOMNESS)
+    assert measured.chunk in (1, 2, 4, 8)
+    assert measured.threads == 2
+    assert CohortEngine(model, data, local).measured([], randomness=RANDOMNESS).chunk is None
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
+    model, data, local = linear(FEATURES, CLASSES), clients(), LocalTraining(learning_rate=0.3)
+    engine = CohortEngine(model, data, local)
+    with pytest.raises(ConfigError, match=r"clients = 8: give numbers from 0 to 7"):
+        next(engine.train(model.weights, [0, 8], randomness=RANDOMNESS, round=0))
+    with pytest.raises(ConfigError, match="clients = -1"):
+        next(engine.train(model.weights, [-1], randomness=RANDOMNESS, round=0))
+    with pytest.raises(DataError, match="client 1 has no examples"):
+        next(
+            CohortEngine(model, clients([3, 0, 4]), local).train(model.weights, [0, 1], randomness=RANDOMNESS, round=0)
+        )
+    with pytest.raises(ConfigError, match="one vector of 125 weights"):
+        next(engine.train(torch.zeros(3), [0], randomness=RANDOMNESS, round=0))
+    with pytest.raises(DataError, match=r"cannot take examples of the shape \(24,\)"):
+        CohortEngine(linear(FEATURES + 1, CLASSES), data, local)
+    with pytest.raises(DataError, match="'cross entropy' does not fit a model with 4 outputs"):
+        CohortEngine(linear(FEATURES, CLASSES - 1), data, local)
+    assert local.loss is CROSS_ENTROPY
+
+
+@pytest.mark.parametrize("bad", [{"threads": 0}, {"chunk": 0}, {"device": "abacus"}], ids=str)
+def test_an_execution_that_cannot_be_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        Execution(**bad)  # type: ignore[arg-type]  # that is the point

@@ -1,0 +1,31 @@
+import pytest
+
+from incrowd.errors import ConfigError
+from incrowd.learning import LocalTraining
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"learning_rate": 0},
+        {"learning_rate": float("nan")},
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"batches": 1.5},
+        {"momentum": 1.0},
+        {"momentum": -0.1},
+        {"weight_decay": -1},
+        {"proximal": -1},
+        {"batches": 2, "batch_size": 3},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused_by_name(bad: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        LocalTraining(**{"learning_rate": 0.1, **bad})  # type: ignore[arg-type]  # that is the point
+
+
+def test_plain_is_the_gradient_alone() -> None:
+    assert LocalTraining(learning_rate=0.1).plain
+    for extra in ({"momentum": 0.5}, {"weight_decay": 0.5}, {"proximal": 0.5}):
+        assert not LocalTraining(learning_rate=0.1, **extra).plain  # type: ignore[arg-type]  # each key is a number's

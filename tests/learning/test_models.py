@@ -1,0 +1,156 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from incrowd._random import SeededRandomness
+from incrowd.errors import ConfigError
+from incrowd.learning import Model, linear, mlp, small_cnn
+
+RANDOMNESS = SeededRandomness(seed=1)
+
+
+def shared() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    return module
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[0].weight.requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), "BatchNorm1d at 1.*GroupNorm"),
+        (nn.BatchNorm2d(3, track_running_stats=False), "mixes the examples"),
+        (nn.InstanceNorm1d(3, affine=True, track_running_stats=True), "running statistics"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "global generator"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout2d(0.5)), "global generator"),
+        (nn.ReLU(), "no parameters"),
+        (shared(), "shares a parameter"),
+        (frozen(), "0.weight.*feature map"),
+        (nn.Linear(3, 3).double(), r"float64.*float\(\)"),
+        (nn.LazyLinear(3), "shape is not known yet"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_clients_cannot_train_is_refused_with_the_remedy(module: nn.Module, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Model(module)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.LayerNorm(4),
+        nn.GroupNorm(2, 4),
+        nn.InstanceNorm1d(3, affine=True),
+        nn.Sequential(nn.Linear(3, 3), nn.Dropout(0)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_layers_that_treat_each_example_alone_are_taken(module: nn.Module) -> None:
+    Model(module)
+
+
+def test_the_flat_vector_has_torchs_own_order() -> None:
+    for model in (mlp((5, 4, 3)), small_cnn(side=16), Model(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)))):
+        flat = torch.nn.utils.parameters_to_vector(model.module.parameters()).detach()
+        assert torch.equal(model.weights, flat)
+        assert model.layout.names == tuple(name for name, _ in model.module.named_parameters())
+        assert model.size == len(flat) == sum(model.parts)
+
+
+def test_the_papers_sizes() -> None:
+    assert mlp((784, 600, 100, 10), bias=False).size == 531_400
+    assert small_cnn().size == 184_586
+    assert linear(784, 10).size == 7850
+
+
+def test_parts_are_layers() -> None:
+    assert mlp((5, 4, 3)).parts == (24, 15)
+    assert mlp((5, 4, 3), bias=False).parts == (20, 12)
+    assert Model(nn.Linear(2, 3)).parts == (9,)
+
+
+def test_initial_weights_come_from_a_stream_of_their_own() -> None:
+    model = mlp((50, 40, 3))
+    first = model.initial(RANDOMNESS)
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    assert torch.equal(first, model.initial(RANDOMNESS))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(first, model.initial(RANDOMNESS, 1))
+    assert not torch.equal(first, model.initial(SeededRandomness(seed=2)))
+
+
+def test_initial_weights_are_uniform_as_torchs_are() -> None:
+    model = linear(400, 300)
+    weights = model.initial(RANDOMNESS)[: 400 * 300].numpy() * math.sqrt(400)
+    assert np.abs(weights).max() <= 1
+    # A uniform value on [-1, 1] has a mean of 0 and a mean square of 1/3, with standard deviations of 0.577 and 0.298.
+    assert abs(weights.mean()) < 4 * 0.577 / math.sqrt(weights.size)
+    assert abs((weights**2).mean() - 1 / 3) < 4 * 0.298 / math.sqrt(weights.size)
+
+
+def test_normalisation_starts_at_one_and_other_modules_keep_what_they_hold() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor([7.0]))
+            self.norm = nn.LayerNorm(2)
+            nn.init.constant_(self.norm.weight, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.norm(x * self.factor)
+            return out
+
+    model = Model(Scaled())
+    assert model.initial(RANDOMNESS).tolist() == [7, 1, 1, 0, 0]
+    assert model.weights.tolist() == [7, 5, 5, 0, 0]
+
+
+def test_a_module_with_weights_computes_with_them_and_is_a_copy() -> None:
+    model = linear(2, 1)
+    module = model.with_weights(np.array([2.0, 3.0, 1.0]))
+    assert module(torch.tensor([[1.0, 10.0]])).item() == 33
+    assert not module.training
+    before = model.weights
+    nn.init.zeros_(next(module.parameters()))
+    assert torch.equal(model.weights, before)
+
+
+def test_weights_of_another_size_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one vector of 3 weights"):
+        linear(2, 1).with_weights([1.0, 2.0])
+
+
+def test_the_cnn_is_the_plain_one() -> None:
+    model = small_cnn()
+    c1, c2, hidden, output = model.module.children()
+    x = torch.rand(3, 28, 28)
+    plain = torch.max_pool2d(torch.relu(c1(x[:, None])), 2)
+    plain = torch.max_pool2d(torch.relu(c2(plain)), 2)
+    assert torch.allclose(model.module(x), output(torch.relu(hidden(plain.flatten(1)))), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: mlp((3,)), "widths"),
+        (lambda: mlp((3, 0, 2)), "width = 0"),
+        (lambda: linear(0, 2), "width = 0"),
+        (lambda: small_cnn(side=15), "at least 16 x 16"),
+        (lambda: small_cnn(outputs=0), "outputs = 0"),
+    ],
+)
+def test_impossible_shapes_are_refused(build: object, message: str) -> None:
+    assert callable(build)
+    with pytest.raises(ConfigError, match=message):
+        build()
