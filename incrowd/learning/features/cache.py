@@ -1,0 +1,65 @@
+"""Features on disk: one file for each pair of a map and examples, whole and checked, or not there."""
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from incrowd.data import Examples
+from incrowd.data.examples import Features
+from incrowd.errors import DataError
+from incrowd.learning.features.feature_map import FeatureMap, Values
+
+_REVISION = 1  # a built-in map that computes something else under the same name needs the next
+
+
+def place(folder: Path, feature_map: FeatureMap, examples: Examples) -> Path:
+    """The file for the features of these examples; labels do not matter."""
+    data = checksum(examples.features).hex()
+    key = json.dumps([_REVISION, feature_map.name, data, examples.scale, examples.offset])
+    return folder / f"features-{hashlib.sha256(key.encode()).hexdigest()[:40]}.npy"
+
+
+def load(path: Path) -> Values | None:
+    """What `save` wrote, or None if there is no such file or anything about it is wrong."""
+    try:
+        with path.open("rb") as stream:
+            features: Values = np.lib.format.read_array(stream, allow_pickle=False)
+            expected = stream.read()
+    except (OSError, ValueError, MemoryError):  # absent, cut off, or a damaged header that asks for anything
+        return None
+    if features.dtype != np.float32 or checksum(features) != expected:
+        return None
+    return features
+
+
+def save(path: Path, features: Values) -> None:
+    """Write the array as NumPy reads it, with its checksum after it, in one step.
+
+    Only the user may read the file: features are as private as the examples.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                np.lib.format.write_array(stream, features, allow_pickle=False)
+                stream.write(checksum(features))
+            Path(temporary).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); give another cache folder, or none") from error
+
+
+def checksum(array: Features) -> bytes:
+    """SHA-256 over type, shape and contents."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()

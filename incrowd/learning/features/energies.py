@@ -1,0 +1,148 @@
+"""Oriented energies: how much of each direction of stroke there is around each place of an image."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, pad
+
+from incrowd import _validate
+from incrowd.errors import ConfigError
+from incrowd.learning.features.feature_map import Values
+from incrowd.learning.features.images import Shape, as_images, check_shape
+from incrowd.learning.features.norms import unit
+from incrowd.learning.features.wavelets import blur_matrix, morlet_bank
+
+_MARGIN = 4  # blank pixels around the image, so that its edges hardly meet
+_BRIGHTNESS = 0.3  # the weight of plain blurred pixels beside the energies
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrientedEnergies:
+    """The strength of Morlet waves of several orientations, blurred and taken every `stride` pixels: 392 features of L2
+    norm 1 for 28 x 28 pixels.
+
+    A wave fits strokes about 2^(octave + 1) pixels thick: octave 1, stride 4 suit 28 pixels, octave 0, stride 2 suit 8.
+    At each place the energies are divided by their norm over the orientations plus `floor`: what counts is the
+    direction, not the contrast. `floor` is meant for pixels between 0 and 1.
+
+    Guarantee: an image and its negative (every pixel times -1) give the same.
+
+    Edge cases: a blank image gives zeros.
+    """
+
+    shape: Shape | None = None
+    octave: int = 1
+    stride: int = 4
+    orientations: int = 8
+    floor: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
+        _validate.natural(octave=self.octave)
+        _validate.count(stride=self.stride, orientations=self.orientations)
+        _validate.positive(floor=self.floor)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        images = as_images(values, self.shape)
+        spectrum = torch.fft.fft2(_with_margin(images))
+        energies = _energies(spectrum, morlet_bank(*spectrum.shape[-2:], self.octave, self.orientations))
+        local = _contrast(_blurred(energies, images.shape, self.stride), self.floor)
+        features: Values = unit(local.flatten(1)).numpy()
+        return features
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOrderEnergies:
+    """Blurred pixels, oriented energies of octaves 0 and 1, and the oriented energies of those of octave 0: 3969
+    features of L2 norm 1 for 28 x 28 pixels.
+
+    The second order tells corners and crossings from strokes. Each of the three groups of energies is divided by its
+    norm at each place, as in `OrientedEnergies`; the floor of the second order is half of `floor`.
+
+    Edge cases: a blank image gives zeros.
+    """
+
+    shape: Shape | None = None
+    stride: int = 4
+    orientations: int = 8
+    floor: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
+        _validate.count(stride=self.stride, orientations=self.orientations)
+        _validate.positive(floor=self.floor)
+        if self.stride % 2:
+            raise ConfigError(
+                field="stride", value=self.stride, remedy="give an even number: half of the pixels are used"
+            )
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        images = as_images(values, self.shape)
+        padded = _with_margin(images)
+        spectrum = torch.fft.fft2(padded)
+        fine, coarse = (
+            _energies(spectrum, morlet_bank(*padded.shape[-2:], octave, self.orientations)) for octave in (0, 1)
+        )
+        halved = avg_pool2d(fine, 2)
+        bank = morlet_bank(*halved.shape[-2:], 0, self.orientations)
+        second = _energies(torch.fft.fft2(halved), bank).flatten(1, 2)
+        groups = [
+            _BRIGHTNESS * _blurred(padded[:, None], images.shape, self.stride),
+            _contrast(_blurred(fine, images.shape, self.stride), self.floor),
+            _contrast(_blurred(coarse, images.shape, self.stride), self.floor),
+            _contrast(_blurred(second, images.shape, self.stride, halved=True), self.floor / 2),
+        ]
+        features: Values = unit(torch.cat(groups, dim=1).flatten(1)).numpy()
+        return features
+
+
+def _with_margin(images: Tensor) -> Tensor:
+    """The images with blank pixels around; both sides become even."""
+    height, width = images.shape[1:]
+    return pad(images, (_MARGIN, _MARGIN + width % 2, _MARGIN, _MARGIN + height % 2))
+
+
+def _energies(spectrum: Tensor, bank: Tensor) -> Tensor:
+    """The magnitude of each convolution: [..., h, w] and [orientations, h, w] give [..., orientations, h, w]."""
+    waves = torch.fft.ifft2(spectrum.unsqueeze(-3) * bank)
+    # Several times faster than waves.abs(), which guards against overflow that pixels cannot cause.
+    energies: Tensor = waves.real.square().addcmul_(waves.imag, waves.imag).sqrt_()
+    return energies
+
+
+def _blurred(energies: Tensor, shape: torch.Size, stride: int, *, halved: bool = False) -> Tensor:
+    """Gaussian means around places that are `stride` apart and centred in the image: [n, c, h, w] to [n, c, a, b]."""
+    pixel = 2 if halved else 1  # in pixels of the image
+    rows, columns = (
+        blur_matrix(
+            points,
+            first=(_MARGIN + (side - 1 - (places - 1) * stride) / 2 - (pixel - 1) / 2) / pixel,
+            step=stride / pixel,
+            places=places,
+        )
+        for points, side, places in (
+            (points, side, math.ceil(side / stride))
+            for points, side in zip(energies.shape[-2:], shape[1:], strict=True)
+        )
+    )
+    return rows @ energies @ columns.T
+
+
+def _contrast(energies: Tensor, floor: float) -> Tensor:
+    """Energies [n, c, a, b] over their norm at each place."""
+    local: Tensor = energies / (energies.norm(dim=1, keepdim=True) + floor)
+    return local

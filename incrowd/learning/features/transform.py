@@ -1,0 +1,89 @@
+"""Apply a feature map to examples: once, in chunks, on all cores."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from incrowd.data import Examples, FederatedData
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.features import cache as disk
+from incrowd.learning.features.feature_map import FeatureMap, Values
+
+_CHUNK = 32  # examples at a time: measured, what a chunk of images needs stays in a core's cache
+_TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
+
+
+def transform(feature_map: FeatureMap, examples: Examples, *, cache: Path | str | None = None) -> Examples:
+    """The same examples with their features [n, d] in place of what they were.
+
+    This stands for what every client does at home with its own examples, and it is free: see `FeatureMap`. With
+    `cache`, a folder, features are kept in a file that only the user may read, known by the name of the map and a
+    checksum of the examples. As many threads work as torch would use (`torch.set_num_threads`).
+
+    Guarantee: the labels are the caller's own array; a cached file that was cut off or changed is computed anew, and
+    one that is being written is never seen.
+
+    Edge cases: a map whose features of the first example change with the examples around it, or from call to call, is a
+    `ConfigError`; one that gives the wrong number of rows, no numbers for a row, or what is not finite, a `DataError`.
+    """
+    path = None if cache is None else disk.place(Path(cache), feature_map, examples)
+    features = None if path is None else disk.load(path)
+    if features is None:
+        features = evaluate(feature_map, examples.values, len(examples), chunk=_CHUNK)
+        if not (np.isfinite(features.min()) and np.isfinite(features.max())):
+            raise DataError(f"the feature map {feature_map.name} gives numbers that are not finite: repair the map")
+        if path is not None:
+            disk.save(path, features)
+    return Examples(features=features, labels=examples.labels, classes=examples.classes)
+
+
+def transform_federated(
+    feature_map: FeatureMap, data: FederatedData, *, cache: Path | str | None = None
+) -> FederatedData:
+    """The same clients with features in place of their examples, and the server's test examples likewise."""
+    test = None if data.test is None else transform(feature_map, data.test, cache=cache)
+    return replace(data, examples=transform(feature_map, data.examples, cache=cache), test=test)
+
+
+def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: int, *, chunk: int) -> Values:
+    """Features [count, d] of what `source` gives for slices of `chunk` examples."""
+    first = source(slice(0, min(chunk, count)))
+    start = feature_map(first)  # here, so that a map that prepares itself does so once
+    _check_rows(feature_map, start, len(first))
+    _check_alone(feature_map, first, start)
+    features = np.empty((count, start.shape[1]), np.float32)
+    features[: len(start)] = start
+
+    def work(begin: int) -> None:
+        rows = slice(begin, min(begin + chunk, count))
+        result = feature_map(source(rows))
+        _check_rows(feature_map, result, rows.stop - rows.start)
+        features[rows] = result
+
+    with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for _ in pool.map(work, range(chunk, count, chunk)):
+            pass
+    return features
+
+
+def _check_rows(feature_map: FeatureMap, features: Values, count: int) -> None:
+    if features.ndim != 2 or len(features) != count or features.shape[1] == 0:
+        raise DataError(
+            f"the feature map {feature_map.name} gives the shape {features.shape} for {count} examples: "
+            f"end with a map that gives ({count}, number of features), such as UnitNorm()"
+        )
+
+
+def _check_alone(feature_map: FeatureMap, values: Values, features: Values) -> None:
+    alone = feature_map(values[:1])[0]
+    if np.abs(alone - features[0]).max() > _TOLERANCE * max(np.abs(alone).max(), np.abs(features[0]).max()):
+        raise ConfigError(
+            field="feature_map",
+            value=feature_map.name,
+            remedy="an example's features change with the examples around it or from call to call; give a map that "
+            "computes each example's features from that example alone",
+        )
