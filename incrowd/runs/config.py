@@ -23,9 +23,9 @@ from incrowd.privacy.clipping import (
 )
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
-Counts = Annotated[tuple[int, ...], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
 Every = Annotated[int, Field(ge=1)]
+Counts = Annotated[tuple[Every, ...], Field(strict=False)]
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
 
 
@@ -284,6 +284,7 @@ class RunSection(Section):
     chunk: int | Literal["measured"] | None = None
     dropout: float = 0.0
     diagnose: bool = False
+    plot: bool = True
     trackers: Annotated[tuple[TrackerName, ...], Field(strict=False)] = ()
 
     def model_post_init(self, context: Any, /) -> None:

@@ -109,7 +109,7 @@ class Run:
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
-        watchers = [*watchers, *trackers(self.config.run.trackers, self.folder)]
+        watchers = [*trackers(self.config.run.trackers, self.folder), *watchers]
         with _alone(self.folder), Ledger.open(self.folder / LEDGER) as ledger:
             database = Database(self.folder / DATABASE)
             try:
@@ -136,7 +136,15 @@ class Run:
             watcher.start(self.settings, past)
         try:
             while state.round < self.federation.plan.rounds:
-                state = self._round(state, database, algorithm, watchers)
+                state, report = algorithm.apply(state)
+                record = self._record(state, report)
+                # The row before the checkpoint: a round that is part of the model always has one.
+                database.add(record)
+                if state.round % self.config.run.checkpoint_every == 0:
+                    self._save(state)
+                for watcher in watchers:
+                    watcher.round(record)
+            self._save(state)
             summary = self._finished(state, database)
         finally:
             self._save(state)
@@ -168,17 +176,6 @@ class Run:
         for number in range(state.round, charged):
             database.add(self._lost(number))
         return replace(state, round=charged)
-
-    def _round(self, state: State, database: Database, algorithm: FedAvg, watchers: Sequence[Tracker]) -> State:
-        state, report = algorithm.apply(state)
-        record = self._record(state, report)
-        # The row before the checkpoint: a round that is part of the model always has one.
-        database.add(record)
-        if state.round % self.config.run.checkpoint_every == 0 or state.round == self.federation.plan.rounds:
-            self._save(state)
-        for watcher in watchers:
-            watcher.round(record)
-        return state
 
     def _record(self, state: State, report: RoundReport) -> Record:
         due = state.round % self.config.run.report_every == 0 or state.round == self.federation.plan.rounds
@@ -218,15 +215,16 @@ class Run:
         _files.write(self.folder / "statement.txt", statement.text() + "\n")
         _files.write(self.folder / "statement.json", json.dumps(statement.to_json(), indent=1))
         measured = self._score(state)
-        speeds = [record for record in records if not record.lost]
+        lost = [record for record in records if record.lost]
         expected = self._spending.communications(plan.rounds)
-        seconds = sum(record.seconds for record in speeds)
+        expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
+        seconds = sum(record.seconds for record in records)
         summary: Summary = {
             "accuracy": None if measured is None else measured.accuracy,
             "loss": None if measured is None else measured.loss,
             **self.federation.data.describe(),
-            "rounds": plan.rounds,
-            "rounds_lost": sum(record.lost for record in records),
+            "rounds": plan.rounds - len(lost),
+            "rounds_lost": len(lost),
             "epsilon": plan.price.epsilon,
             "delta": plan.budget.delta,
             "budget": asdict(plan.budget),
@@ -243,7 +241,7 @@ class Run:
         return summary
 
     def _drawn(self, records: Sequence[Record]) -> str | None:
-        if find_spec("matplotlib") is None:
+        if not self.config.run.plot or find_spec("matplotlib") is None:
             return None
         from incrowd.runs.plots import draw_curve
 

@@ -96,7 +96,7 @@ def _resolve(found: dict[str, Any], folder: Path) -> None:
 def _put(found: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     *sections, name = key.strip().split(".")
-    if not equals or not name or not sections:
+    if not equals or not name:
         raise ConfigError(field="set", value=override, remedy="write section.key=value, say local.learning_rate=0.1")
     table = found
     for section in sections:
@@ -155,12 +155,14 @@ def _dotted(location: tuple[int | str, ...], keys: set[str], *, unknown: bool) -
 def _nearest(field: str, keys: set[str], *, alternative: str) -> str:
     if field in keys:
         return f"{alternative!r} has no such key"
-    near = difflib.get_close_matches(field, sorted(keys), n=1)
-    if near:
-        return f"there is no such key; did you mean {near[0]}?"
-    section = field.rpartition(".")[0]
-    known = sorted(key for key in keys if key.rpartition(".")[0] == section)
-    return f"there is no such key; known are {', '.join(known)}"
+    section, _, name = field.rpartition(".")
+    here = sorted(key for key in keys if key.rpartition(".")[0] == section)
+    for candidates in (here, sorted(keys)):  # a name of this section, rather than of another
+        named = {key.rpartition(".")[2]: key for key in candidates}
+        near = difflib.get_close_matches(name, named, n=1)
+        if near:
+            return f"there is no such key; did you mean {named[near[0]]}?"
+    return f"there is no such key; known are {', '.join(here)}"
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,0 +1,31 @@
+"""Runs of a second, for tests."""
+
+from pathlib import Path
+
+import numpy as np
+
+from incrowd.runs.config import Config
+from incrowd.runs.settings import load
+
+SMALL = ("data.clients=12", "privacy.rounds=4", "local.batch_size=32", "local.epochs=1", "run.keep=3", "run.plot=false")
+SEEDED = ("run.randomness=seeded", "run.seed=7")
+
+
+def small(*overrides: str) -> Config:
+    """Four rounds over twelve clients, under the operating system's randomness."""
+    return load(overrides=(*SMALL, *overrides))
+
+
+def seeded(*overrides: str) -> Config:
+    """The same as a simulation."""
+    return small(*SEEDED, *overrides)
+
+
+def write_mnist(folder: Path) -> None:
+    """The four files of MNIST, with a few grey images in them."""
+    for part, count in (("train", 20), ("t10k", 5)):
+        images = np.full((count, 28, 28), 100, np.uint8)
+        labels = np.arange(count, dtype=np.uint8) % 10
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())

@@ -1,0 +1,208 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from incrowd._random import SystemRandomness
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.clipping import (
+    ElementwiseClip,
+    FixedClip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
+from incrowd.runs.build import assemble, data_identity, federated_data, randomness
+from incrowd.runs.config import Config
+from incrowd.runs.settings import load, parse
+from tests.runs.small import seeded, small, write_mnist
+
+SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
+
+
+def shop(folder: Path, *overrides: str, text: str = SHOP) -> Config:
+    """A table of three clients."""
+    (folder / "shop.csv").write_text(text)
+    file = folder / "shop.toml"
+    file.write_text(
+        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\n'
+        'classes = ["no", "yes"]\n[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n'
+    )
+    return load(file, overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sizes"),
+    [
+        ((), {125}),
+        (("data.partition=shards",), {124, 125, 126}),
+        (("data.partition=shards", "data.per_client=40"), {40}),
+    ],
+)
+def test_digits_are_dealt_as_the_partition_says(overrides: tuple[str, ...], sizes: set[int]) -> None:
+    assert set(federated_data(small(*overrides)).sizes.tolist()) <= sizes
+
+
+def test_unequal_partitions_and_their_seed() -> None:
+    for partition in (["data.partition=dirichlet", "data.alpha=0.1"], ["data.partition=sizes", "data.sigma=1.0"]):
+        first = federated_data(small(*partition))
+        assert np.ptp(first.sizes) > 50
+        assert first.sizes.tolist() == federated_data(small(*partition)).sizes.tolist()
+        assert first.sizes.tolist() != federated_data(small(*partition, "data.seed=1")).sizes.tolist()
+
+
+def test_the_partition_does_not_depend_on_the_seed_of_the_noise() -> None:
+    one, other = federated_data(seeded()), federated_data(seeded("run.seed=8"))
+    assert np.array_equal(one.partition.indices, other.partition.indices)
+
+
+def test_mnist_is_found_in_the_folder_or_below(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    write_mnist(tmp_path / "mnist")
+    for folder in (tmp_path, tmp_path / "mnist"):
+        config = load(data=folder, overrides=["data.name=mnist", "data.clients=2"])
+        assert federated_data(config).examples.shape == (28, 28)
+    with pytest.raises(ConfigError, match=r"data\.folder = None: name the folder that holds mnist/"):
+        federated_data(load(overrides=["data.name=mnist"]))
+    with pytest.raises(DataError, match="give the folder with the four MNIST files"):
+        federated_data(load(data=tmp_path / "elsewhere", overrides=["data.name=mnist"]))
+
+
+def test_a_table_brings_its_clients(tmp_path: Path) -> None:
+    federation = assemble(shop(tmp_path))
+    assert federation.data.clients == federation.plan.config.clients == 3
+    assert federation.engine.model.size == 2 * 2 + 2
+    (tmp_path / "held.csv").write_text(SHOP)
+    held = federated_data(shop(tmp_path, "data.test_file=held.csv")).test
+    assert held is not None
+    assert len(held) == 4
+
+
+def test_a_table_of_numbers_is_a_regression(tmp_path: Path) -> None:
+    text = "user,x,y\nann,1,2.5\nbob,2,3.5\n"
+    config = shop(tmp_path, text=text)
+    data = {"name": "table", "folder": str(tmp_path), "file": "shop.csv", "client": "user", "label": "y"}
+    config = parse(config.model_dump() | {"data": data})
+    federation = assemble(config)
+    assert federation.engine.local.loss.name == "squared"
+    assert federation.engine.model.size == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SHOP.replace("31", "nan"), "shop.csv, line 2"),
+        (SHOP.replace("31", ""), "shop.csv, line 2"),
+        (SHOP.replace("31", "31,32"), "shop.csv, line 2"),
+        (SHOP.replace("yes", "perhaps"), "bought = 'perhaps'"),
+        (SHOP.replace("ann", ""), "shop.csv, line 3"),
+    ],
+)
+def test_bad_data_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        assemble(shop(tmp_path, text=text))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size"),
+    [
+        (("model.bias=false",), 640),
+        (("model.kind=mlp", "model.hidden=[20, 10]"), 64 * 20 + 20 + 20 * 10 + 10 + 10 * 10 + 10),
+    ],
+)
+def test_models_fit_the_examples(overrides: tuple[str, ...], size: int) -> None:
+    assert assemble(small(*overrides)).engine.model.size == size
+
+
+def test_a_convolution_needs_images(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.side = 8: give images of at least 16 x 16"):
+        assemble(small("model.kind=cnn"))
+    with pytest.raises(ConfigError, match=r"model\.kind = 'cnn': it needs square images, these examples are \(2,\)"):
+        assemble(shop(tmp_path, "model.kind=cnn"))
+    write_mnist(tmp_path)
+    config = load(data=tmp_path, overrides=["data.name=mnist", "data.clients=2", "model.kind=cnn", "privacy.rounds=1"])
+    assert assemble(config).engine.model.size == 184_586
+
+
+@pytest.mark.parametrize(
+    ("overrides", "clip"),
+    [
+        ((), NormalisedClip()),
+        (("privacy.clip.kind=fixed", "privacy.clip.clip_norm=0.5"), FixedClip(clip_norm=0.5)),
+        (
+            ("model.kind=mlp", "model.hidden=[5]", "privacy.clip.kind=per-layer", "privacy.clip.clip_norms=[1, 2]"),
+            PerLayerClip(clip_norms=(1.0, 2.0), parts=(64 * 5 + 5, 5 * 10 + 10)),
+        ),
+        (("privacy.clip.kind=elementwise", "privacy.clip.limit=0.01"), ElementwiseClip(limit=0.01, size=650)),
+        (
+            ("privacy.clip.kind=quantile", "privacy.clip.bit_noise=9", "privacy.clip.quantile=0.7"),
+            QuantileClip(clip_norm=0.1, bit_noise=9.0, quantile=0.7),
+        ),
+        (("privacy.clip.kind=quantile", "data.clients=100"), QuantileClip(clip_norm=0.1, bit_noise=5.0)),
+        (("privacy.clip.kind=median",), MedianClip()),
+    ],
+)
+def test_clips_are_made_from_their_sections(overrides: tuple[str, ...], clip: object) -> None:
+    plan = assemble(small(*overrides)).plan
+    assert plan.config.clip == clip
+    assert plan.price.epsilon <= 8
+
+
+def test_a_schedule_may_grow() -> None:
+    config = small("privacy.sampling=poisson", "privacy.cohort=8", "privacy.grow_from=2")
+    cohorts = [step.cohort for step in assemble(config).plan.config.schedule.steps]
+    assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
+
+
+def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
+    config = small("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=measured")
+    first = assemble(config)
+    again = assemble(config, schedule=first.plan.config.schedule, chunk=first.engine.chunk)
+    assert again.plan.config == first.plan.config
+    assert again.engine.chunk == first.engine.chunk
+    assert assemble(small("run.chunk=3")).engine.chunk == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("privacy.delta=1.0", "privacy.delta"),
+        ("privacy.epsilon=-1", "privacy.epsilon"),
+        ("privacy.cohort=13", "privacy.cohort"),
+        ("privacy.sampling=fixed", "privacy.cohort"),
+        ("privacy.rounds=0", "privacy.rounds"),
+        ("privacy.clip={kind='per-layer', clip_norms=[1, 2]}", "privacy.clip.clip_norms"),
+        ("local.learning_rate=0", "local.learning_rate"),
+        ("local.batches=3", "local.batches"),
+        ("server.learning_rate=-1", "server.learning_rate"),
+        ("run.threads=0", "run.threads"),
+        ("run.chunk=0", "run.chunk"),
+        ("run.device=abacus", "run.device"),
+        ("run.seed=-1", "run.seed"),
+        ("data.seed=-1", "data.seed"),
+        ("data.clients=0", "data.clients"),
+    ],
+)
+def test_an_error_names_section_and_key(override: str, field: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        assemble(seeded(override))
+    assert raised.value.field == field
+
+
+def test_wrong_labels_for_the_loss_are_refused() -> None:
+    with pytest.raises(DataError, match="logistic"):
+        assemble(small("local.loss=logistic"))
+
+
+def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:
+    assert randomness(small()) == SystemRandomness()
+    assert randomness(seeded()).simulated
+
+
+def test_what_the_ledger_calls_the_data_changes_with_the_data(tmp_path: Path) -> None:
+    changes: tuple[tuple[str, ...], ...] = ((), ("data.seed=1",), ("data.clients=13",), ("data.identity=mine",))
+    names = {data_identity(small(*change)) for change in changes}
+    assert len(names) == 4
+    assert "mine" in names
+    assert data_identity(shop(tmp_path)) == "shop.csv, one client for each user"

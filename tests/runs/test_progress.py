@@ -1,0 +1,59 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from incrowd.runs.database import Record
+from incrowd.runs.progress import Bar, Lines, progress
+
+SETTINGS = {"rounds": 6, "clients": 12, "noise_multiplier": 2.0, "config": {"run": {"report_every": 2}}}
+
+
+def record(number: int, *, accuracy: float | None = None, loss: float | None = None) -> Record:
+    return Record(round=number, epsilon=0.5 * number, seconds=2.0, clients_per_second=6.0, accuracy=accuracy, loss=loss)
+
+
+def test_lines_come_for_the_rounds_that_are_reported() -> None:
+    stream = StringIO()
+    lines = Lines(stream)
+    lines.start(SETTINGS, [record(0)])
+    for number in range(1, 6):
+        lines.round(record(number, accuracy=0.75, loss=1.0))
+    lines.end(None)
+    assert stream.getvalue().splitlines() == [
+        "12 clients, 6 rounds, noise 2",
+        "going on after round 1",
+        "round 2/6  epsilon 0.500  accuracy 0.7500  6 clients/s  8 s left",
+        "round 4/6  epsilon 1.500  accuracy 0.7500  6 clients/s  4 s left",
+        "round 6/6  epsilon 2.500  accuracy 0.7500  6 clients/s  0 s left",
+    ]
+
+
+def test_the_last_round_is_always_reported_and_a_loss_stands_for_an_accuracy() -> None:
+    stream = StringIO()
+    lines = Lines(stream)
+    lines.start(SETTINGS | {"rounds": 1}, [])
+    lines.round(record(0, loss=0.5))
+    assert "round 1/1  epsilon 0.000  loss 0.5000" in stream.getvalue()
+
+
+def test_a_terminal_gets_a_bar_that_remembers_the_last_accuracy() -> None:
+    stream = StringIO()
+    bar = Bar(Console(file=stream, force_terminal=True, width=120))
+    bar.start(SETTINGS, [])
+    bar.round(record(0, accuracy=0.75, loss=1.0))
+    bar.round(record(1))
+    bar.end({})
+    last = stream.getvalue().splitlines()[-1]
+    for shown in ("2/6", "epsilon 0.500", "accuracy 0.7500", "6 clients/s", "left"):
+        assert shown in stream.getvalue()
+        assert shown in last or "\x1b" in last
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [("1", Bar), ("", Lines)])
+def test_the_stream_decides(monkeypatch: pytest.MonkeyPatch, terminal: str, kind: type[object]) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+    assert isinstance(progress(StringIO()), kind)

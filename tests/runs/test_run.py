@@ -1,0 +1,297 @@
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, LedgerRolledBack
+from incrowd.federated import score
+from incrowd.learning import linear
+from incrowd.privacy.ledger import Ledger, verify
+from incrowd.runs.database import Database, Record
+from incrowd.runs.run import Run, free_folder
+from incrowd.runs.trackers import Facts
+from tests.privacy.ledgers import start, status_of
+from tests.runs.small import seeded, small
+
+
+class Watcher:
+    """Takes note of what it is told; can stop a run after a round, as a user does."""
+
+    def __init__(self, *, stop_after: int | None = None) -> None:
+        self.told: list[object] = []
+        self.past: Sequence[Record] = ()
+        self._stop_after = stop_after
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        self.past = past
+        self.told.append(settings["rounds"])
+
+    def round(self, record: Record) -> None:
+        self.told.append(record.round)
+        if record.round + 1 == self._stop_after:
+            raise KeyboardInterrupt
+
+    def end(self, summary: Facts | None) -> None:
+        self.told.append("stopped" if summary is None else "done")
+
+
+def stopped(folder: Path, *overrides: str, after: int, simulated: bool = True) -> Run:
+    """A run that its user stopped."""
+    run = Run.create((seeded if simulated else small)(*overrides), folder)
+    with pytest.raises(KeyboardInterrupt):
+        run.train([Watcher(stop_after=after)])
+    return run
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def plain(found: object) -> object:
+    return json.loads(json.dumps(found))
+
+
+def rows(folder: Path) -> list[Record]:
+    database = Database(folder / "run.sqlite")
+    found = database.rounds()
+    database.close()
+    return found
+
+
+def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
+    run = Run.create(small("run.plot=true"), folder / "run")
+    watcher = Watcher()
+    summary = run.train([watcher])
+    assert watcher.told == [4, 0, 1, 2, 3, "done"]
+    assert sorted(path.name for path in (folder / "run").iterdir()) == [
+        "checkpoints",
+        "curve.png",
+        "ledger.sqlite",
+        "ledger.sqlite.witness",
+        "model.safetensors",
+        "run.lock",
+        "run.sqlite",
+        "statement.json",
+        "statement.txt",
+        "summary.json",
+    ]
+    assert json.loads((folder / "run" / "summary.json").read_text()) == plain(summary)
+    assert json.loads((folder / "run" / "statement.json").read_text()) == plain(summary["statement"])
+    assert (folder / "run" / "statement.txt").read_text() == summary["statement"]["text"] + "\n"
+    assert (folder / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert summary["simulated"] is False
+    assert summary["rounds"] == 4
+    assert summary["communications"] == 48
+    assert summary["budget"] == {"epsilon": 8.0, "delta": 1e-3}
+    assert 7.99 < summary["epsilon"] <= 8
+    report = verify(folder / "run" / "ledger.sqlite")
+    assert (report["intact"], report["events"]) == (True, 4)
+    assert report["epsilon"] == pytest.approx(summary["epsilon"])
+
+
+def test_the_accuracy_is_that_of_the_released_model_on_the_public_test_set(folder: Path) -> None:
+    run = Run.create(seeded(), folder)
+    summary = run.train()
+    test = run.federation.data.test
+    assert test is not None
+    module = linear(64, 10).module
+    module.load_state_dict(load_file(folder / "model.safetensors"))
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    assert score(linear(64, 10), flat.numpy(), test).accuracy == summary["accuracy"] == rows(folder)[-1].accuracy
+    assert "public: held by the server" in summary["test_set"]
+
+
+def test_rows_say_what_a_round_did_and_only_a_simulation_sees_inside(folder: Path) -> None:
+    Run.create(seeded("run.diagnose=true"), folder / "simulation").train()
+    Run.create(small("run.report_every=3"), folder / "real").train()
+    simulation, real = rows(folder / "simulation"), rows(folder / "real")
+    for row in simulation:
+        assert row.simulation is not None
+        assert set(row.simulation) == {"observed", "diagnostics"}
+    for found in (simulation, real):
+        assert [row.round for row in found] == [0, 1, 2, 3]
+        epsilons = [row.epsilon for row in found]
+        assert epsilons == sorted(epsilons)
+        assert all(row.clip_norm == 1.0 and row.noise_std is not None for row in found)
+    assert [row.simulation for row in real] == [None] * 4
+    assert [row.accuracy is not None for row in real] == [False, False, True, True]
+
+
+def test_seeded_runs_repeat_themselves_and_others_do_not(folder: Path) -> None:
+    for name, config in {"a": seeded(), "b": seeded(), "c": seeded("run.seed=8"), "d": small(), "e": small()}.items():
+        Run.create(config, folder / name).train()
+    assert weights(folder / "a") == weights(folder / "b")
+    assert len({weights(folder / name) for name in "acde"}) == 4
+
+
+def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
+    run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=measured"), folder)
+    again = Run.open(folder)
+    assert again.config == run.config
+    assert again.federation.plan.config == run.federation.plan.config
+    assert again.federation.engine.chunk == run.federation.engine.chunk
+    assert again.settings == run.settings
+
+
+# Where a run may begin
+
+
+def test_a_folder_that_holds_a_run_is_refused_with_the_remedy(folder: Path) -> None:
+    Run.create(small(), folder)
+    with pytest.raises(ConfigError, match=r"go on with `incrowd resume .*`, or name another folder"):
+        Run.create(small(), folder)
+
+
+@pytest.mark.parametrize("left", ["ledger.sqlite", "ledger.sqlite.witness"])
+def test_starting_afresh_on_a_spent_ledger_is_refused(folder: Path, left: str) -> None:
+    Run.create(small(), folder).train()
+    for path in folder.iterdir():
+        if path.is_file() and path.name != left:
+            path.unlink()
+    with pytest.raises(ConfigError, match=f"it holds {left} of a run"):
+        Run.create(small(), folder)
+
+
+def test_a_folder_without_a_run_cannot_go_on(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run; start one with incrowd train"):
+        Run.open(folder)
+    assert list(folder.iterdir()) == []
+    Database(folder / "run.sqlite").close()
+    with pytest.raises(DataError, match="was cut off while it was made, and nothing was spent"):
+        Run.open(folder)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "privacy.delta=1.5",
+        "privacy.epsilon=0",
+        "privacy.cohort=13",
+        "privacy.sampling=poisson",
+        "privacy.clip.clip_norm=-1",
+        "local.learning_rate=0",
+        "server.momentum=1",
+        "run.dropout=1",
+        "run.threads=0",
+        "run.device=abacus",
+        "model.kind=cnn",
+        "data.clients=2000",
+        "data.name=mnist",
+    ],
+)
+def test_what_cannot_be_used_is_found_before_anything_is_written(folder: Path, wrong: str) -> None:
+    with pytest.raises(IncrowdError):
+        Run.create(seeded(wrong), folder / "run")
+    assert not (folder / "run").exists()
+
+
+def test_the_next_free_folder(folder: Path) -> None:
+    assert free_folder(folder) == folder / "run-1"
+    (folder / "run-1").mkdir()
+    assert free_folder(folder) == folder / "run-2"
+
+
+# Going on
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_run_that_goes_on_ends_as_one_that_never_stopped(folder: Path, after: int) -> None:
+    options = ("server.kind=adam", "privacy.clip.kind=quantile", "privacy.clip.bit_noise=5.0")
+    whole = Run.create(seeded(*options), folder / "whole").train()
+    stopped(folder / "parts", *options, after=after)
+    watcher = Watcher()
+    summary = Run.open(folder / "parts").train([watcher])
+    assert weights(folder / "parts") == weights(folder / "whole")
+    assert watcher.told == [4, *range(after, 4), "done"]
+    assert [record.round for record in watcher.past] == list(range(after))
+    assert summary["rounds_lost"] == 0
+    assert summary["accuracy"] == whole["accuracy"]
+    assert [row.accuracy for row in rows(folder / "parts")] == [row.accuracy for row in rows(folder / "whole")]
+
+
+def test_rare_checkpoints_are_made_up_for_when_a_user_stops(folder: Path) -> None:
+    stopped(folder, "run.checkpoint_every=3", after=2, simulated=False)
+    assert Run.open(folder).train()["rounds_lost"] == 0
+
+
+def test_a_run_that_is_over_says_its_result_again_and_spends_nothing(folder: Path) -> None:
+    first = Run.create(small(), folder).train()
+    head = verify(folder / "ledger.sqlite")["head"]
+    model = weights(folder)
+    again = Run.open(folder).train()
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+    assert weights(folder) == model
+    assert verify(folder / "ledger.sqlite")["head"] == head
+
+
+def test_a_ledger_that_is_gone_or_older_is_not_replaced(folder: Path) -> None:
+    stopped(folder, after=3)
+    ledger, witness = folder / "ledger.sqlite", folder / "ledger.sqlite.witness"
+    ledger.unlink()
+    with pytest.raises(LedgerRolledBack):
+        Run.open(folder).train()
+    witness.unlink()
+    with pytest.raises(ConfigError, match="a new one needs it"):
+        Run.open(folder).train()
+    plan = Run.open(folder).federation.plan
+    Ledger.open(ledger, budget=plan.budget, relation=plan.relation, data_identity="digits").close()
+    with pytest.raises(LedgerRolledBack, match=r"a checkpoint after 3 rounds, its ledger knows 0"):
+        Run.open(folder).train()
+
+
+def test_missing_checkpoints_are_not_replaced(folder: Path) -> None:
+    stopped(folder, after=2)
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="is empty, and 2 rounds are paid for: put it back"):
+        Run.open(folder).train()
+
+
+def test_an_edited_ledger_is_refused(folder: Path) -> None:
+    stopped(folder, after=2)
+    content = (folder / "ledger.sqlite").read_bytes()
+    (folder / "ledger.sqlite").write_bytes(content[: len(content) // 2])
+    with pytest.raises(LedgerError):
+        Run.open(folder).train()
+
+
+def test_two_processes_cannot_train_in_one_folder(folder: Path) -> None:
+    run = stopped(folder, after=1)
+
+    class Meanwhile(Watcher):
+        def round(self, record: Record) -> None:
+            status = status_of(start(lambda: refused(run)))
+            self.told.append(status)
+
+    watcher = Meanwhile()
+    run.train([watcher])
+    assert watcher.told == [4, 0, 0, 0, "done"]
+
+
+def refused(run: Run) -> None:
+    with pytest.raises(ConfigError, match="another process trains in this folder"):
+        run.train()
+
+
+def test_an_error_of_a_tracker_loses_no_round(folder: Path) -> None:
+    class Failing(Watcher):
+        def round(self, record: Record) -> None:
+            raise OSError("no connection")
+
+    run = Run.create(small(), folder)
+    with pytest.raises(OSError, match="no connection"):
+        run.train([Failing()])
+    assert Run.open(folder).train()["rounds_lost"] == 0
+
+
+def test_the_folder_may_hold_other_things(folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    Run.create(small(), folder).train()
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert np.isfinite(Run.open(folder).train()["accuracy"])
+    assert os.access(folder / "model.safetensors", os.R_OK)

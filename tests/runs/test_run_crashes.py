@@ -1,0 +1,205 @@
+"""Runs that are killed with SIGKILL: at every stage of a round, at every line, and at random moments."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from incrowd.privacy.ledger import Ledger, verify
+from incrowd.runs.database import Database, Record
+from incrowd.runs.run import Run
+from tests.privacy.ledgers import quick_folder, start, status_of
+from tests.runs.kills import Place, killed_at, killed_in
+from tests.runs.small import seeded, small
+
+ROUNDS = 4
+OPTIONS = ("privacy.sampling=poisson", "privacy.cohort=6", "server.kind=momentum", "server.average=tail")
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """A forked child has none of the threads that torch may have started here, and must not wait for them."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Path]:
+    """The run that nothing interrupts."""
+    with quick_folder() as found:
+        Run.create(seeded(*OPTIONS), found).train()
+        yield found
+
+
+def begun(folder: Path, *, simulated: bool, options: tuple[str, ...] = ()) -> Path:
+    Run.create((seeded if simulated else small)(*OPTIONS, *options), folder)
+    return folder
+
+
+def rows(folder: Path) -> list[Record]:
+    """The rounds, but for how long they took."""
+    database = Database(folder / "run.sqlite")
+    found = database.rounds()
+    database.close()
+    return [replace(row, seconds=0.0, clients_per_second=0.0) for row in found]
+
+
+def check_same(folder: Path, whole: Path) -> None:
+    """The run ended as the one that nothing interrupted."""
+    assert Run.open(folder).train()["rounds_lost"] == 0
+    last = f"checkpoints/round-{ROUNDS:06d}.safetensors"
+    for name in ("model.safetensors", last, "statement.txt"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    assert rows(folder) == rows(whole)
+    check_ledger(folder)
+
+
+def check_ledger(folder: Path) -> None:
+    """The whole plan was charged, once."""
+    report = verify(folder / "ledger.sqlite")
+    assert report["intact"], report
+    assert report["events"] == ROUNDS
+    assert report["epsilon"] is not None
+    assert report["epsilon"] <= 8.0
+
+
+BEFORE_THE_CHARGE = [
+    Place("runs/run.py", "_restored", "call"),
+    Place("runs/checkpoints.py", "save", "call"),
+    Place("runs/_files.py", "write", "call"),
+    Place("runs/checkpoints.py", "save", "return"),
+    Place("privacy/sampling.py", "draw", "return", 2),
+    Place("learning/engine.py", "_train_group", "return", 3),
+    Place("privacy/release.py", "release", "call", 2),
+    Place("privacy/ledger.py", "charge", "call", 2),
+]
+CHARGED_AND_NOT_KEPT = [
+    Place("privacy/ledger.py", "charge", "return", 2),
+    Place("privacy/release.py", "charge", "return", 2),
+    Place("privacy/plan.py", "hide", "return", 2),
+    Place("federated/fedavg.py", "_stepped", "return", 2),
+    Place("federated/fedavg.py", "apply", "return", 1),
+    Place("runs/database.py", "add", "call", 1),
+    Place("runs/database.py", "add", "return", 3),
+    Place("runs/_files.py", "write", "call", 3),
+    Place("federated/fedavg.py", "apply", "return", 4),
+]
+KEPT = [
+    Place("runs/_files.py", "write", "return", 3),
+    Place("runs/checkpoints.py", "save", "return", 3),
+    Place("runs/run.py", "_finished", "call"),
+    Place("runs/run.py", "_finished", "return"),
+]
+STAGES = BEFORE_THE_CHARGE + CHARGED_AND_NOT_KEPT + KEPT
+
+
+@pytest.mark.parametrize("place", STAGES, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
+def test_a_seeded_run_killed_at_any_stage_ends_as_if_it_had_not_been(folder: Path, whole: Path, place: Place) -> None:
+    begun(folder, simulated=True)
+    assert status_of(start(lambda: killed_in(place, Run.open(folder).train))) == KILLED
+    check_same(folder, whole)
+
+
+@pytest.mark.parametrize("place", STAGES, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
+def test_under_the_systems_randomness_a_round_that_was_charged_and_not_kept_is_lost_and_stays_paid(
+    folder: Path, place: Place
+) -> None:
+    begun(folder, simulated=False)
+    assert status_of(start(lambda: killed_in(place, Run.open(folder).train))) == KILLED
+    summary = Run.open(folder).train()
+    lost = int(place in CHARGED_AND_NOT_KEPT)
+    assert summary["rounds_lost"] == lost
+    assert summary["rounds"] == ROUNDS - lost
+    assert [row.lost for row in rows(folder)].count(True) == lost
+    assert [row.round for row in rows(folder)] == list(range(ROUNDS))
+    assert Run.open(folder).train()["rounds_lost"] == lost  # and does not forget it
+    check_ledger(folder)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_with_rare_checkpoints_more_is_repeated_or_lost(folder: Path, whole: Path, simulated: bool) -> None:
+    begun(folder, simulated=simulated, options=("run.checkpoint_every=4",))
+    place = Place("runs/database.py", "add", "return", 3)
+    assert status_of(start(lambda: killed_in(place, Run.open(folder).train))) == KILLED
+    if simulated:
+        check_same(folder, whole)
+    else:
+        assert Run.open(folder).train()["rounds_lost"] == 3
+        check_ledger(folder)
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_seeded_run_killed_at_random_moments_ends_as_if_it_had_not_been(
+    folder: Path, whole: Path, kills: int
+) -> None:
+    moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
+    for attempt in range(kills):
+        place = begun(folder / str(attempt), simulated=True)
+        for _ in range(3):
+            process = start(Run.open(place).train)
+            time.sleep(moments.uniform(0.0, 0.2))
+            os.kill(process, signal.SIGKILL)
+            status_of(process)
+            Ledger.open(place / "ledger.sqlite").close()  # takes an interrupted write back
+            report = verify(place / "ledger.sqlite")
+            assert report["intact"], report
+        check_same(place, whole)
+
+
+@pytest.mark.parametrize("stride", [101, pytest.param(9, marks=pytest.mark.slow)])
+def test_a_run_killed_again_and_again_at_some_line_loses_what_it_must_and_no_more(folder: Path, stride: int) -> None:
+    """Each attempt lives a little longer than the one before, so that in the end one finishes."""
+    begun(folder, simulated=False)
+    run = Run.open(folder)
+    attempts = 0
+    for line in range(stride, 10**6, stride):
+        attempts += 1
+        status = status_of(start(lambda: killed_at("/incrowd/runs/", line, run.train)))  # noqa: B023 - waited for
+        report = verify(folder / "ledger.sqlite")
+        assert report["intact"], report
+        if status == 0:
+            break
+        assert status == KILLED
+    summary = run.train()
+    assert summary["rounds"] + summary["rounds_lost"] == ROUNDS
+    assert attempts > 3
+    check_ledger(folder)
+
+
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_process_killed_while_it_makes_a_run_leaves_one_that_can_be_used_or_is_refused(
+    folder: Path, stride: int
+) -> None:
+    place = folder / "run"
+    usable = []
+    for line in range(1, 10**4, stride):
+        for path in place.glob("*"):
+            path.unlink()
+        status = status_of(start(lambda: killed_at("/incrowd/runs/", line, make(place))))  # noqa: B023 - waited for
+        if (place / "ledger.sqlite").exists() and (place / "ledger.sqlite").stat().st_size:
+            assert verify(place / "ledger.sqlite")["events"] == 0
+        try:
+            Run.open(place)
+        except ValueError:
+            usable.append(False)
+        else:
+            usable.append(True)
+        if status == 0:
+            break
+    assert usable == sorted(usable)  # refused until it is complete
+    assert usable[-1]
+    assert len(usable) > 3
+
+
+class make:  # noqa: N801 - a function that is kept for later
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self) -> Run:
+        return Run.create(small(), self.folder)

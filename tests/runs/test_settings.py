@@ -1,0 +1,153 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.errors import ConfigError
+from incrowd.runs.config import Config, MlpSection, MnistData
+from incrowd.runs.settings import DEMONSTRATION, known_keys, load, parse, parse_json
+
+BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+
+
+def test_without_a_file_there_is_the_demonstration() -> None:
+    config = load()
+    assert config.data.name == "digits"
+    assert (config.privacy.epsilon, config.privacy.delta) == (8.0, 1e-3)
+    assert config == parse(tomllib.loads(DEMONSTRATION.read_text()))
+
+
+def test_the_default_is_private_and_the_budget_has_none() -> None:
+    assert parse(BUDGET).run.randomness == "system"
+    for missing in ("epsilon", "delta"):
+        stated = {key: value for key, value in BUDGET["privacy"].items() if key != missing}
+        with pytest.raises(ConfigError, match=rf"privacy\.{missing} = None: it has no default: state it"):
+            parse({"privacy": stated})
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_can_be_read(path: Path) -> None:
+    assert load(path).privacy.delta < 1
+
+
+def test_an_override_has_the_type_that_toml_gives_it() -> None:
+    config = load(
+        overrides=["model.kind=mlp", "model.hidden = [30, 20]", 'local.loss="cross entropy"', "model.bias=false"]
+    )
+    assert config.model == MlpSection(kind="mlp", hidden=(30, 20), bias=False)
+    assert config.local.loss == "cross entropy"
+    assert load(overrides=["local.epochs=1", "local.epochs=3"]).local.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("privacy.epsilom=3", "privacy.epsilom = 3: there is no such key; did you mean privacy.epsilon?"),
+        ("server.learning_rat=3", "server.learning_rat = 3: there is no such key; did you mean server.learning_rate?"),
+        ("privacy.clients=3", "privacy.clients = 3: there is no such key; did you mean data.clients?"),
+        ("local.xyz=3", "local.xyz = 3: there is no such key; known are local.batch_size, local.batches"),
+        ("qqq.xyz=3", "qqq = {'xyz': 3}: there is no such key; known are data, features"),
+        ("model.hidden=[3]", "model.hidden = [3]: 'linear' has no such key"),
+        ("privacy.delta=nan", "privacy.delta = nan: give a finite number"),
+        ("privacy.epsilon=inf", "privacy.epsilon = inf: give a finite number"),
+        ("privacy.delta='x'", "privacy.delta = 'x': give a number"),
+        ("privacy.rounds=2.5", "privacy.rounds = 2.5: give a whole number"),
+        ("privacy.rounds=true", "privacy.rounds = True: give a whole number"),
+        ("model.bias=1", "model.bias = 1: give true or false"),
+        ("run.device=3", "run.device = 3: give a text in quotes"),
+        ("run.trackers=3", "run.trackers = 3: give a list"),
+        ("run.trackers=['csv', 'x']", "run.trackers[1] = 'x': choose from 'csv', 'jsonl', 'tensorboard' or 'mlflow'"),
+        ("run.report_every=0", "run.report_every = 0: give a whole number of at least 1"),
+        ("run.chunk=fast", "run.chunk = 'fast': "),
+        ("privacy.clip=3", "privacy.clip = 3: it is a section: give keys in it"),
+        ("privacy.clip.kind=fixed", "privacy.clip.clip_norm = None: it has no default: state it"),
+        ("privacy.clip.kind=fix", "privacy.clip.kind = 'fix': choose from 'normalised', 'fixed', 'per-layer'"),
+        ("model.kind=3", "model.kind = '3': choose from 'linear', 'mlp', 'cnn'"),
+        ("data.name=cifar", "data.name = 'cifar': choose from 'digits', 'mnist', 'table'"),
+        ("data.alpha=1", 'data.alpha = 1.0: it goes with partition = "dirichlet"'),
+        ("data.partition=dirichlet", 'data.alpha = None: partition = "dirichlet" needs a number'),
+        ("data.partition=sizes", 'data.sigma = None: partition = "sizes" needs a number'),
+        ("data.per_client=3", 'data.per_client = 3: it goes with partition = "shards"'),
+        ("run.seed=3", 'run.seed = 3: ask for a simulation with run.randomness = "seeded"'),
+        ("run.randomness=seeded", 'run.seed = None: randomness = "seeded" needs one'),
+        ("run.diagnose=true", "run.diagnose = True: it reads raw contributions"),
+        ("rounds=3", "rounds = 3: there is no such key; did you mean privacy.rounds?"),
+        ("model={kind='mlp', hidden=[0]}", "model.hidden[0] = 0: give a whole number of at least 1"),
+        ("privacy.rounds", "set = 'privacy.rounds': write section.key=value"),
+        ("privacy.=3", "set = 'privacy.=3': write section.key=value"),
+        ("privacy.rounds=@", "privacy.rounds = '@': write a TOML value"),
+        ("privacy.rounds.x=1", "privacy.rounds.x = '1': rounds is a value, not a section"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_its_remedy(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(overrides=[override])
+    assert str(raised.value).startswith(message)
+
+
+def test_a_misspelt_key_comes_before_the_one_that_it_leaves_missing() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.epsilonn = 1"):
+        parse({"privacy": {"epsilonn": 1, "delta": 1e-5}})
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give a readable TOML file"):
+        load(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[privacy\n")
+    with pytest.raises(ConfigError, match="it is not TOML"):
+        load(broken)
+    broken.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="it is not TOML"):
+        load(broken)
+
+
+def test_a_data_folder_is_seen_from_the_file_and_an_override_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, here = tmp_path / "configs", tmp_path / "here"
+    inner.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    file = inner / "run.toml"
+    file.write_text('data = {name = "mnist", folder = "sets"}\nprivacy = {epsilon = 1.0, delta = 1e-5}\n')
+
+    def folder(*overrides: str, data: str | None = None) -> str | None:
+        found = load(file, overrides=overrides, data=data).data
+        assert isinstance(found, MnistData)
+        return found.folder
+
+    assert folder() == str(inner / "sets")
+    assert folder("data.folder=other") == str(here / "other")
+    assert folder(data="given") == str(here / "given")
+    assert folder(data="/given") == "/given"
+    assert load(data="ignored").data == load().data  # the embedded digits need no folder
+
+
+@given(
+    epsilon=st.floats(1e-3, 1e3),
+    delta=st.floats(1e-12, 0.5),
+    rounds=st.integers(1, 10**6),
+    norms=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4),
+)
+def test_a_config_comes_back_from_its_json(epsilon: float, delta: float, rounds: int, norms: list[float]) -> None:
+    clip = {"kind": "per-layer", "clip_norms": norms}
+    config = parse({"privacy": {"epsilon": epsilon, "delta": delta, "rounds": rounds, "clip": clip}})
+    assert parse_json(config.model_dump_json()) == config
+    with pytest.raises(ConfigError, match=r"privacy\.rounds"):
+        parse_json(config.model_dump_json().replace(f'"rounds":{rounds}', '"rounds":"many"'))
+
+
+def test_a_config_does_not_change() -> None:
+    config = load()
+    with pytest.raises(ValueError, match="frozen"):
+        config.privacy.epsilon = 9.0
+
+
+def test_all_keys_are_known() -> None:
+    keys = set(known_keys())
+    assert {"data.alpha", "privacy.clip.quantile", "run.trackers", "server.average", "features.name"} <= keys
+    assert set(Config.model_fields) <= keys

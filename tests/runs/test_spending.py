@@ -1,0 +1,49 @@
+import pytest
+
+from incrowd.privacy.accounting import Budget, price
+from incrowd.privacy.events import compose
+from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.schedule import Schedule, constant, growing
+from incrowd.runs.spending import Spending
+
+BUDGET = Budget(epsilon=2.0, delta=1e-5)
+
+
+def plan(sampling: str, schedule: Schedule) -> Plan:
+    return PlanConfig(clients=100, schedule=schedule, sampling=SAMPLING[sampling]).calibrate(BUDGET)
+
+
+PLANS = {
+    "everyone": plan("everyone", constant(rounds=9, cohort=100)),
+    "poisson": plan("poisson", constant(rounds=9, cohort=20)),
+    "fixed": plan("fixed", constant(rounds=4, cohort=20)),
+    "growing": plan("poisson", growing(rounds=9, first_cohort=5, last_cohort=40, steps=3)),
+}
+
+
+@pytest.mark.parametrize("one", PLANS.values(), ids=PLANS)
+def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(one: Plan) -> None:
+    spending = Spending(one)
+    shown = [spending.after(rounds) for rounds in range(one.rounds + 1)]
+    assert shown[0] == 0.0
+    assert shown == sorted(shown)
+    assert shown[-1] == one.price.epsilon
+    for rounds in (1, one.rounds // 2, one.rounds - 1):
+        events = compose([(one.round(number).event, 1) for number in range(rounds)])
+        tight = price(events, delta=one.budget.delta, relation=one.relation).epsilon
+        assert tight * (1 - 1e-9) <= shown[rounds] <= 1.5 * tight + 0.1
+
+
+def test_where_everyone_takes_part_it_is_exact() -> None:
+    one = PLANS["everyone"]
+    events = compose([(one.round(0).event, 4)])
+    exact = price(events, delta=one.budget.delta, relation=one.relation).epsilon
+    assert Spending(one).after(4) == pytest.approx(exact, rel=1e-9)
+
+
+def test_communications_add_up_over_the_schedule() -> None:
+    one = PLANS["growing"]
+    spending = Spending(one)
+    cohorts = [one.round(number).sampler.expected_cohort for number in range(one.rounds)]
+    for rounds in range(one.rounds + 1):
+        assert spending.communications(rounds) == pytest.approx(sum(cohorts[:rounds]))

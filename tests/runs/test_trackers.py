@@ -1,0 +1,91 @@
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from incrowd.errors import ConfigError
+from incrowd.runs.run import Run
+from incrowd.runs.trackers import trackers
+from tests.runs.small import seeded, small
+from tests.runs.test_run import stopped
+
+COLUMNS = ["clients_per_second", "clip_norm", "epsilon", "noise_std", "seconds"]
+MLFLOW = """
+import json
+from pathlib import Path
+
+def note(*words):
+    with Path("mlflow.log").open("a") as file:
+        file.write(json.dumps(words) + "\\n")
+
+def start_run(run_name):
+    note("start", run_name)
+
+def log_dict(values, name):
+    note("dict", sorted(values), name)
+
+def log_metrics(values, step):
+    note("metrics", sorted(values), step)
+
+def end_run(status):
+    note("end", status)
+"""
+
+
+def test_files_have_a_line_for_every_round(folder: Path) -> None:
+    Run.create(small('run.trackers=["csv", "jsonl"]', "run.report_every=2"), folder).train()
+    with (folder / "rounds.csv").open() as file:
+        table = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [int(row["round"]) for row in table] == [line["round"] for line in lines] == [0, 1, 2, 3]
+    assert [row["accuracy"] != "" for row in table] == [False, True, False, True]
+    assert [float(row["epsilon"]) for row in table] == [line["epsilon"] for line in lines]
+    assert "simulation" not in table[0]
+    assert lines[0]["simulation"] is None
+
+
+def test_files_of_a_run_that_goes_on_have_every_round_once(folder: Path) -> None:
+    stopped(folder, 'run.trackers=["csv", "jsonl"]', after=2)
+    Run.open(folder).train()
+    rounds = [json.loads(line)["round"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == [0, 1, 2, 3]
+    assert len((folder / "rounds.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_named_before_anything_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # as if it were not there
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(ConfigError, match=f"run.trackers = '{name}': pip install {name}"):
+        Run.create(seeded(f'run.trackers=["{name}"]'), folder / "run")
+    assert not (folder / "run").exists()
+
+
+def test_mlflow_is_told_settings_rounds_and_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mlflow.py").write_text(MLFLOW)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    stopped(folder / "run", 'run.trackers=["mlflow"]', after=3)
+    Run.open(folder / "run").train()
+    monkeypatch.delitem(sys.modules, "mlflow")
+    told = [json.loads(line) for line in (folder / "mlflow.log").read_text().splitlines()]
+    first = ["start", "dict", "metrics", "metrics", "metrics", "end"]
+    assert [words[0] for words in told] == [*first, "start", "dict", "metrics", "dict", "end"]
+    assert told[0] == ["start", "run"]
+    assert told[2][1:] == [sorted([*COLUMNS, "accuracy", "loss"]), 0]
+    assert [words[1] for words in told if words[0] == "end"] == ["KILLED", "FINISHED"]
+
+
+def test_tensorboard_gets_curves(folder: Path) -> None:
+    pytest.importorskip("tensorboard")
+    Run.create(seeded('run.trackers=["tensorboard"]'), folder).train()
+    assert list((folder / "tensorboard").glob("events.*"))
+
+
+def test_trackers_are_found_by_name(folder: Path) -> None:
+    assert [type(one).__name__ for one in trackers(("jsonl", "csv"), folder)] == ["JsonLines", "Csv"]
