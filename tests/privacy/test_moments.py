@@ -25,8 +25,8 @@ def rounds(sampling_prob: float, noise_multiplier: float, count: int) -> DpEvent
 
 
 def integrated_log_moment(sampling_prob: float, noise_multiplier: float, order: int) -> float:
-    """The logarithm of E[(mixture / noise)^order] by quadrature, in 40 digits: the definition, no binomial sum."""
-    with mp.workdps(40):
+    """The logarithm of E[(mixture / noise)^order] by quadrature, in 25 digits: the definition, no binomial sum."""
+    with mp.workdps(25):
         q, sigma = mpf(sampling_prob), mpf(noise_multiplier)
 
         def integrand(x: mpf) -> mpf:
@@ -48,7 +48,7 @@ def integrated_log_moment(sampling_prob: float, noise_multiplier: float, order: 
 )
 def test_the_moments_are_those_of_the_definition(sampling_prob: float, noise: float) -> None:
     moments = log_moments(rounds(sampling_prob, noise, 1))
-    for order in (2, 3, 8, 17, 33):
+    for order in (2, 9, 33):
         expected = integrated_log_moment(sampling_prob, noise, order)
         assert moments[order - 2] == pytest.approx(expected, rel=1e-9, abs=1e-13)
 
@@ -78,7 +78,8 @@ def test_the_papers_rows(event, delta: float, noise: float, honest: float) -> No
     assert stated.delta == pytest.approx(delta, rel=0.01)
     assert stated.honest == delta_at(event(noise), epsilon=8.0, relation=Relation.ADD_OR_REMOVE_ONE) < stated.delta
     for off in (noise * 0.99, noise * 1.01):
-        assert moments_price(event(off), delta=delta).epsilon != pytest.approx(8.0, abs=0.005)
+        epsilon = min((log_moments(event(off)) - math.log(delta)) / LAMBDAS)
+        assert epsilon != pytest.approx(8.0, abs=0.005)
 
 
 @pytest.mark.parametrize("noise", [0.7, 1.0, 5.0, 50.0])
