@@ -38,12 +38,30 @@ from incrowd.learning import (
     mlp,
     small_cnn,
 )
+from incrowd.learning.features import (
+    FeatureMap,
+    GlyphMetric,
+    MomentNormalisation,
+    OrientedEnergies,
+    UnitNorm,
+    compose,
+    transform_federated,
+)
 from incrowd.privacy.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.schedule import Schedule, constant, growing
-from incrowd.runs.config import CnnSection, Config, DealtData, MlpSection, TableData
+from incrowd.runs.config import (
+    CnnSection,
+    Config,
+    DealtData,
+    EnergyFeatures,
+    MlpSection,
+    NoFeatures,
+    TableData,
+    UnitFeatures,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +94,7 @@ def assemble(config: Config, *, schedule: Schedule | None = None, chunk: int | N
 
     Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
     """
-    data = federated_data(config)
+    data = featured(config, federated_data(config))
     with section("local"):
         loss = _loss(config, data)
         local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
@@ -98,6 +116,16 @@ def federated_data(config: Config) -> FederatedData:
             return _table(section_of)
         split = load_digits() if section_of.name == "digits" else load_mnist(_mnist_folder(section_of.folder))
         return FederatedData.of(split, _dealt(section_of, split.train.labels))
+
+
+def featured(config: Config, data: FederatedData) -> FederatedData:
+    """The same clients with features in place of their examples: each client's own work, which costs no privacy."""
+    wanted = config.features
+    if isinstance(wanted, NoFeatures):
+        return data
+    with section("features"):
+        cache = None if wanted.cache is None else Path(wanted.cache)
+        return transform_federated(_feature_map(wanted, data.examples.shape), data, cache=cache)
 
 
 def data_identity(config: Config) -> str:
@@ -129,6 +157,18 @@ def _seeded(name: str, seed: int) -> SeededRandomness:
         return SeededRandomness(seed=seed)
 
 
+def _feature_map(wanted: UnitFeatures | EnergyFeatures, shape: tuple[int, ...]) -> FeatureMap:
+    if isinstance(wanted, UnitFeatures):
+        return UnitNorm(centred=wanted.centred)
+    if len(shape) != 2:
+        raise ConfigError(field="name", value="energies", remedy=f"they need grey images, these examples are {shape}")
+    energies = OrientedEnergies(octave=wanted.octave, stride=wanted.stride)
+    base = compose(MomentNormalisation(), energies) if wanted.upright else energies
+    if wanted.dimensions is None:
+        return compose(base, UnitNorm(centred=True))
+    return GlyphMetric(base=base, shape=(shape[0], shape[1]), dimensions=wanted.dimensions)
+
+
 def _mnist_folder(folder: str | None) -> Path:
     if folder is None:
         raise ConfigError(field="folder", value=None, remedy="name the folder that holds mnist/, or give --data DIR")
@@ -156,9 +196,14 @@ def _table(data: TableData) -> FederatedData:
 
 
 def _loss(config: Config, data: FederatedData) -> Loss:
-    if config.local.loss is not None:
-        return LOSSES[config.local.loss]
-    return SQUARED if data.examples.classes is None else CROSS_ENTROPY
+    name, classes = config.local.loss, data.examples.classes
+    if name is None:
+        return SQUARED if classes is None else CROSS_ENTROPY
+    if classes is not None and name in ("squared", "poisson"):
+        raise ConfigError(
+            field="loss", value=name, remedy="it is for labels that are numbers, and these are classes: leave it out"
+        )
+    return LOSSES[name]
 
 
 def _model(config: Config, data: FederatedData, loss: Loss) -> Model:

@@ -6,7 +6,6 @@ Paths in a file are relative to that file.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -91,10 +90,34 @@ class TableData(Section):
     identity: str | None = None
 
 
-class FeaturesSection(Section):
-    """What a client makes of its examples before the model sees them."""
+class NoFeatures(Section):
+    """The model sees the examples as they are."""
 
     name: Literal["none"] = "none"
+    cache: str | None = None
+
+
+class UnitFeatures(Section):
+    """Every example as a vector of length one; its own mean is taken off first."""
+
+    name: Literal["unit"] = "unit"
+    centred: bool = True
+    cache: str | None = None
+
+
+class EnergyFeatures(Section):
+    """Oriented energies of images, centred, of length one; with `upright`, drawings are first brought into shape.
+
+    Octave 1 and stride 4 suit images of 28 pixels, octave 0 and stride 2 those of 8. With `dimensions`, the energies
+    are seen along so many directions that tell random drawings apart (`incrowd.learning.features.metric`).
+    """
+
+    name: Literal["energies"] = "energies"
+    octave: int = 1
+    stride: int = 4
+    upright: bool = False
+    dimensions: int | None = None
+    cache: str | None = None
 
 
 class LinearSection(Section):
@@ -223,6 +246,12 @@ DataSection = Annotated[
     Annotated[DigitsData, Tag("digits")] | Annotated[MnistData, Tag("mnist")] | Annotated[TableData, Tag("table")],
     _tag("name", "digits"),
 ]
+FeaturesSection = Annotated[
+    Annotated[NoFeatures, Tag("none")]
+    | Annotated[UnitFeatures, Tag("unit")]
+    | Annotated[EnergyFeatures, Tag("energies")],
+    _tag("name", "none"),
+]
 ModelSection = Annotated[
     Annotated[LinearSection, Tag("linear")] | Annotated[MlpSection, Tag("mlp")] | Annotated[CnnSection, Tag("cnn")],
     _tag("kind", "linear"),
@@ -307,17 +336,9 @@ class Config(Section):
     """A whole run."""
 
     data: DataSection = DigitsData()
-    features: FeaturesSection = FeaturesSection()
+    features: FeaturesSection = NoFeatures()
     model: ModelSection = LinearSection()
     local: LocalSection = LocalSection()
     privacy: PrivacySection
     server: ServerSection = ServerSection()
     run: RunSection = RunSection()
-
-
-def rooted(config: Config, folder: Path) -> Config:
-    """The same with a relative data folder made absolute, seen from `folder`."""
-    data = config.data
-    if isinstance(data, DigitsData) or data.folder is None:
-        return config
-    return config.model_copy(update={"data": data.model_copy(update={"folder": str(folder.resolve() / data.folder)})})

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config, rooted
+from incrowd.runs.config import Config
 
 DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
 """The run that needs no file: the embedded digits."""
@@ -42,14 +42,15 @@ def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data:
     """
     source = DEMONSTRATION if path is None else Path(path)
     found = _read(source)
-    _resolve(found, source.parent)
+    _make_absolute(found, source.parent)
     for override in overrides:
         _put(found, override)
     if data is not None:
         section = found.setdefault("data", {})
         if isinstance(section, dict) and section.get("name", "digits") != "digits":
             section["folder"] = str(data)
-    return rooted(parse(found), Path.cwd())
+    _make_absolute(found, Path.cwd())
+    return parse(found)
 
 
 def parse(found: Mapping[str, object]) -> Config:
@@ -87,10 +88,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(field="config", value=str(path), remedy=f"it is not TOML: {error}") from error
 
 
-def _resolve(found: dict[str, Any], folder: Path) -> None:
-    section = found.get("data")
-    if isinstance(section, dict) and isinstance(section.get("folder"), str):
-        section["folder"] = str(folder.resolve() / section["folder"])
+def _make_absolute(found: dict[str, Any], folder: Path) -> None:
+    for name, key in (("data", "folder"), ("features", "cache")):
+        section = found.get(name)
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str(folder.resolve() / section[key])
 
 
 def _put(found: dict[str, Any], override: str) -> None:
@@ -130,7 +132,7 @@ def _explained(error: ValidationError) -> ConfigError:
     if unknown:
         remedy = _nearest(field, keys, alternative=str(problem["loc"][-2:][0]))
     elif problem["type"] == "union_tag_invalid":
-        name = "name" if field == "data" else "kind"
+        name = "name" if field in ("data", "features") else "kind"
         field, value = f"{field}.{name}", context["tag"]
         remedy = f"choose from {context['expected_tags']}"
     elif problem["type"] == "literal_error":
@@ -157,9 +159,10 @@ def _nearest(field: str, keys: set[str], *, alternative: str) -> str:
         return f"{alternative!r} has no such key"
     section, _, name = field.rpartition(".")
     here = sorted(key for key in keys if key.rpartition(".")[0] == section)
-    for candidates in (here, sorted(keys)):  # a name of this section, rather than of another
+    # The same name in another section, rather than a name like it here, rather than a name like it elsewhere.
+    for candidates, likeness in ((sorted(keys), 1.0), (here, 0.6), (sorted(keys), 0.6)):
         named = {key.rpartition(".")[2]: key for key in candidates}
-        near = difflib.get_close_matches(name, named, n=1)
+        near = difflib.get_close_matches(name, named, n=1, cutoff=likeness)
         if near:
             return f"there is no such key; did you mean {named[near[0]]}?"
     return f"there is no such key; known are {', '.join(here)}"

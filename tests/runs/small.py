@@ -7,7 +7,15 @@ import numpy as np
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load
 
-SMALL = ("data.clients=12", "privacy.rounds=4", "local.batch_size=32", "local.epochs=1", "run.keep=3", "run.plot=false")
+SMALL = (
+    "features={name='none'}",
+    "data.clients=12",
+    "privacy.rounds=4",
+    "local.batch_size=32",
+    "local.epochs=1",
+    "run.keep=3",
+    "run.plot=false",
+)
 SEEDED = ("run.randomness=seeded", "run.seed=7")
 
 

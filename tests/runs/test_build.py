@@ -126,6 +126,29 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("features", "size"),
+    [
+        ("{name='unit'}", 64),
+        ("{name='unit', centred=false}", 64),
+        ("{name='energies', octave=0, stride=2}", 128),
+        ("{name='energies', octave=0, stride=2, upright=true}", 128),
+        ("{name='energies', octave=0, stride=4, dimensions=7}", 7),
+    ],
+)
+def test_clients_may_make_features_of_their_examples(folder: Path, features: str, size: int) -> None:
+    cached = features.replace("}", f", cache='{folder}'}}")
+    first, again = (assemble(small(f"features={cached}")).data for _ in range(2))
+    assert first.examples.shape == (size,)
+    assert np.array_equal(first.examples.features, again.examples.features)
+    assert len(list(folder.iterdir())) == 2  # training and test examples
+
+
+def test_energies_are_those_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"features\.name = 'energies': they need grey images"):
+        assemble(shop(tmp_path, "features={name='energies'}"))
+
+
+@pytest.mark.parametrize(
     ("overrides", "clip"),
     [
         ((), NormalisedClip()),

@@ -124,6 +124,8 @@ def test_a_data_folder_is_seen_from_the_file_and_an_override_from_here(
     assert folder("data.folder=other") == str(here / "other")
     assert folder(data="given") == str(here / "given")
     assert folder(data="/given") == "/given"
+    file.write_text('features = {name = "unit", cache = "kept"}\nprivacy = {epsilon = 1.0, delta = 1e-5}\n')
+    assert load(file).features.cache == str(inner / "kept")
     assert load(data="ignored").data == load().data  # the embedded digits need no folder
 
 

@@ -1,0 +1,233 @@
+"""`incrowd train` and `incrowd resume`, as a user meets them."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from incrowd.cli import main
+from incrowd.privacy.ledger import verify
+
+QUICK = ["features={name='none'}", "data.clients=12", "privacy.rounds=3", "local.batch_size=32", "run.plot=false"]
+PROMISED = {
+    "accuracy",
+    "rounds",
+    "epsilon",
+    "delta",
+    "budget",
+    "communications",
+    "client_updates_per_second",
+    "statement",
+    "run",
+}
+SHOP = "user,age,bought\n" + "".join(f"u{number % 4},{number},{number % 2}\n" for number in range(16))
+
+
+class Finished(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    def object(self) -> dict[str, Any]:
+        """With --json there is one JSON object on standard output, and nothing else."""
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command line in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["incrowd", *words])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            with pytest.raises(SystemExit) as stopped:
+                main()
+        printed = capsys.readouterr()
+        return Finished(int(stopped.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+def quick(*more: str) -> list[str]:
+    """The words for a run of a second."""
+    return ["train", *(word for one in (*QUICK, *more) for word in ("--set", one))]
+
+
+def test_the_demonstration_learns_and_says_what_it_promises(incrowd: Command, tmp_path: Path) -> None:
+    finished = incrowd("train")
+    assert finished.status == 0
+    shown = dict(
+        line.split(maxsplit=1) for line in finished.out.splitlines() if line.startswith(("accuracy", "epsilon"))
+    )
+    assert float(shown["accuracy"]) > 0.9
+    assert float(shown["epsilon"]) <= 8
+    assert "(8, 0.001)-differentially private" in finished.out
+    assert "public: held by the server" in finished.out
+    assert "SIMULATION" not in finished.out
+    assert "round 20/20" in finished.err
+    assert (tmp_path / "out/run-1/curve.png").exists()
+
+
+def test_json_is_one_object_and_progress_goes_elsewhere(incrowd: Command, tmp_path: Path) -> None:
+    finished = incrowd(*quick("run.randomness=seeded", "run.seed=1"), "--out", "here", "--json")
+    assert finished.status == 0
+    found = finished.object()
+    assert set(found) >= PROMISED
+    assert found["rounds"] == 3
+    assert found["communications"] == 36
+    assert found["run"] == str(tmp_path / "here")
+    assert any("SIMULATION" in caveat for caveat in found["statement"]["caveats"])
+    assert "round 3/3" in finished.err
+    again = incrowd("resume", "here", "--json")
+    assert again.status == 0
+    assert again.object() == found
+
+
+def test_a_config_file_and_overrides(incrowd: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        "[data]\nclients = 12\n[privacy]\nepsilon = 2.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\n"
+    )
+    found = incrowd("train", "run.toml", "--set", "privacy.epsilon=1", "--json").object()
+    assert found["budget"] == {"epsilon": 1.0, "delta": 1e-3}
+    assert found["rounds"] == 2
+    assert found["epsilon"] <= 1
+
+
+def test_runs_without_a_folder_are_numbered(incrowd: Command, tmp_path: Path) -> None:
+    for number in (1, 2):
+        assert incrowd(*quick()).status == 0
+        assert (tmp_path / f"out/run-{number}/summary.json").exists()
+
+
+BAD_SETTINGS = [
+    ("privacy.epsilom=3", "privacy.epsilom = 3: there is no such key; did you mean privacy.epsilon?"),
+    ("privacy.delta=1", "privacy.delta = 1.0"),
+    ("privacy.delta=1.5", "privacy.delta = 1.5"),
+    ("privacy.epsilon=0", "privacy.epsilon = 0.0"),
+    ("privacy.cohort=13", "privacy.cohort = 13.0"),
+    ("privacy={epsilon=1.0, delta=1e-3, sampling='poisson', cohort=13}", "privacy.cohort = 13.0"),
+    ("privacy={epsilon=1.0, delta=1e-3, sampling='fixed', cohort=2.5}", "privacy.cohort = 2.5"),
+    ("data.clients=2000", "1500 examples do not go round"),
+    ("model={kind='cnn'}", "model.side = 8"),
+    ("local.loss=squared", "the loss 'squared' does not fit"),
+    ("run.device=abacus", "run.device = 'abacus'"),
+]
+BAD_TABLES = [
+    ("2,3,1", "2,,1", "shop.csv, line 4: age = ''"),
+    ("u2,2,0", "u2,nan,0", "shop.csv, line 4: age"),
+    ("u2,2,0", "u2,inf,0", "shop.csv, line 4: age"),
+    ("u2,2,0", "u2,2,7", "shop.csv, line 4: bought = '7'"),
+    ("u2,2,0", "u2,2", "shop.csv, line 4"),
+    ("u2,2,0", ",2,0", "shop.csv, line 4"),
+    ("user,age", "person,age", "user"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), BAD_SETTINGS)
+def test_wrong_settings_are_named_and_nothing_is_spent(
+    incrowd: Command, tmp_path: Path, override: str, message: str
+) -> None:
+    finished = incrowd(*quick(override), "--json")
+    assert finished.status == 2
+    assert message in finished.err
+    assert finished.out == ""
+    assert list(tmp_path.rglob("*")) == []  # no folder, no ledger, no charge
+
+
+@pytest.mark.parametrize(("good", "bad", "message"), BAD_TABLES)
+def test_bad_data_is_named_and_nothing_is_spent(
+    incrowd: Command, tmp_path: Path, good: str, bad: str, message: str
+) -> None:
+    good = good if good in SHOP else "u2,2,0"
+    (tmp_path / "shop.csv").write_text(SHOP.replace(good, bad, 1))
+    (tmp_path / "shop.toml").write_text(
+        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
+        "[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n"
+    )
+    finished = incrowd("train", "shop.toml")
+    assert finished.status == 2
+    assert message in finished.err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["shop.csv", "shop.toml"]
+
+
+def test_without_its_files_mnist_says_where_to_get_them(incrowd: Command) -> None:
+    finished = incrowd("train", "--set", "data.name=mnist", "--data", "nowhere")
+    assert finished.status == 2
+    assert "give the folder with the four MNIST files, or run download_mnist" in finished.err
+
+
+def test_a_folder_with_a_run_is_refused_and_its_ledger_left_alone(incrowd: Command, tmp_path: Path) -> None:
+    assert incrowd(*quick(), "--out", "here").status == 0
+    head = verify(tmp_path / "here/ledger.sqlite")["head"]
+    finished = incrowd(*quick(), "--out", "here")
+    assert finished.status == 2
+    assert "incrowd resume" in finished.err
+    assert verify(tmp_path / "here/ledger.sqlite")["head"] == head
+
+
+def test_nothing_to_go_on_with(incrowd: Command) -> None:
+    finished = incrowd("resume", "nowhere")
+    assert finished.status == 2
+    assert "there is no run; start one with incrowd train" in finished.err
+
+
+def test_a_damaged_ledger_fails(incrowd: Command, tmp_path: Path) -> None:
+    assert incrowd(*quick(), "--out", "here").status == 0
+    with sqlite3.connect(tmp_path / "here/ledger.sqlite") as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("DELETE FROM entries WHERE position = 2")
+    connection.close()
+    assert incrowd("resume", "here").status == 1
+
+
+def test_a_package_that_is_missing_is_named(incrowd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("incrowd.cli.find_spec", lambda name: None if name == "safetensors" else object())
+    finished = incrowd("train")
+    assert finished.status == 2
+    assert "pip install 'incrowd[train]'" in finished.err
+
+
+def test_the_keyboard_stops_a_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "incrowd", *quick("privacy.rounds=100000"), "--out", "here"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("round 2/"):
+                break
+        process.send_signal(signal.SIGINT)
+        assert "go on with: incrowd resume" in process.stderr.read()
+        assert process.wait() == 1
+    assert verify(tmp_path / "here/ledger.sqlite")["intact"]
+
+
+def test_a_killed_command_goes_on(incrowd: Command, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "incrowd", *quick("privacy.rounds=60"), "--out", "here"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("round 3/"):
+                break
+        process.kill()
+    time.sleep(0)
+    found = incrowd("resume", "here", "--json").object()
+    assert found["rounds"] + found["rounds_lost"] == 60
+    assert found["rounds_lost"] <= 1
+    assert verify(tmp_path / "here/ledger.sqlite")["events"] == 60
