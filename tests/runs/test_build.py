@@ -121,7 +121,9 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.kind = 'cnn': it needs square images, these examples are \(2,\)"):
         assemble(shop(tmp_path, "model.kind=cnn"))
     write_mnist(tmp_path)
-    config = load(data=tmp_path, overrides=["data.name=mnist", "data.clients=2", "model.kind=cnn", "privacy.rounds=1"])
+    config = load(
+        data=tmp_path, overrides=["data.name=mnist", "data.clients=2", "model.kind=cnn", "features={name='none'}"]
+    )
     assert assemble(config).engine.model.size == 184_586
 
 
@@ -132,7 +134,7 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
         ("{name='unit', centred=false}", 64),
         ("{name='energies', octave=0, stride=2}", 128),
         ("{name='energies', octave=0, stride=2, upright=true}", 128),
-        ("{name='energies', octave=0, stride=4, dimensions=7}", 7),
+        pytest.param("{name='energies', octave=0, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
     ],
 )
 def test_clients_may_make_features_of_their_examples(folder: Path, features: str, size: int) -> None:
@@ -173,7 +175,7 @@ def test_clips_are_made_from_their_sections(overrides: tuple[str, ...], clip: ob
 
 
 def test_a_schedule_may_grow() -> None:
-    config = small("privacy.sampling=poisson", "privacy.cohort=8", "privacy.grow_from=2")
+    config = small("privacy.sampling=poisson", "privacy.cohort=8", "privacy.grow_from=2", "privacy.accountant=rdp")
     cohorts = [step.cohort for step in assemble(config).plan.config.schedule.steps]
     assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
 
