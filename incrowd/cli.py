@@ -87,6 +87,7 @@ def plan(
     accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
     grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
     weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
+    moments: Annotated[bool, typer.Option("--moments", help="Add what the 2017 paper's accountant states.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plans into this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -94,7 +95,7 @@ def plan(
 
     Example: incrowd plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220
     """
-    from incrowd.privacy.survey import Wish, row
+    from incrowd.privacy.survey import Wish, paper_row, row
 
     wish = Wish(
         clients=clients,
@@ -112,7 +113,7 @@ def plan(
         from incrowd.runs.plots import draw_plans
 
         draw_plans(plot, plans)
-    found = [row(plan, weights=weights) for plan in plans]
+    found = [row(plan, weights=weights) | (paper_row(plan) if moments else {}) for plan in plans]
     if as_json:
         _print_json({"plans": found, "plot": None if plot is None else str(plot)})
     else:
@@ -133,7 +134,9 @@ def train(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """One private federation, simulated on this machine; without CONFIG, the embedded digits in under a minute.
+    """Train one private federation, simulated on this machine.
+
+    Without CONFIG it is the embedded digits, in under a minute.
 
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """

@@ -88,6 +88,12 @@ def test_plan_prints_json_and_nothing_else(incrowd: Command) -> None:
     assert 7.99 < plan["epsilon"] <= 8
 
 
+def test_plan_shows_the_paper_s_accountant_beside_the_honest_one(incrowd: Command) -> None:
+    plans = one_object(incrowd(*PLAN, "--moments", "--json"))["plans"]
+    assert isinstance(plans, list)
+    assert plans[0]["moments_epsilon"] > plans[0]["honest_epsilon"] == plans[0]["epsilon"]
+
+
 def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None:
     picture = tmp_path / "plans.png"
     finished = incrowd(*PLAN[:-4], "--rounds", "1,5", "--cohort", "220,1000", "--plot", str(picture))

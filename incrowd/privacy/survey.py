@@ -8,6 +8,7 @@ from itertools import product
 from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.moments import moments_price
 from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.planner import Question
 from incrowd.privacy.schedule import Step, growing
@@ -86,6 +87,12 @@ class Wish:
             accountants=self.accountants,
         )
         return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
+
+
+def paper_row(plan: Plan) -> dict[str, object]:
+    """What the 2017 paper's accountant states for a plan, for comparison, beside the figure that holds."""
+    found = moments_price(plan.event, delta=plan.budget.delta, relation=plan.relation)
+    return {"moments_epsilon": found.epsilon, "honest_epsilon": found.honest.epsilon}
 
 
 def row(plan: Plan, *, weights: int) -> dict[str, object]:

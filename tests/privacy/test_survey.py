@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.survey import Wish, row
+from incrowd.privacy.survey import Wish, paper_row, row
 
 # Asking one accountant is faster, and which one does not matter here.
 BASE: dict[str, Any] = {"clients": 100, "epsilon": 1.0, "delta": 1e-3, "accountant": "pld"}
@@ -64,3 +64,10 @@ def test_a_row_is_json_and_says_what_the_plan_says() -> None:
     assert found["noise_to_signal"] == pytest.approx(plan.noise_multiplier * math.sqrt(400) / 50)
     step = {"rounds": 3, "cohort": 50, "sampling_prob": 0.5, "noise_multiplier": plan.noise_multiplier}
     assert found["schedule"] == [step]
+
+
+def test_the_paper_s_figure_comes_with_the_honest_one_only() -> None:
+    (plan,) = Wish(**BASE, rounds=(5,), cohorts=(50,)).plans()
+    found = paper_row(plan)
+    assert set(found) == {"moments_epsilon", "honest_epsilon"}
+    assert found["moments_epsilon"] > found["honest_epsilon"]  # type: ignore[operator]  # two numbers
