@@ -25,8 +25,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(RUN) pip install -qq --editable '.[$(EXTRAS)]'
 	@touch $@
 
-demo: install  ## a private mean over embedded data: a table, a plot, the statement
-	@.venv/bin/python examples/private_mean.py
+demo: install  ## private training on embedded data: accuracy, epsilon, a plot, the statement
+	@.venv/bin/incrowd train
 
 test: install  ## the fast tests and doctests, with full branch coverage of incrowd/privacy
 	@$(RUN) pytest -q -n $(WORKERS) -m "not slow" --cov

@@ -54,17 +54,19 @@ def draw_plans(path: Path, plans: Sequence[Plan]) -> None:
 
 
 def draw_curve(path: Path, records: "Sequence[Record]", *, simulated: bool) -> None:
-    """Accuracy (or loss) and epsilon over the rounds of a run, one picture each; a simulation is marked."""
-    used = [record for record in records if not record.lost]
-    measured = [record for record in used if record.loss is not None]
+    """Accuracy (or loss) and epsilon over the rounds of a run; a simulation is marked, a lost round is left out."""
+    measured = [record for record in records if record.loss is not None and not record.lost]
     what = "accuracy" if any(record.accuracy is not None for record in measured) else "loss"
-    marked = " (SIMULATION: seeded noise)" if simulated else ""
-    with axes(path, columns=2) as (left, right):
-        left.plot([record.round + 1 for record in measured], [getattr(record, what) for record in measured], marker=".")
-        left.set_ylabel(f"{what} on the server's test set")
-        right.plot([record.round + 1 for record in records], [record.epsilon for record in records], marker=".")
-        right.set_ylabel("epsilon, at most")
-        for panel in (left, right):
-            panel.set_xlabel("round")
-            panel.set_title(f"{panel.get_ylabel().split(',')[0].split(' ')[0]} by round{marked}", fontsize=10)
+    curves = (
+        (f"{what} on the server's test set", [(record.round + 1, getattr(record, what)) for record in measured]),
+        ("epsilon, at most", [(0, 0.0), *((record.round + 1, record.epsilon) for record in records)]),
+    )
+    with axes(path, columns=2, height=3.5) as panels:
+        for panel, (label, points) in zip(panels, curves, strict=True):
+            panel.plot([x for x, _ in points], [y for _, y in points], marker=".")
+            panel.set_xlabel("rounds")
+            panel.set_ylabel(label)
+            panel.locator_params(axis="x", integer=True)
             panel.grid(visible=True, alpha=0.3)
+            if simulated:
+                panel.set_title("SIMULATION: seeded noise")

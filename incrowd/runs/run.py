@@ -265,12 +265,15 @@ def _trial_ledger(federation: Federation) -> Ledger:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in this folder. The operating system lets go when this process ends."""
+    """Keep other processes from training in this folder.
+
+    The operating system lets go when this process ends; processes that it has started do not hold the lock.
+    """
     import fcntl
 
     with (folder / "run.lock").open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             remedy = "another process trains in this folder: wait for it, or stop it"
             raise ConfigError(field="run", value=str(folder), remedy=remedy) from error
