@@ -17,7 +17,12 @@ _BLOCK = 2**15  # numbers that are squared at a time, so that their float64 copi
 
 
 class Piece(Protocol):
-    """What c clients changed in one parameter."""
+    """What c clients changed in one parameter: `changes` [c, ...], in whatever order suits."""
+
+    @property
+    def changes(self) -> Tensor:
+        """The changes."""
+        ...
 
     @property
     def size(self) -> int:

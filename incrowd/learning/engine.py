@@ -1,9 +1,7 @@
 """The cohort engine: local training of many clients, a few at a time, whose memory does not grow with the cohort."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +19,8 @@ from incrowd.learning.batches import Batches
 from incrowd.learning.chunk import Chunk, Piece
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
-from incrowd.learning.store import ClientTensors, Store
+from incrowd.learning.store import MEMORY, ClientTensors, Store
+from incrowd.learning.workers import CAN_FORK, Group, Staff
 
 Clients = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -36,9 +35,13 @@ _ALIKE = 1.1  # clients of one chunk differ in their number of examples by at mo
 class Execution:
     """How the work is done, which changes its speed and, beyond rounding, nothing else.
 
+    With more than one thread each has a process of its own, because Python's threads were measured to wait for each
+    other.
+
     Guarantee: with `chunk` given, a run on one kind of machine repeats itself bit for bit, with any number of threads.
 
     Edge cases: without `chunk` it follows from the number of weights alone; `CohortEngine.measured` finds the fastest.
+    On an accelerator, and where processes cannot be forked (other systems than Linux), there is one thread.
     """
 
     device: str = "cpu"
@@ -55,6 +58,15 @@ class Execution:
             raise ConfigError(
                 field="device", value=self.device, remedy="give one that torch finds here, say cpu"
             ) from error
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a cohort starts with."""
+
+    weights: Tensor
+    randomness: Randomness
+    round: int
 
 
 class CohortEngine:
@@ -81,7 +93,8 @@ class CohortEngine:
         self._program = program.compile_program(model.module, data.shape) if local.loss.canonical else None
         # Weight decay changes the weights of features that are always zero, too.
         narrow = self._program is not None and self._program.wide and local.weight_decay == 0
-        self._store = Store(self._data, narrow=narrow)
+        self._store = Store(self._data, narrow=narrow, memory=MEMORY // self.execution.threads)
+        self._staff: Staff[_Task] | None = None
 
     @property
     def fused(self) -> bool:
@@ -101,19 +114,31 @@ class CohortEngine:
     ) -> Iterator[Chunk]:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
-        Until the iterator is used up or closed, torch computes with one thread.
+        Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
+        thread.
         """
         start = self.model.flat(weights).to(self._device)
-        works = self._works([int(client) for client in clients])
-
-        def work(group: Sequence[int]) -> Chunk:
-            return self._train_group(start, group, randomness, round)
-
+        groups = self._groups([int(client) for client in clients])
+        task = _Task(start, randomness, round)
         with _single_threaded():
-            if self.execution.threads == 1:
-                yield from map(work, works)
+            if self.execution.threads == 1 or self._device.type != "cpu" or not CAN_FORK:
+                yield from (self._train_group(task, group) for group in groups)
             else:
-                yield from _in_order(work, works, self.execution.threads)
+                yield from self._shared(task, groups)
+
+    def _shared(self, task: _Task, groups: Sequence[Group]) -> Iterator[Chunk]:
+        """The chunks of several workers, who stay for the next cohort."""
+        staff, self._staff = self._staff, None
+        if staff is None:
+            slot_size = self.chunk * self.model.size
+            staff = Staff(self._train_group, workers=self.execution.threads, slot_size=slot_size)
+        try:
+            yield from staff.in_order(task, groups, here=self._train_group)
+        finally:
+            if staff.fit and self._staff is None:
+                self._staff = staff
+            else:
+                staff.dismiss()
 
     def measured(self, clients: Clients, *, randomness: Randomness) -> Execution:
         """The execution with the chunk that is the fastest for these clients, by a measurement of well under a second.
@@ -142,7 +167,7 @@ class CohortEngine:
             if len(self._data.examples(client)) == 0:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")
 
-    def _works(self, clients: Sequence[int]) -> list[list[int]]:
+    def _groups(self, clients: Sequence[int]) -> list[list[int]]:
         """Groups of clients that are alike in size and features."""
         self._check(clients)
         sizes = {client: len(self._data.examples(client)) for client in clients}
@@ -171,8 +196,8 @@ class CohortEngine:
             ]
         )
 
-    def _train_group(self, start: Tensor, group: Sequence[int], randomness: Randomness, round: int) -> Chunk:
-        return self._train_batches(start, group, self._batches(group, randomness, round))
+    def _train_group(self, task: _Task, group: Group) -> Chunk:
+        return self._train_batches(task.weights, group, self._batches(group, task.randomness, task.round))
 
     def _train_batches(self, start: Tensor, group: Sequence[int], several: Batches) -> Chunk:
         feed = self._store.feed(group, several)
@@ -185,21 +210,6 @@ class CohortEngine:
         else:
             pieces = program.train(self._program, parameters, feed, self.local, loss=self.local.loss.canonical)
         return Chunk(tuple(group), pieces, self._device)
-
-
-def _in_order(work: Callable[[list[int]], Chunk], works: Sequence[list[int]], threads: int) -> Iterator[Chunk]:
-    """Chunks of several threads in the order of the works; torch releases the interpreter while it computes."""
-    waiting: deque[Future[Chunk]] = deque()
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            for one in works:
-                waiting.append(pool.submit(work, one))
-                if len(waiting) > 2 * threads:  # enough to keep them busy, few enough to bound the memory
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from incrowd.data import FederatedData
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
-_MEMORY = 512 * 2**20
+MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,7 +149,7 @@ class Store:
 
     data: ClientTensors
     narrow: bool
-    memory: int = _MEMORY
+    memory: int = MEMORY
     _used: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[int, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
 

@@ -181,8 +181,9 @@ def test_threads_change_nothing_at_all(model: str) -> None:
     found = []
     for threads in (1, 2, 3):
         engine = CohortEngine(one, data, local, Execution(chunk=2, threads=threads))
-        chunks = list(engine.train(weights, COHORT, randomness=RANDOMNESS, round=0))
-        found.append(([chunk.clients for chunk in chunks], np.concatenate([chunk.rows() for chunk in chunks])))
+        chunks = engine.train(weights, COHORT, randomness=RANDOMNESS, round=0)
+        taken = [(chunk.clients, chunk.rows()) for chunk in chunks]
+        found.append(([cohort for cohort, _ in taken], np.concatenate([rows for _, rows in taken])))
     for order, rows in found[1:]:
         assert order == found[0][0]
         assert np.array_equal(rows, found[0][1])

@@ -1,0 +1,166 @@
+"""Several processes that share the work on cohorts, because Python's interpreter lock keeps threads from it.
+
+They are forked once, so they see the model and the data without a copy. For a cohort each trains every n-th group of
+clients with one thread, and hands the contributions over in shared memory.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from mmap import mmap
+from multiprocessing.connection import Connection
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from incrowd._random import Integers
+from incrowd.learning.chunk import Chunk, FlatPiece, InputPiece, Piece
+
+Group = list[int]
+Task = TypeVar("Task")
+Work = Callable[[Task, Group], Chunk]
+
+CAN_FORK = sys.platform == "linux"
+_SLOTS = 2  # contributions of so many groups a worker may have lying ready
+
+
+class Staff(Generic[Task]):
+    """Workers that do tasks, group by group. `slot_size` numbers suffice for the contributions of any group.
+
+    Guarantee: at most two chunks a worker wait in memory; workers end when this object or its process does.
+
+    Edge cases: what a worker cannot do (it failed, or was killed) is done here, so that an error appears as if there
+    were no workers; after that, or after a task that was broken off, the staff is not `fit` for another task.
+    """
+
+    def __init__(self, work: Work[Task], *, workers: int, slot_size: int) -> None:
+        self.fit = True
+        self._workers: list[_Worker[Task]] = []
+        for _ in range(workers):
+            self._workers.append(_Worker(work, slot_size, [worker.pipe for worker in self._workers]))
+        self.dismiss = weakref.finalize(self, _dismiss, self._workers)
+
+    def in_order(self, task: Task, groups: Sequence[Group], *, here: Work[Task]) -> Iterator[Chunk]:
+        """The chunk of each group, in the order of the groups; a chunk holds until the next one is asked for.
+
+        `here` is the same work, for what has to be done in this process.
+        """
+        self.fit, several = False, len(self._workers)
+        for first, worker in enumerate(self._workers):
+            worker.start(task, groups[first::several])
+        done_here = 0
+        for number, group in enumerate(groups):
+            chunk = self._workers[number % several].next_chunk(group)
+            done_here += chunk is None
+            yield here(task, group) if chunk is None else chunk
+        self.fit = done_here == 0
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A piece without its numbers."""
+
+    shape: tuple[int, ...]
+    columns: Integers | None
+    inputs: int | None
+
+
+class _Worker(Generic[Task]):
+    """A process, seen from here."""
+
+    def __init__(self, work: Work[Task], slot_size: int, pipes: Sequence[Connection]) -> None:
+        self._slots = [torch.frombuffer(mmap(-1, 4 * slot_size), dtype=torch.float32) for _ in range(_SLOTS)]
+        self.pipe, there = multiprocessing.Pipe()
+        self._left = self._received = 0
+        self._employer = os.getpid()
+
+        def serve() -> None:
+            for ours in (*pipes, self.pipe):
+                ours.close()  # or no worker would notice that this process is gone
+            _serve(work, there, self._slots)
+
+        self._process = multiprocessing.get_context("fork").Process(target=serve, daemon=True)
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads; the child uses no lock that another thread may hold.
+            warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+            self._process.start()
+        there.close()
+
+    def start(self, task: Task, groups: Sequence[Group]) -> None:
+        """Give the worker a task."""
+        self._received, self._left = 0, len(groups)
+        with suppress(OSError):  # a worker that is gone will be noticed when its first chunk is due
+            self.pipe.send((task, groups))
+
+    def next_chunk(self, group: Group) -> Chunk | None:
+        """The contributions of the worker's next group, or None if it cannot go on."""
+        try:
+            if self._received and self._left >= _SLOTS:
+                self.pipe.send(None)  # the chunk before this one has been used, and its slot is needed
+            forms = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        slot = self._slots[self._received % _SLOTS]
+        self._received, self._left = self._received + 1, self._left - 1
+        return Chunk(tuple(group), _unpacked(forms, slot))
+
+    def dismiss(self) -> None:
+        """End the process, whatever it does."""
+        if self._employer != os.getpid():
+            return  # a fork has copies of all objects, but the workers of others are not its own to end
+        self.pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+
+def _dismiss(workers: Sequence[_Worker[Task]]) -> None:
+    for worker in workers:
+        worker.dismiss()
+
+
+def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor]) -> None:
+    """What the process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here
+    torch.set_num_threads(1)
+    with suppress(Exception):  # the parent meets the error again when it does the work itself
+        while True:
+            task, groups = pipe.recv()
+            for number, group in enumerate(groups):
+                pieces = work(task, group).pieces
+                if number >= _SLOTS:
+                    pipe.recv()
+                pipe.send(_packed(pieces, slots[number % _SLOTS]))
+    pipe.close()
+
+
+def _packed(pieces: Sequence[Piece], slot: Tensor) -> list[_Form]:
+    forms, place = [], 0
+    for piece in pieces:
+        end = place + piece.changes.numel()
+        slot[place:end].view(piece.changes.shape).copy_(piece.changes)
+        columns = piece.columns.numpy() if isinstance(piece, InputPiece) and piece.columns is not None else None
+        inputs = piece.inputs if isinstance(piece, InputPiece) else None
+        forms.append(_Form(tuple(piece.changes.shape), columns, inputs))
+        place = end
+    return forms
+
+
+def _unpacked(forms: Sequence[_Form], slot: Tensor) -> list[Piece]:
+    pieces: list[Piece] = []
+    place = 0
+    for form in forms:
+        end = place + prod(form.shape)
+        changes = slot[place:end].view(form.shape)
+        columns = None if form.columns is None else torch.from_numpy(form.columns)
+        pieces.append(FlatPiece(changes) if form.inputs is None else InputPiece(changes, columns, form.inputs))
+        place = end
+    return pieces

@@ -1,0 +1,139 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from incrowd._random import Floats
+from incrowd.errors import ConfigError
+from incrowd.learning import CohortEngine, Execution, LocalTraining, Model, mlp
+from incrowd.learning.workers import CAN_FORK
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
+from tests.learning.test_fallback import Centred
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="workers are forked")
+
+COHORT = range(8)
+MODEL = mlp((FEATURES, 70, CLASSES))
+
+
+def engine(threads: int) -> CohortEngine:
+    local = LocalTraining(learning_rate=0.3, batch_size=4)
+    return CohortEngine(MODEL, clients(), local, Execution(threads=threads, chunk=1))
+
+
+def pids(one: CohortEngine) -> list[int]:
+    assert one._staff is not None
+    return [worker._process.pid or 0 for worker in one._staff._workers]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def same(found: dict[int, Floats], expected: dict[int, Floats]) -> bool:
+    return found.keys() == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in expected)
+
+
+def test_workers_stay_for_the_next_cohort() -> None:
+    one, alone = engine(2), engine(1)
+    weights = MODEL.initial(RANDOMNESS)
+    assert same(trained(one, weights, COHORT, round=0), trained(alone, weights, COHORT, round=0))
+    before = pids(one)
+    assert same(trained(one, 2 * weights, COHORT, round=1), trained(alone, 2 * weights, COHORT, round=1))
+    assert pids(one) == before
+
+
+def test_more_workers_than_groups_are_no_harm() -> None:
+    weights = MODEL.initial(RANDOMNESS)
+    assert same(trained(engine(3), weights, [4]), trained(engine(1), weights, [4]))
+    assert trained(engine(3), weights, []) == {}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_a_killed_worker_leaves_is_done_here(which: int) -> None:
+    one, weights = engine(2), MODEL.initial(RANDOMNESS)
+    expected = trained(one, weights, COHORT)
+    before = pids(one)
+    os.kill(before[which], signal.SIGKILL)
+    assert eventually(lambda: not is_alive(before[which]))
+    assert same(trained(one, weights, COHORT), expected)
+    assert one._staff is None
+    assert same(trained(one, weights, COHORT), expected)
+    assert not set(pids(one)) & set(before)
+
+
+def test_an_error_appears_as_if_there_were_no_workers() -> None:
+    model = Model(Centred("in place"))
+    local = LocalTraining(learning_rate=0.3, batch_size=4)
+    with pytest.raises(ConfigError, match="carry one client's data to the next"):
+        trained(CohortEngine(model, clients(), local, Execution(threads=2)), model.weights, COHORT)
+
+
+def test_a_cohort_that_is_broken_off_leaves_nothing_behind() -> None:
+    one, weights = engine(2), MODEL.initial(RANDOMNESS)
+    expected = trained(one, weights, COHORT)
+    before = pids(one)
+    with closing(one.train(weights, COHORT, randomness=RANDOMNESS, round=3)) as chunks:  # type: ignore[type-var]  # a generator
+        next(chunks)
+    assert one._staff is None
+    assert not any(map(is_alive, before))
+    assert same(trained(one, weights, COHORT), expected)
+
+
+def test_two_cohorts_at_once_do_not_meet() -> None:
+    one, alone = engine(2), engine(1)
+    weights = MODEL.initial(RANDOMNESS)
+    pairs = zip(
+        one.train(weights, COHORT, randomness=RANDOMNESS, round=0),
+        one.train(weights, COHORT, randomness=RANDOMNESS, round=1),
+        strict=True,
+    )
+    expected = [trained(alone, weights, COHORT, round=number) for number in (0, 1)]
+    for pair in pairs:
+        for chunk, rows in zip(pair, expected, strict=True):
+            assert np.array_equal(chunk.rows()[0], rows[chunk.clients[0]])
+
+
+def test_workers_end_with_their_engine() -> None:
+    one = engine(2)
+    trained(one, MODEL.initial(RANDOMNESS), COHORT)
+    before = pids(one)
+    assert all(map(is_alive, before))
+    del one
+    assert not any(map(is_alive, before))
+
+
+SCRIPT = """
+from tests.learning.test_workers import *
+one = engine(2)
+trained(one, MODEL.initial(RANDOMNESS), COHORT)
+print(*pids(one), flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_when_their_process_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        workers = list(map(int, process.stdout.readline().split()))
+        assert len(workers) == 2
+        assert all(map(is_alive, workers))
+        process.kill()
+    assert eventually(lambda: not any(map(is_alive, workers)))
