@@ -41,13 +41,13 @@ class Glyphs:
     def render(self, number: int, *, shape: Shape) -> Values:
         """Images [variants, height, width] of one glyph, white (1) on black (0), as large as the image allows."""
         stream = SeededRandomness(self.seed).stream("glyphs", number)
-        strokes = _glyph(stream)
+        strokes = draw_strokes(stream)
         dots, radius = _renderings(stream, strokes, self.variants)
-        images: Values = _inked(dots, radius, shape).numpy()
+        images: Values = inked(dots, radius, shape).numpy()
         return images
 
 
-def _glyph(stream: Stream) -> list[Floats]:
+def draw_strokes(stream: Stream) -> list[Floats]:
     """The joints [6, 2] of each stroke."""
     strokes: list[Floats] = []
     for _ in range(1 + math.floor(3 * _uniform(stream))):
@@ -110,7 +110,7 @@ def _smooth(joints: Floats) -> Floats:
     return curve
 
 
-def _inked(dots: Floats, radius: Floats, shape: Shape) -> Tensor:
+def inked(dots: Floats, radius: Floats, shape: Shape) -> Tensor:
     """Images of the pen's path, 1 within its radius and 0 from 1.2 pixels of the canvas further on."""
     finer = tuple(max(1, math.ceil(_SIDE / side)) for side in shape)  # small images are means of finer ones
     pens = torch.from_numpy(dots.astype(np.float32))

@@ -58,8 +58,7 @@ class GlyphMetric:
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         features = as_tensor(self.base(values))
-        directions = torch.from_numpy(self.directions)
-        projected: Values = unit((features - torch.from_numpy(self.centre)) @ directions).numpy()
+        projected: Values = unit((features - as_tensor(self.centre)) @ as_tensor(self.directions)).numpy()
         return projected
 
     @property
@@ -76,7 +75,7 @@ class GlyphMetric:
     def _learnt(self) -> tuple[Values, Values]:
         within, means = glyph_statistics(self.base, self.glyphs, self.shape)
         centre = means.mean(axis=0)
-        between = (means - centre) / np.sqrt(len(means))
+        between = means - centre  # a factor would not change the directions
         if self.dimensions > len(centre):
             remedy = f"give at most the number of features, which is {len(centre)}"
             raise ConfigError(field="dimensions", value=self.dimensions, remedy=remedy)

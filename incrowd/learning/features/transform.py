@@ -34,8 +34,6 @@ def transform(feature_map: FeatureMap, examples: Examples, *, cache: Path | str 
     features = None if path is None else disk.load(path)
     if features is None:
         features = evaluate(feature_map, examples.values, len(examples), chunk=_CHUNK)
-        if not (np.isfinite(features.min()) and np.isfinite(features.max())):
-            raise DataError(f"the feature map {feature_map.name} gives numbers that are not finite: repair the map")
         if path is not None:
             disk.save(path, features)
     return Examples(features=features, labels=examples.labels, classes=examples.classes)
@@ -52,17 +50,14 @@ def transform_federated(
 def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: int, *, chunk: int) -> Values:
     """Features [count, d] of what `source` gives for slices of `chunk` examples."""
     first = source(slice(0, min(chunk, count)))
-    start = feature_map(first)  # here, so that a map that prepares itself does so once
-    _check_rows(feature_map, start, len(first))
+    start = _applied(feature_map, first)  # here, so that a map that prepares itself does so once
     _check_alone(feature_map, first, start)
     features = np.empty((count, start.shape[1]), np.float32)
     features[: len(start)] = start
 
     def work(begin: int) -> None:
         rows = slice(begin, min(begin + chunk, count))
-        result = feature_map(source(rows))
-        _check_rows(feature_map, result, rows.stop - rows.start)
-        features[rows] = result
+        features[rows] = _applied(feature_map, source(rows))
 
     with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for _ in pool.map(work, range(chunk, count, chunk)):
@@ -70,16 +65,20 @@ def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: 
     return features
 
 
-def _check_rows(feature_map: FeatureMap, features: Values, count: int) -> None:
-    if features.ndim != 2 or len(features) != count or features.shape[1] == 0:
+def _applied(feature_map: FeatureMap, values: Values) -> Values:
+    features = feature_map(values)
+    if features.ndim != 2 or len(features) != len(values) or features.shape[1] == 0:
         raise DataError(
-            f"the feature map {feature_map.name} gives the shape {features.shape} for {count} examples: "
-            f"end with a map that gives ({count}, number of features), such as UnitNorm()"
+            f"the feature map {feature_map.name} gives the shape {features.shape} for {len(values)} examples: "
+            f"end with a map that gives ({len(values)}, number of features), such as UnitNorm()"
         )
+    if not (np.isfinite(features.min()) and np.isfinite(features.max())):
+        raise DataError(f"the feature map {feature_map.name} gives numbers that are not finite: repair the map")
+    return features
 
 
 def _check_alone(feature_map: FeatureMap, values: Values, features: Values) -> None:
-    alone = feature_map(values[:1])[0]
+    alone = _applied(feature_map, values[:1])[0]
     if np.abs(alone - features[0]).max() > _TOLERANCE * max(np.abs(alone).max(), np.abs(features[0]).max()):
         raise ConfigError(
             field="feature_map",

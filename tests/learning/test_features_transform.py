@@ -1,0 +1,365 @@
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from incrowd._random import SeededRandomness
+from incrowd.data import Examples, FederatedData, iid, load_digits
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.features import (
+    FeatureMap,
+    GlyphMetric,
+    Glyphs,
+    MomentNormalisation,
+    OrientedEnergies,
+    SecondOrderEnergies,
+    UnitNorm,
+    compose,
+    from_callable,
+    from_module,
+    transform,
+    transform_federated,
+)
+from incrowd.learning.features import cache as disk
+from incrowd.learning.features.feature_map import Values
+
+DIGITS = load_digits()
+ENERGIES = OrientedEnergies(octave=0, stride=2)
+
+
+def network(seed: int = 1) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    module = nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.rand(parameter.shape, generator=generator))
+    return module
+
+
+MAPS: dict[str, Callable[[], FeatureMap]] = {
+    "unit": UnitNorm,
+    "centred": lambda: UnitNorm(centred=True),
+    "moments": lambda: compose(MomentNormalisation(), UnitNorm()),
+    "energies": lambda: ENERGIES,
+    "second order": lambda: SecondOrderEnergies(stride=2),
+    "metric": lambda: GlyphMetric(base=ENERGIES, shape=(8, 8), dimensions=16, glyphs=Glyphs(count=20, variants=10)),
+    "callable": lambda: from_callable(lambda values: values.sum(axis=1).tolist(), name="columns"),
+    "module": lambda: from_module(network(), name="network"),
+}
+
+
+@pytest.fixture(params=MAPS)
+def feature_map(request: pytest.FixtureRequest) -> FeatureMap:
+    return MAPS[request.param]()
+
+
+class Counting:
+    """Counts the examples it is given."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, values: Values) -> Values:
+        with self.lock:
+            self.seen += len(values)
+        return values.reshape(len(values), -1) + 1
+
+
+def test_features_depend_on_their_example_alone(feature_map: FeatureMap) -> None:
+    values = DIGITS.train.values(slice(0, 70))
+    together = transform(feature_map, DIGITS.train).features
+    assert together.dtype == np.float32
+    for row in (0, 31, 32, 69):
+        np.testing.assert_allclose(feature_map(values[row : row + 1])[0], together[row], atol=2e-5, rtol=1e-5)
+    np.testing.assert_allclose(feature_map(values[::-1])[::-1], together[:70], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_global_generators_are_neither_read_nor_changed(name: str) -> None:
+    results = []
+    for seed in (0, 1):
+        fresh = MAPS[name]()
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the global seed is what must have no effect
+        before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002 - as above
+        results.append(transform(fresh, DIGITS.train).features)
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index]  # noqa: NPY002 - as above
+    np.testing.assert_allclose(results[0], results[1], atol=1e-5)
+
+
+def test_blank_examples_give_finite_features(feature_map: FeatureMap) -> None:
+    assert np.isfinite(feature_map(np.zeros((2, 8, 8), np.float32))).all()
+
+
+def test_labels_stay_and_meaning_is_plain(feature_map: FeatureMap) -> None:
+    result = transform(feature_map, DIGITS.train)
+    assert result.labels is DIGITS.train.labels
+    assert (result.classes, result.scale, result.offset) == (10, 1.0, 0.0)
+    assert result.shape == feature_map(DIGITS.train.values(slice(0, 1))).shape[1:]
+
+
+def test_maps_see_values_as_they_are_meant() -> None:
+    features = transform(UnitNorm(), DIGITS.train).features
+    counted = transform(Counting(), DIGITS.train).features
+    np.testing.assert_array_equal(counted, DIGITS.train.values(slice(None)).reshape(len(DIGITS.train), -1) + 1)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, 65])
+def test_any_number_of_examples(count: int) -> None:
+    examples = Examples(features=np.arange(count * 3, dtype=np.uint8).reshape(count, 3), labels=np.ones(count, "f"))
+    np.testing.assert_array_equal(transform(Counting(), examples).features, examples.features + np.float32(1))
+
+
+def test_threads_change_nothing(feature_map: FeatureMap) -> None:
+    expected = transform(feature_map, DIGITS.train).features
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        np.testing.assert_allclose(transform(feature_map, DIGITS.train).features, expected, atol=1e-6)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_federation_keeps_its_partition() -> None:
+    data = FederatedData.of(DIGITS, iid(DIGITS.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
+    result = transform_federated(ENERGIES, data)
+    assert result.partition is data.partition
+    assert result.name == data.name
+    assert result.test is not None
+    assert DIGITS.test is not None
+    np.testing.assert_array_equal(result.test.features, transform(ENERGIES, DIGITS.test).features)
+    np.testing.assert_array_equal(result.examples.features, transform(ENERGIES, DIGITS.train).features)
+    alone = FederatedData(examples=data.examples, partition=data.partition)
+    assert transform_federated(ENERGIES, alone).test is None
+
+
+# The cache
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Iterator[Path]:
+    transform(Counting(), DIGITS.train, cache=tmp_path / "new" / "folder")
+    (path,) = (tmp_path / "new" / "folder").iterdir()
+    yield path
+    assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
+
+
+def seen(path: Path, examples: Examples = DIGITS.train) -> int:
+    """How many examples a map is given when there is this cache; the features are right in any case."""
+    counting = Counting()
+    features = transform(counting, examples, cache=path.parent).features
+    np.testing.assert_array_equal(features, examples.values(slice(None)).reshape(len(examples), -1) + 1)
+    return counting.seen
+
+
+def test_features_are_computed_once(cached: Path) -> None:
+    assert seen(cached) == 0
+
+
+def test_the_cache_is_a_file_that_numpy_reads_and_others_cannot(cached: Path) -> None:
+    assert np.load(cached).shape == (1500, 64)
+    assert stat.S_IMODE(cached.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:0],
+        lambda content: content[:50],
+        lambda content: content[:-1],
+        lambda content: content[:-40],
+        lambda content: content + b"x",
+        lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: content.replace(b"(1500, 64)", b"(3000, 32)"),
+        lambda content: content.replace(b"(1500, 64)", b"(9999, 99)"),
+        lambda content: content.replace(b"<f4", b"|O "),
+        lambda content: content.replace(b"<f4", b"<i4"),
+        lambda content: b"not an array at all" + content[:0],
+    ],
+)
+def test_a_damaged_cache_is_computed_anew(cached: Path, damage: Callable[[bytes], bytes]) -> None:
+    damaged = damage(cached.read_bytes())
+    assert damaged != cached.read_bytes()
+    cached.write_bytes(damaged)
+    assert seen(cached) > 0
+    assert seen(cached) == 0
+
+
+def test_other_examples_and_other_maps_have_other_files(tmp_path: Path) -> None:
+    train = DIGITS.train
+    changed = train.features.copy()
+    changed[0, 0, 0] ^= 1
+    alike = {
+        "features": Examples(features=changed, labels=train.labels, classes=10, scale=1 / 16),
+        "scale": Examples(features=train.features, labels=train.labels, classes=10, scale=1 / 8),
+        "offset": Examples(features=train.features, labels=train.labels, classes=10, scale=1 / 16, offset=0.5),
+        "shape": Examples(features=train.features.reshape(-1, 64), labels=train.labels, classes=10, scale=1 / 16),
+    }
+    transform(Counting(), train, cache=tmp_path)
+    for number, (what, examples) in enumerate(alike.items(), start=2):
+        transform(Counting(), examples, cache=tmp_path)
+        assert len(list(tmp_path.iterdir())) == number, what
+    others: list[FeatureMap] = [UnitNorm(), UnitNorm(centred=True), ENERGIES, SecondOrderEnergies(stride=2)]
+    others.append(compose(Counting(), UnitNorm()))
+    for number, other in enumerate(others, start=6):
+        transform(other, train, cache=tmp_path)
+        assert len(list(tmp_path.iterdir())) == number, other.name
+    relabelled = Examples(features=train.features, labels=train.labels[::-1].copy(), classes=10, scale=1 / 16)
+    assert seen(tmp_path / "any", relabelled) == 0
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="give another cache folder, or none"):
+        transform(UnitNorm(), DIGITS.train, cache=tmp_path / "file")
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    in_the_way = disk.place(tmp_path, UnitNorm(), DIGITS.train)
+    in_the_way.mkdir()
+    with pytest.raises(DataError, match="cannot be written"):
+        transform(UnitNorm(), DIGITS.train, cache=tmp_path)
+    assert list(tmp_path.iterdir()) == [in_the_way]
+
+
+def test_a_file_that_is_being_written_is_never_seen(tmp_path: Path) -> None:
+    path = tmp_path / "features.npy"
+    features = np.ones((300_000, 4), np.float32)
+    disk.save(path, features)
+
+    def write() -> None:
+        for _ in range(10):
+            disk.save(path, features)
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not written.done():
+            found = disk.load(path)
+            assert found is not None
+            assert found.shape == features.shape
+        written.result()
+
+
+# Maps that break the promise
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda values: values.reshape(len(values), -1) - values.mean(),
+        lambda values: values.reshape(len(values), -1) * len(values),
+        lambda values: values[::-1].reshape(len(values), -1),
+    ],
+)
+def test_a_map_that_mixes_examples_is_refused(function: Callable[[Values], Values], tmp_path: Path) -> None:
+    mixing = from_callable(function, name="mixing")
+    with pytest.raises(ConfigError, match="change with the examples around it"):
+        transform(mixing, DIGITS.train, cache=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_map_that_changes_from_call_to_call_is_refused() -> None:
+    stream = SeededRandomness(seed=1).stream("mischief")
+    noisy = from_callable(lambda values: stream.normals(3 * len(values)).reshape(-1, 3), name="noisy")
+    with pytest.raises(ConfigError, match="from call to call"):
+        transform(noisy, DIGITS.train)
+
+
+def test_a_module_that_mixes_examples_is_refused() -> None:
+    mixing = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False))
+    module = from_module(nn.Sequential(mixing, nn.Linear(64, 3)), name="mixing")
+    # A single example is even more than torch allows such a layer.
+    with pytest.raises((ConfigError, ValueError), match=r"examples around it|more than 1 value"):
+        transform(module, DIGITS.train)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda values: values[:1].reshape(1, -1), r"gives the shape \(1, 64\) for 32 examples"),
+        (lambda values: values.reshape(len(values), -1)[:, :0], r"gives the shape \(32, 0\)"),
+        (lambda values: values.reshape(len(values), -1) + np.float32(np.inf), "not finite"),
+        (lambda values: np.where(values.sum(axis=(1, 2)) > 25, np.nan, values.sum(axis=(1, 2))), "not finite"),
+    ],
+)
+def test_features_of_the_wrong_kind_are_refused(function: Callable[[Values], Values], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        transform(from_callable(function, name="wrong"), DIGITS.train)
+
+
+def test_images_at_the_end_of_a_map_are_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"\(32, 8, 8\) for 32 examples: end with .* such as UnitNorm\(\)"):
+        transform(MomentNormalisation(), DIGITS.train)
+
+
+# Composition, modules and callables
+
+
+def test_composed_maps_apply_in_order() -> None:
+    values = DIGITS.train.values(slice(0, 5))
+    both = compose(MomentNormalisation(), ENERGIES)
+    np.testing.assert_array_equal(both(values), ENERGIES(MomentNormalisation()(values)))
+    assert both.name == f"{MomentNormalisation().name} > {ENERGIES.name}"
+    with pytest.raises(ConfigError, match="stages = "):
+        compose()
+
+
+def test_a_module_gives_its_outputs_in_evaluation_mode() -> None:
+    module = network()
+    values = DIGITS.train.values(slice(0, 5))
+    found = from_module(module, name="network")(values)
+    assert module.training
+    expected = module.eval()(torch.from_numpy(values)).flatten(1)
+    np.testing.assert_array_equal(found, expected.detach())
+
+
+def test_later_changes_of_a_module_do_not_reach_the_map() -> None:
+    module = network()
+    frozen = from_module(module, name="network")
+    values = DIGITS.train.values(slice(0, 5))
+    expected = frozen(values)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            assert parameter.requires_grad
+            parameter.zero_()
+    np.testing.assert_array_equal(frozen(values), expected)
+
+
+def test_modules_differ_in_name_with_anything_that_may_matter() -> None:
+    module, buffers, deeper = network(), network(), nn.Sequential(network(), nn.Tanh())
+    running = buffers[2].running_mean  # type: ignore[index]  # it is a Sequential
+    assert isinstance(running, torch.Tensor)
+    running += 1
+    names = [from_module(one, name="a").name for one in (module, network(2), buffers, deeper)]
+    names.append(from_module(module, name="b").name)
+    assert len(set(names)) == 5
+    assert from_module(network(), name="a").name == names[0]
+
+
+def test_a_callable_may_give_lists_of_any_numbers_and_more_dimensions() -> None:
+    found = from_callable(lambda values: [[[1, 2], [3, 4]]] * len(values), name="constant")(
+        np.zeros((2, 5), np.float32)
+    )
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, [[1, 2, 3, 4], [1, 2, 3, 4]])
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_name_is_needed(name: str) -> None:
+    with pytest.raises(ConfigError, match="name = "):
+        from_callable(lambda values: values, name=name)
+    with pytest.raises(ConfigError, match="name = "):
+        from_module(network(), name=name)
