@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +49,8 @@ def save(path: Path, features: Values) -> None:
                 np.lib.format.write_array(stream, features, allow_pickle=False)
                 stream.write(checksum(features))
             Path(temporary).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(temporary).unlink()
-            raise
+        finally:
+            Path(temporary).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); give another cache folder, or none") from error
 
