@@ -16,7 +16,7 @@ BATCHINGS = st.one_of(
 
 
 def drawn(examples: int, *, epochs: int = 1, shuffle: int = True, client: int = 0, **batching: int) -> Batches:
-    local = LocalTraining(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # counts
+    local = LocalTraining(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # all are counts
     return draw(examples, local, randomness=RANDOMNESS, round=0, client=client)
 
 

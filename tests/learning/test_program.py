@@ -12,7 +12,7 @@ def hooked() -> nn.Module:
 
 
 class Doubled(nn.Linear):
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - it is torch's own name for it
         return 2 * super().forward(input)
 
 

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -118,6 +119,20 @@ def test_workers_end_with_their_engine() -> None:
     assert all(map(is_alive, before))
     del one
     assert not any(map(is_alive, before))
+
+
+def test_a_fork_does_not_end_the_workers_that_it_has_copies_of() -> None:
+    one = engine(2)
+    weights = MODEL.initial(RANDOMNESS)
+    expected = trained(one, weights, COHORT)
+    before = pids(one)
+    assert one._staff is not None
+    fork = multiprocessing.get_context("fork").Process(target=one._staff.dismiss)
+    fork.start()
+    fork.join()
+    assert all(map(is_alive, before))
+    assert same(trained(one, weights, COHORT), expected)
+    assert pids(one) == before
 
 
 SCRIPT = """
