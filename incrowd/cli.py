@@ -162,6 +162,38 @@ def resume(
     _finish(Run.open(folder), as_json)
 
 
+@app.command()
+def bench(
+    work: Annotated[str, typer.Option(help="What to measure, commas between.")] = "linear,mlp,mlp600,cnn",
+    against: Annotated[str, typer.Option(help="Whom to compare with, commas between.")] = "lean,pfl,flower",
+    batch: Annotated[str, typer.Option(help="Batch sizes, commas between.")] = "10,100",
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that holds mnist/; without it, synthetic images.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One round each instead of three.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Also the memory of a very large round.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How fast the engine is, beside other ways to do the same work, in one run.
+
+    Example: incrowd bench --work mlp --against lean --data data
+    """
+    _need_training()
+    from incrowd.bench.compare import Contest
+    from incrowd.bench.works import named
+
+    contest = Contest(
+        works=[named(name) for name in _words(work)],
+        batch_sizes=_whole_numbers("batch", batch),
+        against=_words(against),
+        folder=data,
+        rounds=1 if quick else 3,
+        memory=memory,
+    )
+    report = contest.run(lambda line: typer.echo(line, err=True))
+    _print_json(report.to_dict()) if as_json else typer.echo(report.to_text())
+
+
 @ledger_app.command("show")
 def ledger_show(file: LedgerFile, as_json: Json = False) -> None:
     """List what was charged, and what it comes to.
@@ -225,6 +257,10 @@ def _finish(run: "Run", as_json: bool) -> None:
 
 def _short(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _numbers(field: str, text: str) -> tuple[float, ...]:

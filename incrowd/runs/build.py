@@ -257,7 +257,7 @@ def _cohort(config: Config, clients: int) -> float:
     wanted = config.privacy
     if wanted.cohort is not None:
         return wanted.cohort
-    if wanted.sampling != "everyone":
+    if wanted.sampling not in ("everyone", "local"):
         raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
     return float(clients)
 

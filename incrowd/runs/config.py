@@ -271,7 +271,7 @@ class PrivacySection(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
-    there (Geyer, Klein and Nabi 2017).
+    there (Geyer, Klein and Nabi 2017). With `sampling` "local" everyone takes part and adds noise of its own.
     """
 
     epsilon: float
@@ -279,7 +279,7 @@ class PrivacySection(Section):
     rounds: int = 20
     cohort: float | None = None
     grow_from: float | None = None
-    sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
+    sampling: Literal["poisson", "fixed", "everyone", "local"] = "everyone"
     clip: ClipSection = NormalisedSection()
     noise: Literal["independent"] = "independent"
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"

@@ -1,16 +1,17 @@
 """A run in a folder: what was wanted, what was spent, where it stands, what came out.
 
-| file                             | holds                                                          |
-| -------------------------------- | -------------------------------------------------------------- |
-| `run.sqlite`                     | the settings and a row for each round                          |
-| `ledger.sqlite`, `.witness`      | what was spent, written before it was released                 |
-| `checkpoints/round-*.safetensors`| the last states                                                |
-| `model.safetensors`              | the released model, in torch's names and shapes                |
-| `statement.txt`, `statement.json`| what is promised                                               |
-| `summary.json`, `curve.png`      | the result, and accuracy and epsilon over the rounds           |
+| file                              | holds                                                 |
+| --------------------------------- | ----------------------------------------------------- |
+| `run.sqlite`                      | the settings and a row for each round                 |
+| `ledger.sqlite`, its `.witness`   | what was spent, written before it was released        |
+| `checkpoints/`                    | the last states                                       |
+| `model.safetensors`               | the released model, in torch's names and shapes       |
+| `statement.txt`, `statement.json` | what is promised                                      |
+| `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds      |
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -22,7 +23,7 @@ import numpy as np
 
 from incrowd import __version__
 from incrowd.errors import ConfigError, DataError, LedgerRolledBack
-from incrowd.federated import FedAvg, RoundReport, Score, State, score
+from incrowd.federated import FedAvg, RoundReport, State, score
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.schedule import Schedule, Step
 from incrowd.runs import _files
@@ -110,7 +111,8 @@ class Run:
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
         watchers = [*trackers(self.config.run.trackers, self.folder), *watchers]
-        with _alone(self.folder), Ledger.open(self.folder / LEDGER) as ledger:
+        budget = self.federation.plan.budget  # not enough to begin a ledger, should this one be gone
+        with _alone(self.folder), Ledger.open(self.folder / LEDGER, budget=budget) as ledger:
             database = Database(self.folder / DATABASE)
             try:
                 return self._train(database, self.federation.algorithm(self.config, ledger), watchers)
@@ -179,7 +181,7 @@ class Run:
 
     def _record(self, state: State, report: RoundReport) -> Record:
         due = state.round % self.config.run.report_every == 0 or state.round == self.federation.plan.rounds
-        measured = self._score(state) if due else None
+        measured = self._measured(state) if due else {}
         cohort = self._spending.communications(state.round) - self._spending.communications(report.round)
         seen = {"observed": report.observed, "diagnostics": report.diagnostics}
         simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
@@ -190,8 +192,8 @@ class Run:
             clients_per_second=cohort / max(report.seconds_of_training, 1e-9),
             clip_norm=report.clip_norm,
             noise_std=report.noise_std,
-            accuracy=None if measured is None else measured.accuracy,
-            loss=None if measured is None else measured.loss,
+            accuracy=measured.get("accuracy"),
+            loss=measured.get("loss"),
             simulation=simulation or None,
         )
 
@@ -200,45 +202,59 @@ class Run:
             round=number, epsilon=self._spending.after(number + 1), seconds=0.0, clients_per_second=0.0, lost=True
         )
 
-    def _score(self, state: State) -> Score | None:
-        """How good the model is that would be published now, on the test set that the server holds."""
+    def _measured(self, state: State) -> dict[str, float | None]:
+        """How good the model is that would be published now, on the test set that the server holds.
+
+        A loss that is not finite, of weights that went astray, is None: JSON has no word for it.
+        """
         test, engine = self.federation.data.test, self.federation.engine
-        return None if test is None else score(engine.model, state.published, test, loss=engine.local.loss)
+        if test is None:
+            return {"accuracy": None, "loss": None}
+        found = score(engine.model, state.published, test, loss=engine.local.loss)
+        return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
 
     def _finished(self, state: State, database: Database) -> Summary:
-        plan, model = self.federation.plan, self.federation.engine.model
-        records = database.rounds()
-        weights = model.layout.unflatten(state.published)
-        content = {name: array.astype(np.float32) for name, array in weights.items()}
-        _files.write(self.folder / "model.safetensors", to_bytes(content))
+        """Write the results."""
+        plan, records = self.federation.plan, database.rounds()
         statement = plan.statement(simulated=self.federation.randomness.simulated)
+        self._write_model(state)
         _files.write(self.folder / "statement.txt", statement.text() + "\n")
         _files.write(self.folder / "statement.json", json.dumps(statement.to_json(), indent=1))
-        measured = self._score(state)
-        lost = [record for record in records if record.lost]
-        expected = self._spending.communications(plan.rounds)
-        expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
-        seconds = sum(record.seconds for record in records)
-        summary: Summary = {
-            "accuracy": None if measured is None else measured.accuracy,
-            "loss": None if measured is None else measured.loss,
+        summary = {
+            **self._measured(state),
             **self.federation.data.describe(),
-            "rounds": plan.rounds - len(lost),
-            "rounds_lost": len(lost),
+            **self._counted(records),
             "epsilon": plan.price.epsilon,
             "delta": plan.budget.delta,
             "budget": asdict(plan.budget),
             "noise_multiplier": plan.noise_multiplier,
             "simulated": self.federation.randomness.simulated,
-            "communications": expected,
-            "client_updates_per_second": expected / seconds if seconds else None,
-            "seconds": seconds,
             "statement": statement.to_json(),
             "run": str(self.folder),
             "plot": self._drawn(records),
         }
         _files.write(self.folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
         return summary
+
+    def _write_model(self, state: State) -> None:
+        arrays = self.federation.engine.model.layout.unflatten(state.published)
+        content = {name: array.astype(np.float32) for name, array in arrays.items()}
+        _files.write(self.folder / "model.safetensors", to_bytes(content))
+
+    def _counted(self, records: Sequence[Record]) -> Summary:
+        """How much was done, and how fast: public numbers, so of the expected cohorts."""
+        plan = self.federation.plan
+        lost = [record for record in records if record.lost]
+        expected = self._spending.communications(plan.rounds)
+        expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
+        seconds = sum(record.seconds for record in records)
+        return {
+            "rounds": plan.rounds - len(lost),
+            "rounds_lost": len(lost),
+            "communications": expected,
+            "client_updates_per_second": expected / seconds if seconds else None,
+            "seconds": seconds,
+        }
 
     def _drawn(self, records: Sequence[Record]) -> str | None:
         if not self.config.run.plot or find_spec("matplotlib") is None:

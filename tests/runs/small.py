@@ -9,6 +9,7 @@ from incrowd.runs.settings import load
 
 SMALL = (
     "features={name='none'}",
+    "model={kind='linear'}",
     "data.clients=12",
     "privacy.rounds=4",
     "local.batch_size=32",

@@ -122,7 +122,7 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
         assemble(shop(tmp_path, "model.kind=cnn"))
     write_mnist(tmp_path)
     config = load(
-        data=tmp_path, overrides=["data.name=mnist", "data.clients=2", "model.kind=cnn", "features={name='none'}"]
+        data=tmp_path, overrides=["data.name=mnist", "data.clients=2", "model={kind='cnn'}", "features={name='none'}"]
     )
     assert assemble(config).engine.model.size == 184_586
 

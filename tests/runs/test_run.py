@@ -138,6 +138,18 @@ def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
     assert again.settings == run.settings
 
 
+def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
+    summary = Run.create(small("privacy.sampling=local"), folder).train()
+    assert "nobody is trusted" in summary["statement"]["trust"]
+    assert summary["epsilon"] <= 8
+    first = rows(folder)[0].noise_std
+    assert first is not None
+    Run.create(small(), folder / "central").train()
+    central = rows(folder / "central")[0].noise_std
+    assert central is not None
+    assert first > 6 * central  # twice the sensitivity, and the noise of each of twelve clients
+
+
 # Where a run may begin
 
 
@@ -250,6 +262,27 @@ def test_missing_checkpoints_are_not_replaced(folder: Path) -> None:
         path.unlink()
     with pytest.raises(DataError, match="is empty, and 2 rounds are paid for: put it back"):
         Run.open(folder).train()
+
+
+@pytest.mark.parametrize("edit", ["budget", "noise"])
+def test_edited_settings_do_not_fit_the_ledger(folder: Path, edit: str) -> None:
+    stopped(folder, after=2)
+    database = Database(folder / "run.sqlite")
+    settings = database.settings
+    if edit == "budget":
+        settings["config"]["privacy"]["epsilon"] = 9.0
+    else:
+        settings["schedule"][0]["noise_multiplier"] *= 2
+    database.write_settings(settings)
+    database.close()
+    with pytest.raises(IncrowdError, match="was begun with budget" if edit == "budget" else "it has other events"):
+        Run.open(folder).train()
+
+
+def test_a_model_that_went_astray_is_still_reported(folder: Path) -> None:
+    summary = Run.create(small("server.learning_rate=1e38", "server.decay=none"), folder).train()
+    assert summary["loss"] is None
+    assert json.loads((folder / "summary.json").read_text())["loss"] is None
 
 
 def test_an_edited_ledger_is_refused(folder: Path) -> None:

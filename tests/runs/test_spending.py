@@ -34,6 +34,15 @@ def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(one: 
         assert tight * (1 - 1e-9) <= shown[rounds] <= 1.5 * tight + 0.1
 
 
+def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() -> None:
+    config = PlanConfig(
+        clients=100, schedule=constant(rounds=3, cohort=100), sampling=SAMPLING["everyone"], accountants=("RDP",)
+    )
+    one = config.calibrate(BUDGET)
+    assert Spending(one).after(3) == one.price.epsilon
+    assert Spending(one).after(2) < 0.9 * one.price.epsilon
+
+
 def test_where_everyone_takes_part_it_is_exact() -> None:
     one = PLANS["everyone"]
     events = compose([(one.round(0).event, 4)])
