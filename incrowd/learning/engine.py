@@ -1,5 +1,6 @@
 """The cohort engine: local training of many clients, a few at a time, whose memory does not grow with the cohort."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,10 @@ Clients = Sequence[int] | NDArray[np.integer[Any]]
 
 _CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
 _DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once are better
-_CANDIDATES = (1, 2, 4, 8, 16, 32)
+_CANDIDATES = (1, 2, 4, 8, 16)
 _PROBE_ROWS = 120
+_PROBES = 3
+_UNFUSED = 2  # autograd gains nothing from more, and small chunks share out evenly
 _ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
 
 
@@ -106,6 +109,8 @@ class CohortEngine:
         """How many clients are trained side by side."""
         if self.execution.chunk is not None:
             return self.execution.chunk
+        if not self.fused:
+            return _UNFUSED
         memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
         return max(1, min(most, memory // (4 * self.model.size)))
 
@@ -148,16 +153,17 @@ class CohortEngine:
         start = self.model.initial(randomness).to(self._device)
         probed = [int(client) for client in clients]
         self._check(probed)
-        best: dict[int, float] = {}
+        if not self.fused or not probed:
+            return replace(self.execution, chunk=self.chunk)
+        seconds = {chunk: math.inf for chunk in _CANDIDATES if chunk <= len(probed)}
         with _single_threaded():
-            for chunk in (one for one in _CANDIDATES if one <= len(probed)):
-                group = probed[:chunk]
-                several = _shortened(self._batches(group, randomness, 0))
-                self._train_batches(start, group, several)
-                begin = time.perf_counter()
-                self._train_batches(start, group, several)
-                best[chunk] = (time.perf_counter() - begin) / chunk
-        return replace(self.execution, chunk=min(best, key=lambda chunk: best[chunk]) if best else None)
+            for _ in range(_PROBES):  # the best of several, taking turns, because machines have other things to do
+                for chunk, best in seconds.items():
+                    several = _shortened(self._batches(probed[:chunk], randomness, 0))
+                    begin = time.perf_counter()
+                    self._train_batches(start, probed[:chunk], several)
+                    seconds[chunk] = min(best, (time.perf_counter() - begin) / chunk)
+        return replace(self.execution, chunk=min(seconds, key=seconds.__getitem__))
 
     def _check(self, clients: Sequence[int]) -> None:
         for client in clients:
