@@ -208,7 +208,7 @@ def test_what_no_value_can_reach_exceeds_the_budget() -> None:
 
 
 def test_what_costs_nothing_goes_to_the_end_of_the_way() -> None:
-    assert most_rounds(lambda n: NoOpDpEvent(), budget=BUDGET, relation=ADD_OR_REMOVE) == MOST_ROUNDS  # noqa: ARG005
+    assert most_rounds(lambda n: NoOpDpEvent(), budget=BUDGET, relation=ADD_OR_REMOVE) == MOST_ROUNDS  # noqa: ARG005  # nothing ever happens
     assert largest_cohort(lambda m: rounds(m / 5, 50.0, 1), clients=5, budget=BUDGET, relation=ADD_OR_REMOVE) == 5
 
 

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 from dp_accounting import (
@@ -81,8 +82,8 @@ nestings = [
 
 
 @pytest.mark.parametrize("nest", nestings)
-def test_an_unknown_kind_is_refused_at_every_depth(nest) -> None:  # type: ignore[no-untyped-def]
-    class Surprise(GaussianDpEvent):  # type: ignore[misc]
+def test_an_unknown_kind_is_refused_at_every_depth(nest: Callable[[DpEvent], DpEvent]) -> None:
+    class Surprise(GaussianDpEvent):  # type: ignore[misc]  # its base has no types
         pass
 
     for unknown in (NonPrivateDpEvent(), Surprise(1.0), "gaussian"):
@@ -93,7 +94,7 @@ def test_an_unknown_kind_is_refused_at_every_depth(nest) -> None:  # type: ignor
 
 @pytest.mark.parametrize("nest", nestings)
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf, "1", True, None])
-def test_impossible_numbers_are_refused_at_every_depth(nest, noise: object) -> None:  # type: ignore[no-untyped-def]
+def test_impossible_numbers_are_refused_at_every_depth(nest: Callable[[DpEvent], DpEvent], noise: object) -> None:
     with pytest.raises(ConfigError, match="noise_multiplier"):
         event_to_json(nest(GaussianDpEvent(noise)))
 
@@ -146,7 +147,7 @@ def test_json_too_deep_to_follow_is_refused() -> None:
     with pytest.raises(ConfigError, match="RecursionError"):
         event_from_json(deep)
     while deep.get("event"):  # taken apart by hand: the interpreter would go as deep to free it
-        deep = deep.pop("event")  # type: ignore[assignment]
+        deep = deep.pop("event")  # type: ignore[assignment]  # events nest in events
 
 
 @pytest.mark.parametrize("unknown", [{}, {"kind": "exponential"}, {"kind": None}, {"kind": ["gaussian"]}])

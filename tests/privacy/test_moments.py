@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_the_moments_are_renyi_divergences_of_whole_orders(sampling_prob: float,
         (lambda noise: rounds(0.05085, noise, 412), 1e-6, 1.092, 6.64),
     ],
 )
-def test_the_papers_rows(event, delta: float, noise: float, honest: float) -> None:  # type: ignore[no-untyped-def]
+def test_the_papers_rows(event: Callable[[float], DpEvent], delta: float, noise: float, honest: float) -> None:
     found = moments_price(event(noise), delta=delta)
     assert found.epsilon == pytest.approx(8.0, abs=0.005)
     assert found.honest == price(event(noise), delta=delta, relation=Relation.ADD_OR_REMOVE_ONE)

@@ -60,7 +60,7 @@ def test_the_event_is_charged_before_the_noise_is_drawn() -> None:
 
     class Watching(Ledger):
         def charge(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]  # passes everything on
-            entry = super().charge(*args, **kwargs)  # type: ignore[arg-type]  # likewise
+            entry = super().charge(*args, **kwargs)  # type: ignore[arg-type]  # passes everything on
             order.append("charged")
             return entry
 
