@@ -34,7 +34,7 @@ class Piece(Protocol):
         ...
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        """The sum of the changes times their float32 factors [c], leaving out those whose factor is 0.
+        """The sum in float64 of the changes times their float64 factors [c], without those whose factor is 0.
 
         In the order of the flat vector when read row by row, whatever its shape.
         """
@@ -64,7 +64,7 @@ class FlatPiece:
         """See `Piece.weighted_sum`."""
         taken = factors.nonzero().view(-1)
         changes = self.changes if len(taken) == len(factors) else self.changes[taken]
-        return torch.mv(changes.t(), factors[taken])
+        return torch.mv(changes.double().t(), factors[taken])
 
     def row(self, j: int) -> Tensor:
         """See `Piece.row`."""
@@ -94,28 +94,28 @@ class InputPiece:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """See `Piece.weighted_sum`."""
-        total = self.changes.new_zeros(self.inputs, self.changes.shape[2])
+        total = self.changes.new_zeros(self.inputs, self.changes.shape[2], dtype=torch.float64)
         for j, factor in enumerate(factors.tolist()):
             if factor != 0 and self.columns is None:
-                total.add_(self.changes[j], alpha=factor)
+                total.add_(self.changes[j].double(), alpha=factor)
             elif factor != 0 and self.columns is not None:
-                total.index_add_(0, self.columns[j], self.changes[j], alpha=factor)
+                total.index_add_(0, self.columns[j], self.changes[j].double(), alpha=factor)
         return total.t()
 
     def row(self, j: int) -> Tensor:
         """See `Piece.row`."""
-        one = torch.zeros(len(self.changes), device=self.changes.device)
+        one = torch.zeros(len(self.changes), device=self.changes.device, dtype=torch.float64)
         one[j] = 1
-        return self.weighted_sum(one).reshape(-1)
+        return self.weighted_sum(one).reshape(-1).float()
 
 
 @dataclass(eq=False)
 class Chunk:
     """The contributions of `clients`: their weights after local training minus the server's.
 
-    Guarantee: norms are computed in float64 from the very numbers that are summed; no factor is ever rounded up; a
-    factor of 0 leaves a contribution out, whatever it holds. A contribution that is not finite has a norm that is not
-    finite. What the methods give is the caller's own and outlives the chunk.
+    Guarantee: norms and sums are computed in float64 from the very same numbers, so that a sum is as exact as its noise
+    assumes (`incrowd.privacy.noise.padded`); a factor of 0 leaves a contribution out, whatever it holds. A contribution
+    that is not finite has a norm that is not finite. What the methods give is the caller's own and outlives the chunk.
 
     Edge cases: parts that cut a parameter in two are refused.
     """
@@ -146,12 +146,12 @@ class Chunk:
         if factors.shape != (len(self), len(counts)) or total.shape != (self.size,):
             remedy = f"give [{len(self)}, {len(counts)}] factors and a total of {self.size} numbers"
             raise ConfigError(field="factors", value=(factors.shape, total.shape), remedy=remedy)
-        by_piece = np.repeat(_rounded_down(factors), counts, axis=1)
+        by_piece = np.repeat(factors, counts, axis=1)
         places = np.split(total, np.cumsum([piece.size for piece in self.pieces])[:-1])
         for piece, place, factor in zip(self.pieces, places, by_piece.T, strict=True):
             added = piece.weighted_sum(torch.from_numpy(np.ascontiguousarray(factor)).to(self.device)).cpu().numpy()
             matrix = place.reshape(added.shape)  # a view
-            np.add(matrix, added, out=matrix)  # which numpy does twice as fast as torch when it has to convert
+            np.add(matrix, added, out=matrix)
 
     def rows(self) -> NDArray[np.float32]:
         """The contributions themselves, [c, size], a copy."""
@@ -183,8 +183,3 @@ def _squares(changes: Tensor) -> Floats:
     return np.array(
         [sum(float(exact.dot(exact)) for exact in map(Tensor.double, row.split(_BLOCK))) for row in changes]
     )
-
-
-def _rounded_down(factors: Floats) -> NDArray[np.float32]:
-    narrow = factors.astype(np.float32)
-    return np.where(narrow > factors, np.nextafter(narrow, np.float32(0)), narrow)
