@@ -38,15 +38,13 @@ class CorrelatedPlan:
     rounds: int
     groups: int
     budget: Budget
-    clip: Clip = field(default_factory=NormalisedClip)
+    clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     buffers: int | None = None
     relation: Relation = field(default=Relation.ADD_OR_REMOVE_ONE, init=False)
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds)
-        if isinstance(self.clip, MedianClip | QuantileClip):
-            remedy = "correlated noise belongs to one bound: use a fixed or normalised clip"
-            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
+        self._bound()
         self._sampler()
         caution = self.budget.warn_for(self.clients)
         if caution is not None:
@@ -57,7 +55,7 @@ class CorrelatedPlan:
         """The calibrated noise of the whole run."""
         return CorrelatedNoise(
             noise_multiplier=1.0,
-            clip_norm=self.clip.clip_norm,
+            clip_norm=self._bound(),
             contributions_bound=self.clients,
             participation=self._participation(),
             strategy=self._strategy(),
@@ -69,6 +67,11 @@ class CorrelatedPlan:
         return price(self.noise.event(), delta=self.budget.delta, relation=self.relation)
 
     @property
+    def noise_multiplier(self) -> float:
+        """See `Promise.noise_multiplier`: the multiplier of the fresh noise, relative to the run's sensitivity."""
+        return self.noise.noise_multiplier
+
+    @property
     def runs(self) -> list[Run]:
         """See `Promise.runs`."""
         return [(self.round(0).event, 1), *([(NoOpDpEvent(), self.rounds - 1)] if self.rounds > 1 else [])]
@@ -77,7 +80,7 @@ class CorrelatedPlan:
         """See `Promise.round`."""
         if not 0 <= number < self.rounds:
             raise ConfigError(field="round", value=number, remedy=f"give a round from 0 to {self.rounds - 1}")
-        multiplier = self.noise.noise_multiplier
+        multiplier = self.noise_multiplier
         event = GaussianDpEvent(multiplier) if number == 0 else NoOpDpEvent()
         return RoundPlan(sampler=self._sampler(), noise_multiplier=multiplier, event=event)
 
@@ -108,6 +111,12 @@ class CorrelatedPlan:
             sampler=f"none: {self.clients} clients take turns in {self.groups} groups over {self.rounds} rounds",
             caveats=tuple(caution for caution in cautions if caution is not None),
         )
+
+    def _bound(self) -> float:
+        if isinstance(self.clip, MedianClip | QuantileClip):
+            remedy = "correlated noise belongs to one bound: use a fixed or normalised clip"
+            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
+        return self.clip.clip_norm
 
     def _sampler(self) -> Cyclic:
         return Cyclic(clients=self.clients, groups=self.groups)

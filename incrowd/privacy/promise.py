@@ -69,6 +69,11 @@ class Promise(Protocol):
         ...
 
     @property
+    def noise_multiplier(self) -> float:
+        """The smallest noise multiplier of any round."""
+        ...
+
+    @property
     def relation(self) -> Relation:
         """The neighbouring relation of the promise."""
         ...

@@ -48,8 +48,10 @@ from incrowd.learning.features import (
     transform_federated,
 )
 from incrowd.privacy.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.correlated_plan import CorrelatedPlan
 from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan import SAMPLING, PlanConfig
+from incrowd.privacy.promise import Promise
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.schedule import Schedule, constant, growing
 from incrowd.runs.config import (
@@ -70,7 +72,7 @@ class Federation:
 
     data: FederatedData
     engine: CohortEngine
-    plan: Plan
+    plan: Promise
     server: ServerStep
     randomness: Randomness
 
@@ -239,8 +241,18 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Plan:
+def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:
     wanted = config.privacy
+    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
+    if wanted.groups is not None:
+        return CorrelatedPlan(
+            clients=clients,
+            rounds=wanted.rounds,
+            groups=wanted.groups,
+            budget=budget,
+            clip=wanted.clip.clip(model.parts, clients / wanted.groups),
+            buffers=wanted.buffers,
+        )
     cohort = _cohort(config, clients)
     plan = PlanConfig(
         clients=clients,
@@ -249,7 +261,6 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         clip=wanted.clip.clip(model.parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
-    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)
 
 

@@ -272,6 +272,9 @@ class PrivacySection(Section):
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
     there (Geyer, Klein and Nabi 2017). With `sampling` "local" everyone takes part and adds noise of its own.
+
+    With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
+    noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
     """
 
     epsilon: float
@@ -281,8 +284,21 @@ class PrivacySection(Section):
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone", "local"] = "everyone"
     clip: ClipSection = NormalisedSection()
-    noise: Literal["independent"] = "independent"
+    noise: Literal["independent", "correlated"] = "independent"
+    groups: int | None = None
+    buffers: int | None = None
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse what only the other kind of noise takes."""
+        if self.noise == "correlated" and self.groups is None:
+            raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
+        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "accountant")
+        for name in sampled if self.noise == "correlated" else correlated:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                other = "independent" if self.noise == "correlated" else "correlated"
+                remedy = f'it goes with noise = "{other}": leave it out'
+                raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
 
 
 class ServerSection(Section):

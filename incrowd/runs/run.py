@@ -25,6 +25,7 @@ from incrowd import __version__
 from incrowd.errors import ConfigError, DataError, LedgerRolledBack
 from incrowd.federated import FedAvg, RoundReport, State, score
 from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.plan import Plan
 from incrowd.privacy.schedule import Schedule, Step
 from incrowd.runs import _files
 from incrowd.runs.build import Federation, assemble, data_identity
@@ -91,7 +92,8 @@ class Run:
         if "config" not in settings:
             raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
         config = parse_json(json.dumps(settings["config"]))
-        schedule = Schedule(tuple(Step(**step) for step in settings["schedule"]))
+        steps = settings["schedule"]
+        schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
         return cls(folder, config, assemble(config, schedule=schedule, chunk=settings["chunk"]))
 
     @property
@@ -100,11 +102,11 @@ class Run:
         plan = self.federation.plan
         return {
             "config": self.config.model_dump(mode="json"),
-            "schedule": [asdict(step) for step in plan.config.schedule.steps],
+            "schedule": [asdict(step) for step in plan.config.schedule.steps] if isinstance(plan, Plan) else None,
             "chunk": self.federation.engine.chunk,
             "version": __version__,
             "rounds": plan.rounds,
-            "clients": plan.config.clients,
+            "clients": self.federation.data.clients,
             "noise_multiplier": plan.noise_multiplier,
         }
 
@@ -175,6 +177,11 @@ class Run:
             )
         if state.round == charged or self.federation.randomness.simulated:
             return state
+        if state.carry.noise is not None:
+            raise DataError(
+                f"{self.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
+                f"can be released; the model after {state.round} rounds is in its last checkpoint"
+            )
         for number in range(state.round, charged):
             database.add(self._lost(number))
         return replace(state, round=charged)

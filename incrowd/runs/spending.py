@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from incrowd.privacy.accountants import GaussianCurve, RenyiCurve
-from incrowd.privacy.events import Run
-from incrowd.privacy.plan import Plan
+from incrowd.privacy.events import Run, compose, mechanisms
+from incrowd.privacy.promise import Promise
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Spending:
     Edge cases: before the first round 0.
     """
 
-    plan: Plan
+    plan: Promise
 
     def after(self, rounds: int) -> float:
         """The epsilon of the first so many rounds."""
@@ -26,17 +26,13 @@ class Spending:
             return 0.0
         if rounds >= self.plan.rounds:
             return self.plan.price.epsilon
-        runs = _first(self.plan.runs, rounds)
+        runs = mechanisms(compose(_first(self.plan.runs, rounds)))
         curve = GaussianCurve(runs) if GaussianCurve.supports(runs) else RenyiCurve(runs, self.plan.relation)
         return min(curve.epsilon(self.plan.budget.delta), self.plan.price.epsilon)
 
     def communications(self, rounds: int) -> float:
         """How many contributions the first so many rounds expect."""
-        steps, total = self.plan.config.schedule.steps, 0.0
-        for step in steps:
-            total += min(max(rounds, 0), step.rounds) * step.cohort
-            rounds -= step.rounds
-        return total
+        return sum(self.plan.round(number).sampler.expected_cohort for number in range(rounds))
 
 
 def _first(runs: list[Run], rounds: int) -> list[Run]:

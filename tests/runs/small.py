@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from incrowd.privacy.plan import Plan
+from incrowd.runs.build import Federation
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load
 
@@ -28,6 +30,12 @@ def small(*overrides: str) -> Config:
 def seeded(*overrides: str) -> Config:
     """The same as a simulation."""
     return small(*SEEDED, *overrides)
+
+
+def planned(federation: Federation) -> Plan:
+    """The plan of a federation with independent noise."""
+    assert isinstance(federation.plan, Plan)
+    return federation.plan
 
 
 def write_mnist(folder: Path) -> None:

@@ -16,7 +16,7 @@ from incrowd.privacy.clipping import (
 from incrowd.runs.build import assemble, data_identity, federated_data, randomness
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
-from tests.runs.small import seeded, small, write_mnist
+from tests.runs.small import planned, seeded, small, write_mnist
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
 
@@ -71,7 +71,7 @@ def test_mnist_is_found_in_the_folder_or_below(tmp_path: Path) -> None:
 
 def test_a_table_brings_its_clients(tmp_path: Path) -> None:
     federation = assemble(shop(tmp_path))
-    assert federation.data.clients == federation.plan.config.clients == 3
+    assert federation.data.clients == planned(federation).config.clients == 3
     assert federation.engine.model.size == 2 * 2 + 2
     (tmp_path / "held.csv").write_text(SHOP)
     held = federated_data(shop(tmp_path, "data.test_file=held.csv")).test
@@ -169,22 +169,22 @@ def test_energies_are_those_of_images(tmp_path: Path) -> None:
     ],
 )
 def test_clips_are_made_from_their_sections(overrides: tuple[str, ...], clip: object) -> None:
-    plan = assemble(small(*overrides)).plan
+    plan = planned(assemble(small(*overrides)))
     assert plan.config.clip == clip
     assert plan.price.epsilon <= 8
 
 
 def test_a_schedule_may_grow() -> None:
     config = small("privacy.sampling=poisson", "privacy.cohort=8", "privacy.grow_from=2", "privacy.accountant=rdp")
-    cohorts = [step.cohort for step in assemble(config).plan.config.schedule.steps]
+    cohorts = [step.cohort for step in planned(assemble(config)).config.schedule.steps]
     assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
 
 
 def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
     config = small("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=measured")
     first = assemble(config)
-    again = assemble(config, schedule=first.plan.config.schedule, chunk=first.engine.chunk)
-    assert again.plan.config == first.plan.config
+    again = assemble(config, schedule=planned(first).config.schedule, chunk=first.engine.chunk)
+    assert planned(again).config == planned(first).config
     assert again.engine.chunk == first.engine.chunk
     assert assemble(small("run.chunk=3")).engine.chunk == 3
 

@@ -16,7 +16,7 @@ from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run, free_folder
 from incrowd.runs.trackers import Facts
 from tests.privacy.ledgers import start, status_of
-from tests.runs.small import seeded, small
+from tests.runs.small import planned, seeded, small
 
 
 class Watcher:
@@ -133,7 +133,7 @@ def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
     run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=measured"), folder)
     again = Run.open(folder)
     assert again.config == run.config
-    assert again.federation.plan.config == run.federation.plan.config
+    assert planned(again.federation) == planned(run.federation)
     assert again.federation.engine.chunk == run.federation.engine.chunk
     assert again.settings == run.settings
 
@@ -224,6 +224,32 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(folder: Path, after: 
     assert summary["rounds_lost"] == 0
     assert summary["accuracy"] == whole["accuracy"]
     assert [row.accuracy for row in rows(folder / "parts")] == [row.accuracy for row in rows(folder / "whole")]
+
+
+CORRELATED = ("privacy={epsilon=8.0, delta=1e-3, rounds=6, noise='correlated', groups=3}", "run.report_every=6")
+
+
+@pytest.mark.parametrize("after", [2, 5])
+def test_correlated_noise_remembers_over_a_stop(folder: Path, after: int) -> None:
+    Run.create(seeded(*CORRELATED), folder / "whole").train()
+    stopped(folder / "parts", *CORRELATED, after=after)
+    summary = Run.open(folder / "parts").train()
+    assert weights(folder / "parts") == weights(folder / "whole")
+    assert 7.99 < summary["epsilon"] <= 8.0
+    assert "take turns in 3 groups" in summary["statement"]["sampler"]
+    assert verify(folder / "parts" / "ledger.sqlite")["events"] == 6
+
+
+def test_without_its_memory_correlated_noise_does_not_go_on(folder: Path) -> None:
+    """A round that was paid and then cut off took the memory of its noise along; a second noise is not covered."""
+    run = stopped(folder, *CORRELATED, after=2, simulated=False)
+    ledger = run.folder / "ledger.sqlite"
+    with Ledger.open(ledger) as opened:
+        reservation = opened.reservations()[0]
+        opened.charge(reservation.runs[-1][0], reservation=reservation.id, note={"round": 2})
+    with pytest.raises(DataError, match="lost the memory of its correlated noise with round 2"):
+        Run.open(folder).train()
+    assert verify(ledger)["events"] == 3
 
 
 def test_rare_checkpoints_are_made_up_for_when_a_user_stops(folder: Path) -> None:

@@ -71,6 +71,12 @@ def test_an_override_has_the_type_that_toml_gives_it() -> None:
         ("data.partition=dirichlet", 'data.alpha = None: partition = "dirichlet" needs a number'),
         ("data.partition=sizes", 'data.sigma = None: partition = "sizes" needs a number'),
         ("data.per_client=3", 'data.per_client = 3: it goes with partition = "shards"'),
+        ("privacy.noise=correlated", 'privacy.groups = None: noise = "correlated" needs a number'),
+        ("privacy.groups=3", 'privacy.groups = 3: it goes with noise = "correlated": leave it out'),
+        (
+            "privacy={epsilon=1, delta=1e-5, noise='correlated', groups=2, cohort=5}",
+            "privacy.cohort = 5.0: it goes with",
+        ),
         ("run.seed=3", 'run.seed = 3: ask for a simulation with run.randomness = "seeded"'),
         ("run.randomness=seeded", 'run.seed = None: randomness = "seeded" needs one'),
         ("run.diagnose=true", "run.diagnose = True: it reads raw contributions"),

@@ -1,6 +1,7 @@
 import pytest
 
 from incrowd.privacy.accounting import Budget, price
+from incrowd.privacy.correlated_plan import CorrelatedPlan
 from incrowd.privacy.events import compose
 from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.schedule import Schedule, constant, growing
@@ -56,3 +57,10 @@ def test_communications_add_up_over_the_schedule() -> None:
     cohorts = [one.round(number).sampler.expected_cohort for number in range(one.rounds)]
     for rounds in range(one.rounds + 1):
         assert spending.communications(rounds) == pytest.approx(sum(cohorts[:rounds]))
+
+
+def test_a_correlated_run_is_paid_in_its_first_round() -> None:
+    one = CorrelatedPlan(clients=100, rounds=6, groups=4, budget=BUDGET)
+    spending = Spending(one)
+    assert [spending.after(rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6
+    assert spending.communications(6) == 150
