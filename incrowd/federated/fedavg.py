@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.federated.diagnostics import Diagnostics, Watch
+from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.federated.server import ServerStep
 from incrowd.learning import CohortEngine
 from incrowd.privacy.clipped_sum import Observed
@@ -174,9 +174,16 @@ class FedAvg:
             seconds=time.perf_counter() - begin,
             seconds_of_training=trained - begin,
             observed=release.observed,
-            diagnostics=None if watch is None else watch.diagnostics(),
+            diagnostics=None if watch is None else self._seen(watch, release),
         )
         return after, report
+
+    def _seen(self, watch: Watch, release: Release) -> Diagnostics:
+        cohort = self.private.plan.round(release.round).sampler.expected_cohort
+        return watch.diagnostics(
+            fraction_clipped=release.observed.fraction_clipped if release.observed is not None else 0.0,
+            noise_to_signal=noise_to_signal(release.mean, release.noise_std / cohort),
+        )
 
     def _present(self, number: int) -> list[int]:
         """The clients of a round that answer."""

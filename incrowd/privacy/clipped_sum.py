@@ -35,6 +35,11 @@ class Observed:
     dropped: int
     unclipped: int
 
+    @property
+    def fraction_clipped(self) -> float:
+        """The share of the contributions that were longer than the bound, or could not be measured."""
+        return 1 - self.unclipped / self.contributions if self.contributions else 0.0
+
 
 class ClippedSum:
     """The running sum of one round.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats
-from incrowd.federated.diagnostics import Watch
+from incrowd.federated.diagnostics import Watch, noise_to_signal
 from tests.reference.stacks import Stack
 
 
@@ -49,4 +49,15 @@ def test_equal_updates_have_no_variance_between_them() -> None:
 
 
 def test_nobody_gives_zeros() -> None:
-    assert Watch(3).diagnostics().norms == (0, 0, 0, 0, 0)
+    found = Watch(3).diagnostics(noise_to_signal=2.0)
+    assert max(found.norms) == 0
+    assert found.noise_to_signal == 2.0
+
+
+def test_noise_to_signal_is_estimated_from_the_release() -> None:
+    size, sigma = 40_000, 0.3
+    noise = np.random.Generator(np.random.PCG64(1)).normal(0, sigma, size)
+    for signal in (np.full(size, 0.5), np.full(size, 0.2)):
+        exact = np.linalg.norm(noise) / np.linalg.norm(signal)
+        assert noise_to_signal(signal + noise, sigma) == pytest.approx(exact, rel=0.1)
+    assert noise_to_signal(np.zeros(size), sigma) is None

@@ -168,9 +168,13 @@ def test_dropouts_follow_their_rate(make: Maker) -> None:
 
 def test_diagnostics_are_for_simulations_only(make: Maker) -> None:
     """Rule 20."""
-    _, report = make(diagnose=True).apply(make().init())
+    clipped = plan_with(clip=FixedClip(clip_norm=0.4))
+    algorithm = make(plan=clipped, diagnose=True)
+    _, report = algorithm.apply(algorithm.init())
     assert report.diagnostics is not None
     assert report.diagnostics.between_client_variance > 0
+    assert 0 < report.diagnostics.fraction_clipped < 1
+    assert report.diagnostics.noise_to_signal is not None
     with pytest.raises(ConfigError, match="only a simulation may"):
         make(diagnose=True, randomness=SystemRandomness())
     _, silent = make(randomness=SystemRandomness()).apply(make().init())

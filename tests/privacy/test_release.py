@@ -175,6 +175,7 @@ def test_an_engine_s_chunks_give_what_single_contributions_give(clip: Clip | Med
     assert expected.observed is not None
     assert expected.observed.contributions == 9
     assert expected.observed.dropped == 1
+    assert expected.observed.fraction_clipped == 1 - expected.observed.unclipped / 9
 
 
 def test_a_contribution_of_another_size_is_refused() -> None:
