@@ -229,3 +229,10 @@ def test_a_killed_command_goes_on(incrowd: Command, tmp_path: Path) -> None:
     assert found["rounds"] + found["rounds_lost"] == 15
     assert found["rounds_lost"] <= 1
     assert verify(tmp_path / "here/ledger.sqlite")["events"] == 15
+
+
+def test_a_device_that_is_not_there_is_named(incrowd: Command, tmp_path: Path) -> None:
+    finished = incrowd(*quick(), "--device", "nowhere")
+    assert finished.status == 2
+    assert "run.device = 'nowhere'" in finished.err
+    assert list(tmp_path.rglob("*")) == []
