@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from flwr.app import ConfigRecordValues, Context, Message
     from flwr.serverapp import Grid
 
-SILENCE = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_DOCKER_CPU_WARNING": "1"}
-"""Nothing is reported to anyone."""
-
-_RAY: dict[str, "ConfigRecordValues"] = {
-    "num_cpus": 1,
-    "include_dashboard": False,
-    "log_to_driver": False,
-    "_node_ip_address": "127.0.0.1",
+SILENCE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+    "RAY_worker_niceness": "0",  # or whatever else runs here would slow it more than it slows the others
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: Ray then keeps to the loopback address
 }
+"""Nothing is reported to anyone, nobody else can connect, and no worker is less urgent than the other competitors."""
+
+_RAY: dict[str, "ConfigRecordValues"] = {"num_cpus": 1, "include_dashboard": False, "log_to_driver": False}
 
 
 class FlowerProcess:
@@ -84,11 +85,9 @@ class FlowerProcess:
             self.close()
             context = multiprocessing.get_context("spawn")
             self._pipe, there = context.Pipe()
-            self._process, self._clients = (
-                context.Process(target=self._serve, args=(there, clients), daemon=False),
-                clients,
-            )
+            self._process = context.Process(target=self._serve, args=(there, clients))
             self._process.start()
+            self._clients = clients
             there.close()
         return self._pipe
 

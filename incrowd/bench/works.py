@@ -27,21 +27,28 @@ RANDOMNESS = SeededRandomness(seed=0)
 class Work:
     """Every client of a cohort makes one pass over its examples; contributions are clipped, summed and noised.
 
-    `widths` are those of a perceptron; None is the small CNN.
+    `widths` are those of a perceptron, of one hidden layer if it is `normalised`; None is the small CNN.
     """
 
     name: str
     widths: tuple[int, ...] | None
+    normalised: bool = False
     cohort: int = 100
     examples: int = 600
 
     def model(self) -> Model:
         """The model as our engine takes it."""
-        return small_cnn() if self.widths is None else mlp(self.widths)
+        return small_cnn() if self.widths is None else Model(self.module())
 
     def module(self) -> nn.Module:
         """The same as a torch user would write it down, its parameters in the same order."""
-        return PlainCNN() if self.widths is None else mlp(self.widths).module
+        if self.widths is None:
+            return PlainCNN()
+        if not self.normalised:
+            return mlp(self.widths).module
+        inputs, hidden, outputs = self.widths
+        layers = nn.Linear(inputs, hidden), nn.LayerNorm(hidden), nn.GELU(), nn.Linear(hidden, outputs)
+        return nn.Sequential(nn.Flatten(), *layers)
 
     @property
     def operations(self) -> int:
@@ -59,6 +66,7 @@ WORKS = {
         Work(name="mlp", widths=(784, 200, 10)),
         Work(name="mlp600", widths=(784, 600, 100, 10)),
         Work(name="cnn", widths=None, cohort=8),
+        Work(name="normed", widths=(784, 200, 10), normalised=True),
     )
 }
 LATER = {"records": "record-level private training", "service": "the draw-and-discard service"}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from incrowd.bench.flower import FlowerProcess
 from incrowd.bench.lean import Lean
 from incrowd.errors import IncrowdError
 from tests.bench import small
+
+LOOPBACK = ("127.0.0.1:", "[::1]:", "[::ffff:127.0.0.1]:")
 
 pytest.importorskip("flwr", reason="Flower is an extra")
 
@@ -29,6 +32,12 @@ def of_ray() -> set[int]:
     return {pid for pid in found if "ray" in words[pid][1] and pid != os.getpid()}
 
 
+def listening(processes: set[int]) -> set[str]:
+    """The addresses at which these processes can be reached."""
+    lines = subprocess.run(["ss", "-tlnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line.split()[3] for line in lines if any(f"pid={pid}," in line for pid in processes)}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux shows them")
 def test_flower_does_the_same_work_and_leaves_nothing_behind() -> None:
@@ -41,8 +50,12 @@ def test_flower_does_the_same_work_and_leaves_nothing_behind() -> None:
             assert competitor.round(1) > 0
         running = of_ray()
         assert len(running) > 2
-    assert not of_ray()
+        assert {address for address in listening(running) if not address.startswith(LOOPBACK)} == set()
+    deadline = time.monotonic() + 60  # Ray's agents notice within seconds that they are alone
+    while any(Path(f"/proc/{pid}").exists() for pid in running) and time.monotonic() < deadline:
+        time.sleep(0.2)
     assert not [pid for pid in running if Path(f"/proc/{pid}").exists()]
+    assert not of_ray()
 
 
 def stop(pipe: Connection, clients: int) -> None:

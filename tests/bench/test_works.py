@@ -6,12 +6,14 @@ import torch
 
 from incrowd.bench.works import WORKS, Task, Work, named, synthetic
 from incrowd.errors import ConfigError, DataError
-from tests.bench.small import CNN, PERCEPTRON, task
+from tests.bench.small import CNN, NORMED, PERCEPTRON, task
 
 
 def test_operations_are_those_of_dense_training_without_the_gradient_for_the_input() -> None:
     found = {name: work.operations / 1e6 for name, work in WORKS.items()}
-    assert found == pytest.approx({"linear": 18.816, "mlp": 383.52, "mlp600": 1348.56, "cnn": 13378.8672})
+    assert found == pytest.approx(
+        {"linear": 18.816, "mlp": 383.52, "mlp600": 1348.56, "cnn": 13378.8672, "normed": 383.52}
+    )
 
 
 def test_the_perceptrons_operations_are_counted_one_by_one() -> None:
@@ -27,12 +29,12 @@ def test_later_works_are_refused_by_name(name: str) -> None:
 
 
 def test_an_unknown_work_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give one or several of linear, mlp, mlp600, cnn"):
+    with pytest.raises(ConfigError, match="give one or several of linear, mlp, mlp600, cnn, normed"):
         named("transformer")
     assert named("mlp") is WORKS["mlp"]
 
 
-@pytest.mark.parametrize("work", [PERCEPTRON, CNN], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [PERCEPTRON, NORMED, CNN], ids=lambda work: work.name)
 def test_a_user_would_write_the_same_model(work: Work) -> None:
     model, module = work.model(), work.module()
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
@@ -48,7 +50,7 @@ def test_every_example_of_a_client_comes_once_and_rounds_differ() -> None:
 
 
 @pytest.mark.parametrize("folder", [None, Path("data")])
-@pytest.mark.parametrize("work", [PERCEPTRON, CNN], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [PERCEPTRON, NORMED, CNN], ids=lambda work: work.name)
 def test_a_task_is_the_same_after_being_sent(work: Work, folder: Path | None) -> None:
     one = Task(work=work, batch_size=7, folder=folder)
     assert Task.from_json(one.to_json()) == one
