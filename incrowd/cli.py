@@ -30,6 +30,8 @@ app = typer.Typer(
 )
 ledger_app = typer.Typer(help="What has been spent, and whether the record is intact.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
+reproduce_app = typer.Typer(help="The papers' tables and figures, measured anew.", no_args_is_help=True)
+app.add_typer(reproduce_app, name="reproduce")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 LedgerFile = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger, an SQLite file.")]
@@ -132,6 +134,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
     ] = None,
+    device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train one private federation, simulated on this machine.
@@ -144,7 +147,8 @@ def train(
     from incrowd.runs.run import Run, free_folder
     from incrowd.runs.settings import load
 
-    settings = load(config, overrides=override or (), data=data)
+    overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
+    settings = load(config, overrides=overrides, data=data)
     _finish(Run.create(settings, free_folder(Path("out")) if out is None else out), as_json)
 
 
@@ -192,6 +196,44 @@ def bench(
     )
     report = contest.run(lambda line: typer.echo(line, err=True))
     _print_json(report.to_dict()) if as_json else typer.echo(report.to_text())
+
+
+@reproduce_app.command("geyer-table1")
+def geyer_table1(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds MNIST, or a set in its format.")],
+    rows: Annotated[str, typer.Option(help="Numbers of clients, commas between.")] = "100,1000,10000",
+    recipe: Annotated[str, typer.Option(help="How to learn, commas between: best, general, network.")] = "best,general",
+    epsilon: Annotated[str, typer.Option(help="Budgets, commas between; the paper's is 8.")] = "8",
+    seeds: Annotated[int, typer.Option(help="How often to repeat each, all drawn anew.")] = 5,
+    smallest_epsilon: Annotated[
+        bool, typer.Option("--smallest-epsilon", help="Find the least budget that reaches the paper's accuracy.")
+    ] = False,
+    ablate: Annotated[
+        bool, typer.Option("--ablations", help="What each ingredient is worth, on held-out training examples.")
+    ] = False,
+    cache: Annotated[Path, typer.Option(metavar="DIR", help="Where features are kept.")] = Path("out/features"),
+    plot: Annotated[Path | None, typer.Option(help="Draw the accuracies into this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Private federations at the budgets of table 1 of Geyer, Klein and Nabi (2017), and what they reach.
+
+    Example: incrowd reproduce geyer-table1 --data data --recipe best --seeds 3
+    """
+    _need_training()
+    from incrowd.reproduce.report import report
+    from incrowd.reproduce.table1 import Table, load
+
+    table = Table(
+        split=load(data),
+        rows=_whole_numbers("rows", rows),
+        recipes=_words(recipe),
+        epsilons=_numbers("epsilon", epsilon),
+        seeds=seeds,
+        cache=cache,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    found, shown = report(table, smallest=smallest_epsilon, ablate=ablate, plot=plot)
+    _print_json(found) if as_json else _print_table(shown, leave_out=set())
 
 
 @ledger_app.command("show")

@@ -1,0 +1,80 @@
+"""`incrowd reproduce`, as a user meets it."""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from incrowd.cli import main
+
+
+class Finished(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def table1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """`incrowd reproduce geyer-table1` in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["incrowd", "reproduce", "geyer-table1", *words])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            with pytest.raises(SystemExit) as stopped:
+                main()
+        printed = capsys.readouterr()
+        return Finished(int(stopped.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+def test_one_json_object_on_standard_output_and_progress_beside_it(
+    table1: Command, folder: Path, tmp_path: Path
+) -> None:
+    quick = ("--data", str(folder), "--rows", "100", "--recipe", "general", "--epsilon", "0.5,0.7", "--seeds", "1")
+    finished = table1(*quick, "--json", "--plot", "table1.png")
+    assert finished.status == 0
+    found = json.loads(finished.out)
+    assert [row["budget_epsilon"] for row in found["rows"]] == [0.5, 0.7]
+    assert found["plot"] == "table1.png"
+    assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
+    assert "general, 100 clients, epsilon 0.7" in finished.err
+    assert len(list((tmp_path / "out/features").iterdir())) == 2
+    table = table1(*quick)
+    assert table.status == 0
+    assert "trainings" in table.out
+    assert "general" in table.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rows", "99"], "rows = 99"),
+        (["--recipe", "worst"], "recipe = 'worst'"),
+        (["--seeds", "0"], "seeds = 0"),
+        (["--epsilon", "0"], "epsilon = 0.0"),
+        (["--epsilon", "much"], "epsilon = 'much'"),
+    ],
+)
+def test_wrong_use_is_named(table1: Command, folder: Path, words: list[str], message: str) -> None:
+    finished = table1("--data", str(folder), *words)
+    assert finished.status == 2
+    assert message in finished.err
+    assert finished.out == ""
+
+
+def test_without_the_files_it_says_where_to_get_them(table1: Command) -> None:
+    finished = table1("--data", "nowhere")
+    assert finished.status == 2
+    assert "give the folder with the four MNIST files" in finished.err

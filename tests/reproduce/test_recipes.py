@@ -1,0 +1,66 @@
+import math
+
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.features import GlyphMetric
+from incrowd.privacy.accounting import Budget
+from incrowd.privacy.clipping import NormalisedClip
+from incrowd.reproduce.geyer import ROWS
+from incrowd.reproduce.recipes import RECIPES, Case, named, paper_network
+
+EPSILONS = (0.05, 1.0, 8.0)
+
+
+def case(clients: int, epsilon: float) -> Case:
+    return Case(clients=clients, budget=Budget(epsilon=epsilon, delta=ROWS[clients].delta), shape=(28, 28))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Balle and Wang (2018), theorem 8."""
+    return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)))
+
+
+@pytest.mark.parametrize("clients", ROWS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_signal_is_that_of_the_exact_gaussian_mechanism(clients: int, epsilon: float) -> None:
+    delta = ROWS[clients].delta
+    mu = brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-4, 20)
+    assert case(clients, epsilon).signal == pytest.approx(clients * mu, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("clients", ROWS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_recipe_knows_every_row_and_leaves_nothing_unpaid(name: str, clients: int, epsilon: float) -> None:
+    setup = named(name).setup(case(clients, epsilon))
+    config = setup.plan(clients)
+    assert isinstance(config.clip, NormalisedClip)
+    assert config.clip.private
+    assert config.schedule.communications <= 600_000
+
+
+@pytest.mark.parametrize("clients", ROWS)
+def test_general_knows_nothing_of_handwriting_and_network_nothing_at_all(clients: int) -> None:
+    features = named("general").setup(case(clients, 8)).features
+    assert features is not None
+    assert "Moment" not in features.name
+    assert "Glyph" not in features.name
+    assert isinstance(named("best").setup(case(clients, 8)).features, GlyphMetric)
+    assert named("network").setup(case(clients, 8)).features is None
+
+
+def test_the_network_is_the_paper_s() -> None:
+    assert paper_network(784, 10).size == 531_400
+
+
+def test_an_unknown_recipe_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"recipe = 'worst': give one of best, general, network"):
+        named("worst")
+
+
+def test_only_images_have_strokes() -> None:
+    with pytest.raises(DataError, match=r"shape \(5,\): these recipes are for grey images"):
+        Case(clients=100, budget=Budget(epsilon=8, delta=1e-3), shape=(5,))
