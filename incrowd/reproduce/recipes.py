@@ -86,10 +86,9 @@ def best(case: Case) -> Setup:
     many = GlyphMetric(base=rich, shape=case.side, dimensions=512)
     if case.signal < 1000:
         return Setup(features=many, dimensions=128, rounds=20, server=_decaying(32.0))
-    kept = 256 if case.signal < 8000 else 512
     if case.clients < MANY_CLIENTS:
-        return Setup(features=many, dimensions=kept, rounds=20, server=_decaying(128.0))
-    return Setup(features=many, dimensions=kept, rounds=40, server=_decaying(128.0), share=0.1)
+        return Setup(features=many, dimensions=512, rounds=20, server=_decaying(128.0))
+    return Setup(features=many, dimensions=384, rounds=40, server=_decaying(96.0), share=0.1)
 
 
 def general(case: Case) -> Setup:
