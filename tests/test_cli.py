@@ -1,55 +1,23 @@
-import json
 import re
 import sqlite3
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from incrowd import __version__
-from incrowd.cli import main
 from incrowd.privacy.accounting import Budget, Relation
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.sampling import Everyone
+from tests.command import Command, command
 
 PLAN = ["plan", "--clients", "1000", "--epsilon", "8", "--delta", "1e-5", "--rounds", "5", "--cohort", "220"]
 
 
-class Finished(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Command = Callable[..., Finished]
-
-
 @pytest.fixture
 def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process, as `python -m incrowd` runs it in one of its own."""
-
-    def run(*words: str) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["incrowd", *words])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")
-            with pytest.raises(SystemExit) as stopped:
-                main()
-        printed = capsys.readouterr()
-        return Finished(int(stopped.value.code or 0), printed.out, printed.err)
-
-    return run
-
-
-def one_object(finished: Finished) -> dict[str, object]:
-    """With --json there is one JSON object on standard output, and nothing else."""
-    found = json.loads(finished.stdout)
-    assert isinstance(found, dict)
-    return found
+    return command(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -68,18 +36,18 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_version_and_help(incrowd: Command) -> None:
-    assert incrowd("--version").stdout == f"incrowd {__version__}\n"
+    assert incrowd("--version").out == f"incrowd {__version__}\n"
     for words in ([], ["plan"], ["ledger"], ["ledger", "show"], ["ledger", "verify"]):
         finished = incrowd(*words, "--help")
-        assert finished.returncode == 0
-        assert "Usage:" in finished.stdout
-    assert "Example:" in incrowd("plan", "--help").stdout
+        assert finished.status == 0
+        assert "Usage:" in finished.out
+    assert "Example:" in incrowd("plan", "--help").out
 
 
 def test_plan_prints_json_and_nothing_else(incrowd: Command) -> None:
     finished = incrowd(*PLAN, "--json")
-    assert finished.returncode == 0
-    plans = one_object(finished)["plans"]
+    assert finished.status == 0
+    plans = finished.object()["plans"]
     assert isinstance(plans, list)
     (plan,) = plans
     assert {"rounds", "cohort", "sampling_prob", "noise_multiplier", "epsilon", "schedule"} <= set(plan)
@@ -89,7 +57,7 @@ def test_plan_prints_json_and_nothing_else(incrowd: Command) -> None:
 
 
 def test_plan_shows_the_paper_s_accountant_beside_the_honest_one(incrowd: Command) -> None:
-    plans = one_object(incrowd(*PLAN, "--moments", "--json"))["plans"]
+    plans = incrowd(*PLAN, "--moments", "--json").object()["plans"]
     assert isinstance(plans, list)
     assert plans[0]["moments_epsilon"] > plans[0]["honest_epsilon"] == plans[0]["epsilon"]
 
@@ -97,8 +65,8 @@ def test_plan_shows_the_paper_s_accountant_beside_the_honest_one(incrowd: Comman
 def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None:
     picture = tmp_path / "plans.png"
     finished = incrowd(*PLAN[:-4], "--rounds", "1,5", "--cohort", "220,1000", "--plot", str(picture))
-    assert finished.returncode == 0
-    assert len(re.findall(r"│\s+[15] │\s+(?:220|1000) │", finished.stdout)) == 4
+    assert finished.status == 0
+    assert len(re.findall(r"│\s+[15] │\s+(?:220|1000) │", finished.out)) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -122,52 +90,52 @@ def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None
 )
 def test_wrong_use_names_the_field_and_exits_with_2(incrowd: Command, words: list[str], message: str) -> None:
     finished = incrowd(*words)
-    assert finished.returncode == 2
-    assert message in finished.stderr
-    assert finished.stdout == ""
-    assert "Traceback" not in finished.stderr
+    assert finished.status == 2
+    assert message in finished.err
+    assert finished.out == ""
+    assert "Traceback" not in finished.err
 
 
 def test_a_budget_that_allows_nothing_exits_with_3(incrowd: Command) -> None:
     finished = incrowd(
         "plan", "--clients", "10", "--epsilon", "0.1", "--delta", "1e-6", "--noise", "0.1", "--cohort", "10"
     )
-    assert finished.returncode == 3
-    assert "incrowd: " in finished.stderr
+    assert finished.status == 3
+    assert "incrowd: " in finished.err
 
 
 def test_a_warning_is_one_line(incrowd: Command) -> None:
     finished = incrowd(*PLAN, "--delta", "0.01", "--json")
-    assert finished.returncode == 0
-    (line,) = finished.stderr.splitlines()
+    assert finished.status == 0
+    (line,) = finished.err.splitlines()
     assert line.startswith("warning: delta = 0.01")
 
 
 def test_ledger_show_lists_what_was_charged(incrowd: Command, ledger_file: Path) -> None:
     finished = incrowd("ledger", "show", str(ledger_file), "--json")
-    assert finished.returncode == 0
-    found = one_object(finished)
+    assert finished.status == 0
+    found = finished.object()
     assert found["events"] == 3
     assert found["intact"] is True
     assert found["delta"] == 1e-5
-    assert len(found["entries"]) == 4  # type: ignore[arg-type]  # it is a list: the terms and three charges
-    assert "epsilon" in incrowd("ledger", "show", str(ledger_file)).stdout
+    assert len(found["entries"]) == 4  # the terms and three charges
+    assert "epsilon" in incrowd("ledger", "show", str(ledger_file)).out
 
 
 def test_ledger_verify_finds_an_edit(incrowd: Command, ledger_file: Path) -> None:
-    assert one_object(incrowd("ledger", "verify", str(ledger_file), "--json"))["intact"] is True
-    assert "intact" in incrowd("ledger", "verify", str(ledger_file)).stdout
+    assert incrowd("ledger", "verify", str(ledger_file), "--json").object()["intact"] is True
+    assert "intact" in incrowd("ledger", "verify", str(ledger_file)).out
     with sqlite3.connect(ledger_file) as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("DELETE FROM entries WHERE position = 3")
-    for command in ("verify", "show"):
-        finished = incrowd("ledger", command, str(ledger_file), "--json")
-        assert finished.returncode == 1
-        assert one_object(finished)["intact"] is False
+    for question in ("verify", "show"):
+        finished = incrowd("ledger", question, str(ledger_file), "--json")
+        assert finished.status == 1
+        assert finished.object()["intact"] is False
 
 
 def test_ledger_verify_compares_with_a_head_kept_elsewhere(incrowd: Command, ledger_file: Path) -> None:
-    head = str(one_object(incrowd("ledger", "verify", str(ledger_file), "--json"))["head"])
-    assert incrowd("ledger", "verify", str(ledger_file), "--head", head).returncode == 0
-    assert incrowd("ledger", "verify", str(ledger_file), "--head", "0" * 64).returncode == 1
+    head = str(incrowd("ledger", "verify", str(ledger_file), "--json").object()["head"])
+    assert incrowd("ledger", "verify", str(ledger_file), "--head", head).status == 0
+    assert incrowd("ledger", "verify", str(ledger_file), "--head", "0" * 64).status == 1

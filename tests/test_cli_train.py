@@ -1,21 +1,17 @@
 """`incrowd train` and `incrowd resume`, as a user meets them."""
 
-import json
 import os
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from incrowd.cli import main
 from incrowd.privacy.ledger import verify
+from tests.command import Command, command
 
 QUICK = ["features={name='none'}", "data.clients=12", "privacy.rounds=3", "local.batch_size=32", "run.plot=false"]
 PROMISED = {
@@ -32,37 +28,11 @@ PROMISED = {
 SHOP = "user,age,bought\n" + "".join(f"u{number % 4},{number},{number % 2}\n" for number in range(16))
 
 
-class Finished(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    def object(self) -> dict[str, Any]:
-        """With --json there is one JSON object on standard output, and nothing else."""
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
-
-
-Command = Callable[..., Finished]
-
-
 @pytest.fixture
 def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """The command line in this process, in a folder of its own."""
+    """The command line, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["incrowd", *words])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")
-            with pytest.raises(SystemExit) as stopped:
-                main()
-        printed = capsys.readouterr()
-        return Finished(int(stopped.value.code or 0), printed.out, printed.err)
-
-    return run
+    return command(monkeypatch, capsys)
 
 
 def quick(*more: str) -> list[str]:

@@ -16,11 +16,12 @@ from incrowd.bench.flower import FlowerProcess
 from incrowd.bench.lean import Lean
 from incrowd.bench.memory import large_round
 from incrowd.bench.ours import Ours
-from incrowd.bench.peak import describe, matrix_peak, one_processor, one_thread, processors
+from incrowd.bench.peak import describe, matrix_peak, one_processor, processors
 from incrowd.bench.pfl import Pfl
 from incrowd.bench.report import Match, Report, Timing
 from incrowd.bench.works import Task, Work
 from incrowd.errors import ConfigError, IncrowdError
+from incrowd.learning.threads import one_thread
 
 PEERS = {
     "lean": ("torch", "pip install 'incrowd[train]'"),

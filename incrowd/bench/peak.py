@@ -9,23 +9,14 @@ from pathlib import Path
 
 import torch
 
+from incrowd.learning.threads import one_thread
+
 
 def seconds(run: Callable[[], object]) -> float:
     """How long a call takes."""
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def matrix_peak(sizes: tuple[int, ...] = (512, 1024), *, times: int = 5) -> float:

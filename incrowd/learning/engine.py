@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from incrowd.learning.chunk import Chunk, Piece
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.store import MEMORY, ClientTensors, Store
+from incrowd.learning.threads import one_thread
 from incrowd.learning.workers import CAN_FORK, Group, Staff
 
 Clients = Sequence[int] | NDArray[np.integer[Any]]
@@ -125,7 +125,7 @@ class CohortEngine:
         start = self.model.flat(weights).to(self._device)
         groups = self._groups([int(client) for client in clients])
         task = _Task(start, randomness, round)
-        with _single_threaded():
+        with one_thread():
             if self.execution.threads == 1 or self._device.type != "cpu" or not CAN_FORK:
                 yield from (self._train_group(task, group) for group in groups)
             else:
@@ -156,7 +156,7 @@ class CohortEngine:
         if not self.fused or not probed:
             return replace(self.execution, chunk=self.chunk)
         seconds = {chunk: math.inf for chunk in _CANDIDATES if chunk <= len(probed)}
-        with _single_threaded():
+        with one_thread():
             for _ in range(_PROBES):  # the best of several, taking turns, because machines have other things to do
                 for chunk, best in seconds.items():
                     several = _shortened(self._batches(probed[:chunk], randomness, 0))
@@ -216,16 +216,6 @@ class CohortEngine:
         else:
             pieces = program.train(self._program, parameters, feed, self.local, loss=self.local.loss.canonical)
         return Chunk(tuple(group), pieces, self._device)
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _shortened(several: Batches) -> Batches:

@@ -3,7 +3,8 @@ import sys
 import pytest
 import torch
 
-from incrowd.bench.peak import describe, matrix_peak, one_processor, one_thread, processors
+from incrowd.bench.peak import describe, matrix_peak, one_processor, processors
+from incrowd.learning.threads import one_thread
 
 
 def test_the_peak_is_a_rate_and_leaves_threads_as_they_are() -> None:

@@ -1,42 +1,18 @@
 """`incrowd reproduce`, as a user meets it."""
 
 import json
-import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from incrowd.cli import main
-
-
-class Finished(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Finished]
+from tests.command import Command, command
 
 
 @pytest.fixture
 def table1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """`incrowd reproduce geyer-table1` in this process, in a folder of its own."""
+    """`incrowd reproduce geyer-table1`, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["incrowd", "reproduce", "geyer-table1", *words])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")
-            with pytest.raises(SystemExit) as stopped:
-                main()
-        printed = capsys.readouterr()
-        return Finished(int(stopped.value.code or 0), printed.out, printed.err)
-
-    return run
+    return command(monkeypatch, capsys, "reproduce", "geyer-table1")
 
 
 def test_one_json_object_on_standard_output_and_progress_beside_it(
