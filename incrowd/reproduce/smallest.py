@@ -6,7 +6,7 @@ from incrowd.errors import BudgetExceeded
 from incrowd.reproduce.geyer import Measured
 
 LEAST, MOST = 1e-3, 10.0
-START = 0.1  # small budgets are quick to measure
+START = 0.03  # small budgets are quick to measure
 _STRIDE = 45
 
 
