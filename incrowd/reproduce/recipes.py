@@ -88,8 +88,7 @@ def best(case: Case) -> Setup:
         return Setup(features=many, dimensions=128, rounds=20, server=_decaying(32.0))
     if case.clients < MANY_CLIENTS:
         return Setup(features=many, dimensions=512, rounds=20, server=_decaying(128.0))
-    kept, rounds = (384, 40) if case.signal < 8000 else (512, 60)
-    return Setup(features=many, dimensions=kept, rounds=rounds, server=_decaying(96.0), share=0.1)
+    return Setup(features=many, dimensions=384, rounds=40, server=_decaying(96.0), share=0.1)
 
 
 def general(case: Case) -> Setup:
