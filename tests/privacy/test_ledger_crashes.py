@@ -20,7 +20,8 @@ from incrowd.errors import BudgetExceeded, LedgerUnwritable
 from incrowd.privacy.ledger import Ledger, Reservation, verify
 from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, start, status_of, written
 
-PLAN = 5000  # more than any of these processes live to charge
+PLAN = 5000
+LIFE = 12  # a process charges no more, so that a fast machine does not use up the plan before the last kill
 
 
 class Releases:
@@ -48,9 +49,13 @@ def planned(ledger: Ledger) -> Reservation:
 
 
 def run(path: Path, releases: Releases) -> None:
-    """Continue the run at the path until someone ends this process."""
+    """Continue the run at the path for a while, then wait for someone to end this process."""
     with begin(path) as ledger:
-        charge_on(ledger, planned(ledger), releases)
+        standing = planned(ledger)
+        for _ in range(LIFE):
+            ledger.charge(SMALL, reservation=standing.id)
+            releases.add()
+        signal.pause()
 
 
 def charge_on(ledger: Ledger, standing: Reservation, releases: Releases) -> None:
@@ -84,8 +89,9 @@ def test_a_process_killed_at_a_random_moment_has_released_nothing_that_it_did_no
         awaited = releases.count() + moments.choice([0, 0, 1, 2, 5])  # a slow machine gets as far as a fast one
         process = start(lambda: run(path, releases))
         while releases.count() < awaited:
+            assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended by itself"
             time.sleep(0.0002)
-        time.sleep(moments.uniform(0.0, 0.01))
+        time.sleep(moments.uniform(0.0, 0.005))
         os.kill(process, signal.SIGKILL)
         assert status_of(process) == -signal.SIGKILL
         charged = check(path, releases, charged)
