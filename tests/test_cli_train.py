@@ -168,7 +168,7 @@ def test_a_damaged_ledger_fails(incrowd: Command, tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named(incrowd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("incrowd.cli.find_spec", lambda name: None if name == "safetensors" else object())
+    monkeypatch.setattr("incrowd.cli._options.find_spec", lambda name: None if name == "safetensors" else object())
     finished = incrowd("train")
     assert finished.status == 2
     assert "pip install 'incrowd[train]'" in finished.err

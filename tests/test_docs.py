@@ -67,9 +67,9 @@ def test_every_public_module_is_documented() -> None:
         for module in pkgutil.walk_packages(incrowd.__path__, "incrowd.")
         if not module.ispkg and not any(part.startswith("_") for part in module.name.split("."))
     }
+    modules -= {name for name in modules if name.startswith("incrowd.cli.")}  # the command line has a page of its own
     page = (ROOT / "docs/api.md").read_text()
-    undocumented = modules - set(re.findall(r"automodule:: (\S+)", page))
-    assert undocumented == {"incrowd.cli"}, "add the others to docs/api.md; the command line has a page of its own"
+    assert modules <= set(re.findall(r"automodule:: (\S+)", page)), "add these to docs/api.md"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

@@ -1,0 +1,56 @@
+"""The command line: each command parses, calls one function, and prints.
+
+With `--json` a command prints one JSON object on standard output and nothing else there. Exit status: 0 done, 1 failed,
+2 wrong use, 3 stopped because the budget does not allow it.
+"""
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from incrowd import __version__
+from incrowd.cli import bench, ledger, plan, reproduce, train
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+
+app = typer.Typer(
+    name="incrowd",
+    help="Differentially private federated learning: plan it, run it, check what was spent.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for commands in (plan.app, train.app, bench.app):
+    app.add_typer(commands)
+for group, name in ((ledger.app, "ledger"), (reproduce.app, "reproduce")):
+    app.add_typer(group, name=name)
+
+
+def main() -> None:
+    """Run the command line; errors of ours become one line and an exit status."""
+    warnings.showwarning = _show_warning  # a line, where the default shows code
+    try:
+        app()
+    except (ConfigError, DataError) as error:
+        _stop(error, 2)
+    except BudgetExceeded as error:
+        _stop(error, 3)
+    except IncrowdError as error:
+        _stop(error, 1)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Differentially private federated learning: plan it, run it, check what was spent."""
+    if version:
+        typer.echo(f"incrowd {__version__}")
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    typer.echo(f"warning: {message}", err=True)
+
+
+def _stop(error: IncrowdError, status: int) -> None:
+    typer.echo(f"incrowd: {error}", err=True)
+    sys.exit(status)

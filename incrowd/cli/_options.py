@@ -1,0 +1,38 @@
+"""What the commands share on the way in: options that several have, lists with commas, what has to be installed."""
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from incrowd.errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def need_training() -> None:
+    """Refuse at once, by name, where what trains is not installed."""
+    for package in ("pydantic", "safetensors", "torch"):
+        if find_spec(package) is None:
+            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[train]' brings it")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a list with commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def numbers(field: str, text: str) -> tuple[float, ...]:
+    """The numbers of a list with commas."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise ConfigError(field=field, value=text, remedy="give a number, or several with commas between") from error
+
+
+def whole_numbers(field: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a list with commas; 1e4 is one."""
+    found = numbers(field, text)
+    if any(number != int(number) for number in found):
+        raise ConfigError(field=field, value=text, remedy="give whole numbers")
+    return tuple(int(number) for number in found)

@@ -1,0 +1,38 @@
+"""What the commands share on the way out: one JSON object, a list of facts, a table."""
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+
+def print_json(found: dict[str, Any]) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(found, allow_nan=False))
+
+
+def print_facts(found: dict[str, Any]) -> None:
+    """A line for each fact, names and values aligned."""
+    width = max(12, *map(len, found))
+    for name, value in found.items():
+        typer.echo(f"{name:{width}} {value}")
+
+
+def print_table(found: list[dict[str, Any]], *, leave_out: set[str]) -> None:
+    """A table of these rows, whose columns are the names in the first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    names = [name for name in (found[0] if found else {}) if name not in leave_out]
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in found:
+        table.add_row(*(f"{row[name]:.6g}" if isinstance(row[name], float) else str(row[name]) for name in names))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def short(value: object) -> object:
+    """A value as a reader wants it: six digits, or the word none."""
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else value

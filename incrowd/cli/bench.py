@@ -1,0 +1,43 @@
+"""`incrowd bench`: how fast the engine is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from incrowd.cli._options import Json, need_training, whole_numbers, words
+from incrowd.cli._print import print_json
+
+app = typer.Typer()
+
+
+@app.command()
+def bench(
+    work: Annotated[str, typer.Option(help="What to measure, commas between.")] = "linear,mlp,mlp600,cnn",
+    against: Annotated[str, typer.Option(help="Whom to compare with, commas between.")] = "lean,pfl,flower",
+    batch: Annotated[str, typer.Option(help="Batch sizes, commas between.")] = "10,100",
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that holds mnist/; without it, synthetic images.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One round each instead of three.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Also the memory of a very large round.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How fast the engine is, beside other ways to do the same work, in one run.
+
+    Example: incrowd bench --work mlp --against lean --data data
+    """
+    need_training()
+    from incrowd.bench.compare import Contest
+    from incrowd.bench.works import named
+
+    contest = Contest(
+        works=[named(name) for name in words(work)],
+        batch_sizes=whole_numbers("batch", batch),
+        against=words(against),
+        folder=data,
+        rounds=1 if quick else 3,
+        memory=memory,
+    )
+    report = contest.run(lambda line: typer.echo(line, err=True))
+    print_json(report.to_dict()) if as_json else typer.echo(report.to_text())

@@ -1,0 +1,75 @@
+"""`incrowd train` and `incrowd resume`: a private federation, simulated on this machine."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from incrowd.cli._options import Json, need_training
+from incrowd.cli._print import print_facts, print_json, short
+
+if TYPE_CHECKING:
+    from incrowd.runs.run import Run
+
+app = typer.Typer()
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
+    ] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value; may be repeated.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train one private federation, simulated on this machine.
+
+    Without CONFIG it is the embedded digits, in under a minute.
+
+    Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
+    """
+    need_training()
+    from incrowd.runs.run import Run, free_folder
+    from incrowd.runs.settings import load
+
+    overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
+    settings = load(config, overrides=overrides, data=data)
+    _finish(Run.create(settings, free_folder(Path("out")) if out is None else out), as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")], as_json: Json = False
+) -> None:
+    """Go on with a run after a stop or a crash, on the same ledger.
+
+    Example: incrowd resume out/mnist
+    """
+    need_training()
+    from incrowd.runs.run import Run
+
+    _finish(Run.open(folder), as_json)
+
+
+def _finish(run: "Run", as_json: bool) -> None:
+    from incrowd.runs.progress import progress
+
+    try:
+        summary = run.train([progress(sys.stderr)])
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; go on with: incrowd resume {run.folder}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(summary)
+        return
+    statement = summary.pop("statement")
+    print_facts({name.replace("_", " "): short(value) for name, value in summary.items() if name != "budget"})
+    typer.echo(f"\n{statement['text']}")
