@@ -1,0 +1,194 @@
+"""Record-level training in one silo: the settings of DP-SGD, and what an engine for it has to do.
+
+The unit of privacy is one record of the silo. An engine takes noisy steps (Abadi et al. 2016): each record is in a
+step's batch with the same probability, independently; the gradients of the batch's records are clipped one by one and
+summed; the sum is handed to the owner of the noise, and only what comes back moves the weights. So an engine can
+neither spend budget nor draw noise, and the sum has one way out.
+
+Two engines follow the interface: `incrowd.learning.record_engine.BatchedRecords`, and
+`incrowd.learning.opacus_engine.OpacusRecords` for a torch module, optimizer and loader of your own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from incrowd import _validate
+from incrowd._random import Integers, Stream
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.store import ClientTensors
+
+StepNoise = Callable[[Tensor], Tensor]
+"""Hides one step: takes the clipped sum (a float64 vector, private) and gives it back with noise on it.
+
+Whoever owns it has put the step on a ledger before; an engine calls it exactly once a step, with empty batches too. The
+ready-made ones are in `incrowd.learning.step_noise`.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTraining:
+    """The public settings of one round of DP-SGD in one silo.
+
+    A record takes part in each of `steps` steps with probability `sampling_prob`. The noised sum of a step's clipped
+    gradients is divided by `expected_batch`, a public number: never the realised batch or the number of records. At
+    most `physical_batch` records are worked on at once, whatever the size of a batch. `most_records` bounds how many
+    records a silo may hold, so that the rounding errors of a sum are bounded too.
+
+    Guarantee: `runs` is what a round costs under adding or removing one record, provided that the noise of every step
+    has the noise multiplier and clip bound given here.
+
+    Edge cases: a probability of 1 takes every record in every step and is priced without amplification.
+    """
+
+    steps: int
+    sampling_prob: float
+    expected_batch: float
+    clip_norm: float
+    noise_multiplier: float
+    physical_batch: int = 256
+    most_records: int = 2**20
+
+    def __post_init__(self) -> None:
+        _validate.count(steps=self.steps, physical_batch=self.physical_batch, most_records=self.most_records)
+        _validate.probability(sampling_prob=self.sampling_prob)
+        _validate.positive(
+            expected_batch=self.expected_batch, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier
+        )
+
+    @property
+    def event(self) -> DpEvent:
+        """What one step costs: a Gaussian on a Poisson sample; a plain one when everyone takes part."""
+        gaussian = GaussianDpEvent(self.noise_multiplier)
+        return gaussian if self.sampling_prob == 1 else PoissonSampledDpEvent(self.sampling_prob, gaussian)
+
+    @property
+    def runs(self) -> tuple[tuple[DpEvent, int], ...]:
+        """What a round costs: the event of a step, and how many steps there are."""
+        return ((self.event, self.steps),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """How noised gradients move the weights, as torch.optim.SGD does it; the velocity starts at zero in each round."""
+
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.positive(learning_rate=self.learning_rate)
+        _validate.non_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.momentum >= 1:
+            raise ConfigError(field="momentum", value=self.momentum, remedy="give a number of at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """The records of one silo: features [n, ...] as they are stored, and labels [n]. Private, their number included.
+
+    Features keep their type; what they mean is ``features * scale + offset``.
+    """
+
+    features: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.features.dtype not in (torch.uint8, torch.float32) or self.features.ndim < 2:
+            raise DataError(f"features are {self.features.dtype}: give uint8 or float32 of the shape [records, ...]")
+        if self.labels.shape != self.features.shape[:1]:
+            raise DataError("there must be one label for each record")
+
+    @classmethod
+    def of(cls, data: ClientTensors, client: int) -> "Records":
+        """The examples of one client as a silo's records, a copy."""
+        rows = torch.as_tensor(data.examples(client).astype(np.int64))
+        return cls(
+            features=data.features.index_select(0, rows),
+            labels=data.labels.index_select(0, rows),
+            scale=data.scale,
+            offset=data.offset,
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record's features."""
+        return tuple(self.features.shape[1:])
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Features as they are meant, in float32, and labels of some records."""
+        features = self.features.index_select(0, rows).float()
+        if self.scale != 1:
+            features.mul_(self.scale)
+        if self.offset != 0:
+            features.add_(self.offset)
+        return features, self.labels.index_select(0, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a round came to: the weights, which are as private as the noise of the steps makes them.
+
+    `dropped` counts the gradients that were not finite, over all steps. It is private: it never leaves the silo.
+    """
+
+    weights: Tensor
+    dropped: int
+
+
+class RecordEngine(Protocol):
+    """Takes the noisy steps of a round.
+
+    Guarantee: the weights depend on the records through what `noise` returned alone; `noise` is called once a step, in
+    order, with the sum of gradients that are each clipped to `clip_norm`; a gradient that is not finite is a zero
+    contribution and counted.
+
+    Edge cases: an empty batch is a step, with noise alone; more than `most_records` records are refused.
+    """
+
+    def train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
+        """Take all steps of a round from these weights; `batches` is where the batches are drawn from."""
+        ...
+
+
+def poisson_batches(records: int, training: RecordTraining, *, batches: Stream) -> Iterator[Integers]:
+    """The batch of each step: the numbers of its records, in rising order. Private.
+
+    Guarantee: each record is in each batch independently with `sampling_prob`, rounded down to a multiple of 2^-80.
+
+    Edge cases: batches may be empty; more records than `most_records` are refused before anything is drawn.
+    """
+    if records > training.most_records:
+        raise ConfigError(
+            field="most_records", value=training.most_records, remedy="the silo holds more records: give a larger bound"
+        )
+    for _ in range(training.steps):
+        yield _poisson(records, training.sampling_prob, batches)
+
+
+def _poisson(records: int, sampling_prob: float, stream: Stream) -> Integers:
+    """A number of 80 bits each, below sampling_prob * 2^80; the low 64 bits are drawn only where the high 16 tie."""
+    if sampling_prob == 1:
+        return np.arange(records)
+    high, low = divmod(int(sampling_prob * 2**80), 2**64)
+    coarse = stream.bits(-(-records // 4)).view(np.uint16)[:records]
+    near = np.flatnonzero(coarse <= high)
+    tied = coarse[near] == high
+    below = stream.bits(int(tied.sum())) < np.uint64(low)
+    taken = ~tied
+    taken[tied] = below
+    rows: Integers = near[taken]
+    return rows

@@ -1,0 +1,61 @@
+"""The noise of one step of record-level training: in earnest on a grid, and a fast one for simulations only."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from incrowd._random import Randomness, Stream
+from incrowd.errors import ConfigError
+from incrowd.learning.records import RecordTraining
+from incrowd.privacy.noise import GaussianNoise
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridNoise:
+    """Gaussian noise that is safe on floating point, from the stream ``noise`` of a round.
+
+    Guarantee: every call costs ``training.event`` (see `incrowd.privacy.noise.GaussianNoise`, with the bound
+    ``training.most_records`` on the number of contributions).
+    """
+
+    training: RecordTraining
+    stream: Stream = field(repr=False)
+
+    @classmethod
+    def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "GridNoise":
+        """The noise of a round (and silo, say)."""
+        return cls(training=training, stream=randomness.stream("noise", *indices))
+
+    def __call__(self, total: Tensor) -> Tensor:
+        """The sum with noise on it."""
+        gaussian = GaussianNoise(noise_multiplier=self.training.noise_multiplier, clip_norm=self.training.clip_norm)
+        noised = gaussian.add(total.cpu().numpy(), stream=self.stream, contributions_bound=self.training.most_records)
+        return torch.from_numpy(noised).to(total.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastNoise:
+    """Gaussian noise in float32 from torch's generator, a small part of a step's time. For simulations only.
+
+    Guarantee: the same seed and indices give the same noise; torch's global generator is neither read nor changed.
+
+    Edge cases: randomness that is not simulated is refused: this noise hides nothing from who studies its low bits.
+    """
+
+    training: RecordTraining
+    generator: torch.Generator = field(repr=False)
+
+    @classmethod
+    def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
+        """The noise of a round (and silo, say)."""
+        if not randomness.simulated:
+            raise ConfigError(field="randomness", value=type(randomness).__name__, remedy="use GridNoise in earnest")
+        seed = int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1))
+        return cls(training=training, generator=torch.Generator().manual_seed(seed))
+
+    def __call__(self, total: Tensor) -> Tensor:
+        """The sum with noise on it."""
+        noise = torch.randn(total.shape, generator=self.generator).to(total.device)
+        return noise.mul_(self.training.noise_multiplier * self.training.clip_norm).add_(total.float())

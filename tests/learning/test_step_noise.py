@@ -1,0 +1,63 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.records import StepNoise
+from incrowd.learning.step_noise import FastNoise, GridNoise
+from tests.learning.test_records import training
+
+SETTINGS = training(noise_multiplier=1.5, clip_norm=2.0, most_records=100)
+SEEDED = SeededRandomness(seed=3)
+MAKERS: dict[str, Callable[..., StepNoise]] = {"grid": GridNoise.of, "fast": FastNoise.of}
+NOISES: dict[str, Callable[[], StepNoise]] = {
+    "grid": lambda: GridNoise.of(SETTINGS, SEEDED, 1),
+    "system": lambda: GridNoise.of(SETTINGS, SystemRandomness(), 1),
+    "fast": lambda: FastNoise.of(SETTINGS, SEEDED, 1),
+}
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_the_noise_is_gaussian_of_the_multiplier_times_the_clip_bound(kind: str) -> None:
+    noise = NOISES[kind]()
+    total = torch.linspace(-1, 1, 20_000, dtype=torch.float64)
+    drawn = np.concatenate([(noise(total) - total).double().numpy() for _ in range(2)])
+    assert stats.kstest(drawn / 3, "norm").pvalue > 1e-3
+    # Negative control: other multipliers are noticed.
+    assert stats.kstest(drawn / 2, "norm").pvalue < 1e-6
+    assert stats.kstest(drawn / 4.5, "norm").pvalue < 1e-6
+    assert abs(np.corrcoef(drawn[:20_000], drawn[20_000:])[0, 1]) < 4 / np.sqrt(20_000)
+
+
+@pytest.mark.parametrize("kind", ["grid", "fast"])
+def test_seeded_noise_repeats_itself_and_differs_between_rounds_and_seeds(kind: str) -> None:
+    make = MAKERS[kind]
+    total = torch.zeros(50, dtype=torch.float64)
+    first = make(SETTINGS, SEEDED, 1)(total)
+    torch.manual_seed(0)
+    assert torch.equal(make(SETTINGS, SEEDED, 1)(total), first)
+    for randomness, indices in ((SEEDED, (2,)), (SEEDED, (1, 0)), (SeededRandomness(seed=4), (1,))):
+        assert not torch.isclose(make(SETTINGS, randomness, *indices)(total), first).any()
+
+
+def test_fast_noise_leaves_torchs_own_generator_alone() -> None:
+    before = torch.get_rng_state()
+    FastNoise.of(SETTINGS, SEEDED)(torch.zeros(50, dtype=torch.float64))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_fast_noise_is_for_simulations() -> None:
+    with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': use GridNoise in earnest"):
+        FastNoise.of(SETTINGS, SystemRandomness())
+
+
+def test_what_cannot_be_a_sum_of_clipped_gradients_is_refused_in_earnest() -> None:
+    noise = GridNoise.of(SETTINGS, SEEDED)
+    with pytest.raises(DataError, match="not finite"):
+        noise(torch.full((3,), torch.nan, dtype=torch.float64))
+    with pytest.raises(DataError, match="norm above"):
+        noise(torch.full((3,), 200.0, dtype=torch.float64))
