@@ -1,0 +1,190 @@
+"""Generalised linear models, as the maths that a device and a simulation share.
+
+| link          | the response is                     | the prediction is           |
+| ------------- | ----------------------------------- | --------------------------- |
+| `LINEAR`      | a number                            | the output                  |
+| `LOGISTIC`    | 0 or 1 (or a share between them)    | 1 / (1 + exp(-output))      |
+| `MULTINOMIAL` | one-hot, a column a class           | the softmax of the outputs  |
+| `POISSON`     | a number of at least 0              | exp(output)                 |
+
+All four links are canonical, so the gradient of the mean loss with respect to a weight is the mean over the examples
+of (prediction - response) * feature.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from incrowd import _validate
+from incrowd.errors import ConfigError, DataError
+
+Array = NDArray[np.floating[Any]]
+
+LARGEST_LOG_RATE = 50.0
+"""The prediction of a Poisson model is at most e to this: finite, and far above every response."""
+
+
+class FlatModel(Protocol):
+    """A model whose weights are one flat vector: all that draw and discard needs to know of it."""
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """How many features an example has."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """How many columns a response and a prediction have."""
+        ...
+
+    def predict(self, weights: Array, features: Array) -> Array:
+        """The predictions for examples, [examples, outputs]."""
+        ...
+
+    def loss(self, weights: Array, features: Array, responses: Array) -> float:
+        """The mean loss of examples."""
+        ...
+
+    def gradient(self, weights: Array, features: Array, responses: Array) -> Array:
+        """The gradient of the mean loss with respect to the flat weights; zero where there are no examples."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A canonical link: how outputs become predictions, and the loss of each example whose gradient is theirs."""
+
+    name: str
+    mean: Callable[[Array], Array] = field(repr=False)
+    losses: Callable[[Array, Array], Array] = field(repr=False)
+
+
+def _softmax(outputs: Array) -> Array:
+    exponentials: Array = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    exponentials /= exponentials.sum(axis=-1, keepdims=True)
+    return exponentials
+
+
+def _log_sum_exp(outputs: Array) -> Array:
+    top = outputs.max(axis=-1)
+    total: Array = top + np.log(np.exp(outputs - top[..., None]).sum(axis=-1))
+    return total
+
+
+def _rate(outputs: Array) -> Array:
+    rate: Array = np.exp(np.minimum(outputs, LARGEST_LOG_RATE))
+    return rate
+
+
+LINEAR = Link(
+    name="linear",
+    mean=lambda outputs: outputs,
+    losses=lambda outputs, responses: 0.5 * np.square(outputs - responses).sum(axis=-1),
+)
+LOGISTIC = Link(
+    name="logistic",
+    mean=expit,
+    losses=lambda outputs, responses: (np.logaddexp(0, outputs) - responses * outputs).sum(axis=-1),
+)
+MULTINOMIAL = Link(
+    name="multinomial",
+    mean=_softmax,
+    losses=lambda outputs, responses: _log_sum_exp(outputs) - (responses * outputs).sum(axis=-1),
+)
+POISSON = Link(
+    name="poisson",
+    mean=_rate,
+    losses=lambda outputs, responses: (_rate(outputs) - responses * outputs).sum(axis=-1),
+)
+LINKS = {link.name: link for link in (LINEAR, LOGISTIC, MULTINOMIAL, POISSON)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glm:
+    """A generalised linear model (Nelder and Wedderburn 1972).
+
+    The flat weights are a matrix, row by row: first the row of the intercept, if there is one, then a row a feature;
+    a column an output.
+
+    Guarantee: the gradient is exact, and has the precision (float32 or float64) of weights and features. Weights
+    ``[..., size]``, features ``[..., examples, features]`` and responses ``[..., examples, outputs]`` may have leading
+    axes, which broadcast: many models, or many devices, in one call.
+
+    Edge cases: no examples give a zero gradient; a multinomial model has at least 2 outputs; a Poisson prediction is
+    at most e^50, so the gradient is finite for all finite weights; shapes that do not fit raise `DataError`.
+    """
+
+    features: int
+    link: Link
+    outputs: int = 1
+    intercept: bool = True
+
+    def __post_init__(self) -> None:
+        _validate.natural(features=self.features)
+        _validate.count(outputs=self.outputs)
+        if self.link is MULTINOMIAL and self.outputs < 2:
+            raise ConfigError(field="outputs", value=self.outputs, remedy="a multinomial model has an output a class")
+        if self.size == 0:
+            raise ConfigError(field="features", value=0, remedy="without an intercept there must be a feature")
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return (self.features + self.intercept) * self.outputs
+
+    def linear(self, weights: Array, features: Array) -> Array:
+        """The outputs before the link, [..., examples, outputs]."""
+        if weights.shape[-1:] != (self.size,) or features.shape[-1:] != (self.features,):
+            raise DataError(
+                f"weights of shape {weights.shape} and features of shape {features.shape} do not fit a model of "
+                f"{self.size} weights and {self.features} features"
+            )
+        matrix = weights.reshape(*weights.shape[:-1], -1, self.outputs)
+        if not self.intercept:
+            return features @ matrix
+        return features @ matrix[..., 1:, :] + matrix[..., :1, :]
+
+    def predict(self, weights: Array, features: Array) -> Array:
+        """See `FlatModel.predict`."""
+        return self.link.mean(self.linear(weights, features))
+
+    def loss(self, weights: Array, features: Array, responses: Array) -> float:
+        """See `FlatModel.loss`; a number, so no leading axes."""
+        return float(self.link.losses(self.linear(weights, features), self._fitting(responses, features)).mean())
+
+    def gradient(self, weights: Array, features: Array, responses: Array) -> Array:
+        """See `FlatModel.gradient`: the mean over the examples of (prediction - response) * feature."""
+        residuals = self.predict(weights, features) - self._fitting(responses, features)
+        residuals /= max(1, residuals.shape[-2])
+        matrix: Array = np.swapaxes(features, -1, -2) @ residuals
+        if self.intercept:
+            matrix = np.concatenate([residuals.sum(axis=-2, keepdims=True), matrix], axis=-2)
+        return matrix.reshape(*matrix.shape[:-2], self.size)
+
+    def _fitting(self, responses: Array, features: Array) -> Array:
+        if responses.shape[-2:] != (features.shape[-2], self.outputs):
+            raise DataError(
+                f"responses of shape {responses.shape} do not fit {features.shape[-2]} examples and "
+                f"{self.outputs} outputs: give [examples, outputs]"
+            )
+        return responses
+
+
+def one_hot(labels: NDArray[np.integer[Any]], classes: int) -> Array:
+    """Class labels as responses of a multinomial model.
+
+    Edge cases: a label outside of 0 .. classes - 1 raises `DataError`.
+    """
+    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+        raise DataError(f"labels from {labels.min()} to {labels.max()} are not {classes} classes")
+    rows: Array = np.eye(classes)[labels]
+    return rows

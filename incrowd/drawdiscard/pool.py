@@ -1,0 +1,206 @@
+"""The pool: k instances of one model, and the mean and spread of each weight over them (Pihur et al. 2018).
+
+A device draws an instance, each with the same chance; the instance that it sends back replaces one, each with the same
+chance again. Nothing joins the draw with its discard.
+"""
+
+import math
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from incrowd import _validate
+from incrowd._random import Floats, Randomness
+from incrowd.drawdiscard.glm import FlatModel
+from incrowd.errors import ConfigError, DataError
+
+RECOMPUTED_EVERY = 1024
+"""So many replacements at most between two exact computations of mean and spread."""
+
+
+def stable_variance(instances: int, update_variance: float) -> float:
+    """The variance of a weight over the instances that updates of this variance neither raise nor lower.
+
+    That is (k / 2) sigma^2, with k - 1 in the denominator of the variance over the instances (Pihur et al. 2018,
+    theorem 1). One update brings the expected variance nearer to it by a factor of 1 - 2 / k^2.
+
+    Edge cases: one instance has no variance to keep: 0.
+    """
+    _validate.count(instances=instances)
+    _validate.non_negative(update_variance=update_variance)
+    return instances / 2 * update_variance if instances > 1 else 0.0
+
+
+class Picks:
+    """Fair choices for one purpose, counted: the count is all that a snapshot needs in order to go on."""
+
+    BLOCK = 4096
+
+    def __init__(self, randomness: Randomness, purpose: str, *, taken: int = 0) -> None:
+        _validate.natural(taken=taken)
+        self.taken = taken
+        self._randomness = randomness
+        self._purpose = purpose
+        self._block: list[int] = []
+
+    def among(self, choices: int) -> int:
+        """One of 0 .. choices - 1, each with the same chance to within 2^-50."""
+        place = self.taken % self.BLOCK
+        if place == 0 or not self._block:
+            stream = self._randomness.stream(self._purpose, self.taken // self.BLOCK)
+            self._block = stream.bits(self.BLOCK).tolist()
+        self.taken += 1
+        return self._block[place] % choices
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Snapshot:
+    """Everything that a pool is, but for where its randomness comes from."""
+
+    instances: Floats
+    draws: int
+    discards: int
+
+
+class Pool:
+    """k instances of a model with so many weights, safe to share between threads.
+
+    Guarantee: a draw gives a copy of a uniformly random instance, a discard replaces a uniformly random one, and the
+    two choices are independent; both come from the named streams ``draw`` and ``discard``. Mean and spread cost a few
+    operations a weight and a discard; they are computed anew every `RECOMPUTED_EVERY` replacements, so that rounding
+    does not add up however long the pool lives. Under seeded randomness a restored pool goes on exactly like the one
+    that was saved.
+
+    Edge cases: an instance that is not finite or has another size is refused (`DataError`) and the pool stays as it
+    was; the spread of a single instance is 0.
+    """
+
+    def __init__(self, instances: ArrayLike, *, randomness: Randomness, draws: int = 0, discards: int = 0) -> None:
+        self._instances: Floats = np.array(instances, dtype=np.float64)
+        if self._instances.ndim != 2 or 0 in self._instances.shape:
+            shape = self._instances.shape
+            raise ConfigError(field="instances", value=shape, remedy="give one row an instance, one column a weight")
+        _check_finite(self._instances)
+        self._draws = Picks(randomness, "draw", taken=draws)
+        self._discards = Picks(randomness, "discard", taken=discards)
+        self._lock = RLock()
+        self._recompute()
+
+    @classmethod
+    def initial(cls, start: ArrayLike, *, instances: int, update_variance: float, randomness: Randomness) -> "Pool":
+        """A pool around starting weights, each weight spread over the instances as it will stay.
+
+        `update_variance` is the variance of the noise that one update adds to a weight; the stream is
+        ``initialisation``.
+
+        Edge cases: a single instance, or updates without noise, start at the starting weights.
+        """
+        centre = np.asarray(start, dtype=np.float64)
+        spread = math.sqrt(stable_variance(instances, update_variance))
+        normals = randomness.stream("initialisation").normals(instances * centre.size)
+        return cls(centre + spread * normals.reshape(instances, centre.size), randomness=randomness)
+
+    @classmethod
+    def restore(cls, snapshot: Snapshot, *, randomness: Randomness) -> "Pool":
+        """The pool that a snapshot was taken of."""
+        return cls(snapshot.instances, randomness=randomness, draws=snapshot.draws, discards=snapshot.discards)
+
+    def snapshot(self) -> Snapshot:
+        """Everything to go on from here."""
+        with self._lock:
+            return Snapshot(instances=self._instances.copy(), draws=self._draws.taken, discards=self._discards.taken)
+
+    @property
+    def k(self) -> int:
+        """How many instances there are."""
+        return len(self._instances)
+
+    @property
+    def size(self) -> int:
+        """How many weights an instance has."""
+        return int(self._instances.shape[1])
+
+    def draw(self) -> Floats:
+        """A copy of a random instance."""
+        return self.draw_index()[1]
+
+    def draw_index(self) -> tuple[int, Floats]:
+        """As `draw`, and which one it was: for strategies to compare with. A server must not keep it."""
+        with self._lock:
+            index = self._draws.among(self.k)
+            return index, self._instances[index].copy()
+
+    def discard(self, weights: ArrayLike) -> None:
+        """Replace a random instance with an updated one."""
+        arrived = self._fitting(weights)
+        with self._lock:
+            self._replace(self.choose(), arrived)
+
+    def choose(self) -> int:
+        """Which instance the next discard replaces; asking moves the stream on."""
+        with self._lock:
+            return self._discards.among(self.k)
+
+    def replace(self, index: int, weights: ArrayLike) -> None:
+        """Replace a given instance: for strategies to compare with."""
+        arrived = self._fitting(weights)
+        with self._lock:
+            self._replace(index, arrived)
+
+    def instance(self, index: int) -> Floats:
+        """A copy of a given instance."""
+        with self._lock:
+            row: Floats = self._instances[index].copy()
+            return row
+
+    def weights(self) -> Floats:
+        """The average of the instances: the weights to predict with."""
+        return self.mean_and_spread()[0]
+
+    def predict(self, model: FlatModel, features: Any) -> Any:
+        """The average of the instances' predictions: the other way to use them."""
+        instances = self.snapshot().instances
+        return sum(model.predict(weights, features) for weights in instances) / len(instances)
+
+    def mean_and_spread(self) -> tuple[Floats, Floats]:
+        """The mean of each weight over the instances, and its standard deviation (k - 1 in the denominator)."""
+        with self._lock:
+            variance = np.maximum(self._squares, 0.0) / (self.k - 1) if self.k > 1 else np.zeros(self.size)
+            return self._mean.copy(), np.sqrt(variance)
+
+    def _replace(self, index: int, arrived: Floats) -> None:
+        row = self._instances[index]
+        self._replaced += 1
+        if self._replaced % RECOMPUTED_EVERY == 0:
+            row[:] = arrived
+            self._recompute()
+            return
+        # The sum of squared distances from the mean changes by (new - old) * (new - new mean + old - old mean).
+        change = arrived - row
+        distances = arrived + row
+        distances -= self._mean
+        self._mean += change / self.k
+        distances -= self._mean
+        change *= distances
+        self._squares += change
+        row[:] = arrived
+
+    def _recompute(self) -> None:
+        self._replaced = 0
+        self._mean = self._instances.mean(axis=0)
+        self._squares = np.square(self._instances - self._mean).sum(axis=0)
+
+    def _fitting(self, weights: ArrayLike) -> Floats:
+        arrived = np.asarray(weights, dtype=np.float64)
+        if arrived.shape != (self.size,):
+            raise DataError(f"an instance of shape {arrived.shape} does not fit a pool of {self.size} weights")
+        _check_finite(arrived)
+        return arrived
+
+
+def _check_finite(weights: Floats) -> None:
+    if not np.isfinite(weights).all():
+        raise DataError("an instance with weights that are not finite has no place in a pool")

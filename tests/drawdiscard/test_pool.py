@@ -1,0 +1,175 @@
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd.drawdiscard.glm import LOGISTIC, Glm
+from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Picks, Pool, stable_variance
+from incrowd.errors import ConfigError, DataError
+from tests.statistics import ODD, chi_square
+
+SEEDED = SeededRandomness(seed=5)
+
+
+def pool_of(instances: int, size: int = 3, *, seed: int = 5) -> Pool:
+    values = SeededRandomness(seed=seed).stream("values").normals(instances * size)
+    return Pool(values.reshape(instances, size), randomness=SeededRandomness(seed=seed))
+
+
+def updates(count: int, size: int, *, seed: int = 6) -> Floats:
+    return SeededRandomness(seed=seed).stream("updates").normals(count * size).reshape(count, size)
+
+
+@given(instances=st.integers(1, 5), size=st.integers(1, 4), scale=st.sampled_from([1e-6, 1.0, 1e6]))
+def test_mean_and_spread_are_those_of_the_instances(instances: int, size: int, scale: float) -> None:
+    pool = Pool(scale * pool_of(instances, size).snapshot().instances, randomness=SEEDED)
+    for update in scale * updates(30, size):
+        pool.discard(update)
+        held = pool.snapshot().instances
+        mean, spread = pool.mean_and_spread()
+        np.testing.assert_allclose(mean, held.mean(axis=0), atol=1e-12 * scale)
+        expected = held.std(axis=0, ddof=1) if instances > 1 else np.zeros(size)
+        np.testing.assert_allclose(spread, expected, rtol=1e-6, atol=1e-7 * scale)
+
+
+def test_rounding_does_not_add_up() -> None:
+    """The instances stay close together and far from 0, where the running sums alone would drift."""
+    pool = Pool(np.full((2, 1), 1e6), randomness=SEEDED)
+    values = 1e6 + 1e-3 * updates(1000, 1)
+    for number in range(20 * RECOMPUTED_EVERY):
+        pool.replace(number % 2, values[number % 1000])
+    held = pool.snapshot().instances
+    assert pool.mean_and_spread()[1][0] == pytest.approx(held.std(axis=0, ddof=1)[0], rel=1e-6)
+
+
+def test_between_exact_computations_the_running_sums_are_used() -> None:
+    pool = pool_of(3)
+    pool.replace(0, np.zeros(3))
+    pool._instances += 1.0  # behind its back: the next exact computation sees it, the running sums do not
+    assert pool.weights()[0] != pytest.approx(pool._instances.mean(axis=0)[0])
+    for _ in range(RECOMPUTED_EVERY):
+        pool.replace(0, np.zeros(3))
+    assert pool.weights()[0] == pytest.approx(pool._instances.mean(axis=0)[0])
+
+
+def test_draws_and_discards_are_fair_and_independent() -> None:
+    pool = Pool(np.zeros((4, 1)), randomness=SEEDED)
+    pairs = np.array([(pool.draw_index()[0], pool.choose()) for _ in range(16_000)])
+    counts = np.bincount(4 * pairs[:, 0] + pairs[:, 1], minlength=16)
+    assert chi_square(counts, np.ones(16)) > ODD
+    tilted = counts.copy()
+    tilted[0] += 300  # the check would see a pair that is 30 % too frequent
+    assert chi_square(tilted, np.ones(16)) < ODD
+
+
+def test_a_drawn_instance_is_a_copy() -> None:
+    pool = pool_of(3)
+    before = pool.snapshot().instances
+    for given_out in (pool.draw(), pool.instance(0), pool.weights(), pool.snapshot().instances):
+        given_out[...] = 1.0
+    np.testing.assert_array_equal(pool.snapshot().instances, before)
+
+
+def test_a_discard_replaces_one_instance() -> None:
+    pool = pool_of(5)
+    before = pool.snapshot().instances
+    update = np.array([7.0, 8.0, 9.0])
+    pool.discard(update)
+    after = pool.snapshot().instances
+    changed = (before != after).any(axis=1)
+    assert changed.sum() == 1
+    np.testing.assert_array_equal(after[changed][0], update)
+
+
+def test_a_restored_pool_goes_on_like_the_one_that_was_saved() -> None:
+    whole, update = pool_of(4), updates(300, 3)
+    for number in range(100):
+        whole.discard(whole.draw() + update[number])
+    resumed = Pool.restore(whole.snapshot(), randomness=SeededRandomness(seed=5))
+    for number in range(100, 300):
+        whole.discard(whole.draw() + update[number])
+        resumed.discard(resumed.draw() + update[number])
+    np.testing.assert_array_equal(whole.snapshot().instances, resumed.snapshot().instances)
+
+
+@pytest.mark.parametrize("taken", [0, 1, Picks.BLOCK - 1, Picks.BLOCK, Picks.BLOCK + 1])
+def test_picks_go_on_from_their_count(taken: int) -> None:
+    whole = Picks(SEEDED, "draw")
+    expected = [whole.among(10) for _ in range(taken + 5)][taken:]
+    resumed = Picks(SEEDED, "draw", taken=taken)
+    assert [resumed.among(10) for _ in range(5)] == expected
+
+
+def test_the_pool_starts_with_the_variance_that_it_keeps() -> None:
+    pool = Pool.initial(np.full(4000, 3.0), instances=10, update_variance=0.5, randomness=SEEDED)
+    deviations = ((pool.snapshot().instances - 3.0) / np.sqrt(10 / 2 * 0.5)).ravel()
+    assert stats.kstest(deviations, "norm").pvalue > ODD
+    assert stats.kstest(deviations * 1.5, "norm").pvalue < ODD
+
+
+def test_one_instance_or_no_noise_start_at_the_starting_weights() -> None:
+    start = np.array([1.0, 2.0])
+    one = Pool.initial(start, instances=1, update_variance=9.0, randomness=SEEDED)
+    np.testing.assert_array_equal(one.snapshot().instances, [start])
+    quiet = Pool.initial(start, instances=3, update_variance=0.0, randomness=SEEDED)
+    np.testing.assert_array_equal(quiet.snapshot().instances, [start] * 3)
+    assert stable_variance(1, 9.0) == 0
+
+
+def test_a_pool_predicts_by_the_mean_of_weights_or_of_predictions() -> None:
+    model = Glm(features=2, link=LOGISTIC)
+    pool, features = pool_of(4), np.array([[0.2, 0.9], [1.0, 0.0]])
+    held = pool.snapshot().instances
+    by_weights = model.predict(pool.weights(), features)
+    np.testing.assert_allclose(by_weights, model.predict(held.mean(axis=0), features))
+    by_predictions = pool.predict(model, features)
+    np.testing.assert_allclose(by_predictions, np.mean([model.predict(one, features) for one in held], axis=0))
+    assert not np.allclose(by_weights, by_predictions)
+
+
+@pytest.mark.parametrize("update", [np.zeros(2), np.zeros((1, 3)), np.array([1, np.nan, 2]), np.array([1, np.inf, 2])])
+def test_what_is_not_an_instance_is_refused_and_changes_nothing(update: Floats) -> None:
+    pool = pool_of(3)
+    before = pool.snapshot()
+    with pytest.raises(DataError, match="an instance"):
+        pool.discard(update)
+    with pytest.raises(DataError, match="an instance"):
+        pool.replace(0, update)
+    after = pool.snapshot()
+    np.testing.assert_array_equal(before.instances, after.instances)
+    assert (before.draws, before.discards) == (after.draws, after.discards)
+
+
+def test_what_is_not_a_pool_is_refused() -> None:
+    for shape in [(3,), (0, 3), (3, 0)]:
+        with pytest.raises(ConfigError, match="one row an instance"):
+            Pool(np.zeros(shape), randomness=SEEDED)
+    with pytest.raises(DataError, match="not finite"):
+        Pool([[1.0], [np.nan]], randomness=SEEDED)
+    with pytest.raises(ConfigError, match="instances"):
+        Pool.initial(np.zeros(3), instances=0, update_variance=1.0, randomness=SEEDED)
+    with pytest.raises(ConfigError, match="update_variance"):
+        Pool.initial(np.zeros(3), instances=2, update_variance=-1.0, randomness=SEEDED)
+
+
+def test_threads_may_share_a_pool() -> None:
+    pool = Pool(np.zeros((6, 40)), randomness=SystemRandomness())
+
+    def work(mark: float) -> None:
+        for _ in range(400):
+            drawn = pool.draw()
+            assert len(set(drawn)) == 1, "half of one instance and half of another"
+            pool.discard(np.full(40, mark))
+
+    threads = [threading.Thread(target=work, args=(float(mark),)) for mark in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    snapshot = pool.snapshot()
+    assert (snapshot.draws, snapshot.discards) == (1600, 1600)
+    np.testing.assert_allclose(pool.weights(), snapshot.instances.mean(axis=0), atol=1e-9)
