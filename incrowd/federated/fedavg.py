@@ -108,8 +108,9 @@ class RoundReport:
 class FedAvg:
     """The algorithm: cohort, local training, clip, sum, charge, noise, server step.
 
-    With `dropout` that share of every cohort, at random, never answers; denominator and noise are the plan's all the
-    same. With `diagnose` each round reports `Diagnostics`, which only a simulation (seeded randomness) may.
+    The first weights are fresh ones times `start`. With `dropout` that share of every cohort, at random, never answers;
+    denominator and noise are the plan's all the same. With `diagnose` each round reports `Diagnostics`, which only a
+    simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
     """
@@ -120,10 +121,11 @@ class FedAvg:
         engine: CohortEngine,
         private: PrivateRun,
         server: ServerStep,
+        start: float = 1.0,
         dropout: float = 0.0,
         diagnose: bool = False,
     ) -> None:
-        _validate.non_negative(dropout=dropout)
+        _validate.non_negative(start=start, dropout=dropout)
         if dropout >= 1:
             raise ConfigError(field="dropout", value=dropout, remedy="give a share of at least 0 and below 1")
         if diagnose and not private.randomness.simulated:
@@ -137,12 +139,13 @@ class FedAvg:
         self.engine = engine
         self.private = private
         self.server = server
+        self.start = start
         self.dropout = dropout
         self.diagnose = diagnose
 
     def init(self) -> State:
-        """The state before the first round: fresh weights."""
-        weights = self.engine.model.initial(self.private.randomness).numpy().astype(np.float64)
+        """The state before the first round: fresh weights, times `start`."""
+        weights = self.start * self.engine.model.initial(self.private.randomness).numpy().astype(np.float64)
         return State(
             round=0,
             weights=weights,

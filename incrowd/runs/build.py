@@ -84,6 +84,7 @@ class Federation:
                 engine=self.engine,
                 private=private,
                 server=self.server,
+                start=config.model.start,
                 dropout=config.run.dropout,
                 diagnose=config.run.diagnose,
             )
@@ -92,9 +93,10 @@ class Federation:
 def assemble(config: Config, *, schedule: Schedule | None = None, chunk: int | None = None) -> Federation:
     """Load the data, build the model and the engine, calibrate the plan.
 
-    A run that goes on brings its schedule and chunk, which are then taken as they are.
+    A schedule and a chunk that are given, as a run that goes on does, are taken as they are.
 
-    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    Edge cases: correlated noise has no schedule; this and whatever else cannot be used is a `ConfigError` that names
+    the section and the key, or a `DataError`.
     """
     data = featured(config, federated_data(config))
     with section("local"):
@@ -245,6 +247,8 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
     wanted = config.privacy
     budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     if wanted.groups is not None:
+        if schedule is not None:
+            raise ConfigError(field="schedule", value=schedule, remedy="correlated noise has none: leave it out")
         return CorrelatedPlan(
             clients=clients,
             rounds=wanted.rounds,

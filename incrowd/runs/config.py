@@ -120,14 +120,20 @@ class EnergyFeatures(Section):
     cache: str | None = None
 
 
-class LinearSection(Section):
+class Weights(Section):
+    """What every model has: its first weights are fresh ones times `start`."""
+
+    start: float = 1.0
+
+
+class LinearSection(Weights):
     """Linear outputs: softmax, logistic or linear regression, as the loss has it."""
 
     kind: Literal["linear"] = "linear"
     bias: bool = True
 
 
-class MlpSection(Section):
+class MlpSection(Weights):
     """A perceptron with rectified hidden layers; (600, 100) is the paper's."""
 
     kind: Literal["mlp"] = "mlp"
@@ -135,7 +141,7 @@ class MlpSection(Section):
     bias: bool = True
 
 
-class CnnSection(Section):
+class CnnSection(Weights):
     """Two convolutions and a hidden layer, for square images of at least 16 x 16."""
 
     kind: Literal["cnn"] = "cnn"

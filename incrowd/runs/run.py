@@ -61,8 +61,11 @@ class Run:
         self._checkpoints = Checkpoints(folder / "checkpoints", keep=config.run.keep)
 
     @classmethod
-    def create(cls, config: Config, folder: Path | str) -> "Run":
-        """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent."""
+    def create(cls, config: Config, folder: Path | str, *, schedule: Schedule | None = None) -> "Run":
+        """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
+
+        With a `schedule`, cohorts and noise are taken from it, and only whether it fits the budget is asked.
+        """
         folder = Path(folder).resolve()
         for name in (DATABASE, LEDGER, f"{LEDGER}.witness"):
             if (folder / name).exists():
@@ -71,7 +74,7 @@ class Run:
                     value=str(folder),
                     remedy=f"it holds {name} of a run: go on with `incrowd resume {folder}`, or name another folder",
                 )
-        federation = assemble(config)
+        federation = assemble(config, schedule=schedule)
         trackers(config.run.trackers, folder)
         federation.algorithm(config, _trial_ledger(federation))
         run = cls(folder, config, federation)

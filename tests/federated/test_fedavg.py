@@ -130,6 +130,15 @@ def test_arrays_of_another_run_are_refused(make: Maker) -> None:
             make().init().restored(wrong)
 
 
+def test_first_weights_are_fresh_ones_times_start(make: Maker) -> None:
+    fresh = make().init().weights
+    assert np.array_equal(make(start=2.0).init().weights, 2 * fresh)
+    assert not make(start=0.0).init().weights.any()
+    assert fresh.any()
+    with pytest.raises(ConfigError, match=r"start = -1"):
+        make(start=-1.0)
+
+
 def test_published_weights_are_the_tail_s_mean(make: Maker) -> None:
     algorithm = make(server=ServerStep(average="tail"))
     state, seen = algorithm.init(), []

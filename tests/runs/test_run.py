@@ -12,6 +12,7 @@ from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, Le
 from incrowd.federated import score
 from incrowd.learning import linear
 from incrowd.privacy.ledger import Ledger, verify
+from incrowd.privacy.schedule import Schedule, Step
 from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run, free_folder
 from incrowd.runs.trackers import Facts
@@ -136,6 +137,30 @@ def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
     assert planned(again.federation) == planned(run.federation)
     assert again.federation.engine.chunk == run.federation.engine.chunk
     assert again.settings == run.settings
+
+
+def test_a_schedule_that_is_given_is_taken_as_it_is_now_and_later(folder: Path) -> None:
+    steps = (Step(rounds=1, cohort=3, noise_multiplier=40.0), Step(rounds=2, cohort=6, noise_multiplier=50.0))
+    run = Run.create(seeded("privacy.sampling=fixed", "privacy.cohort=6"), folder, schedule=Schedule(steps))
+    for found in (run, Run.open(folder)):
+        assert planned(found.federation).config.schedule.steps == steps
+    assert run.train()["communications"] == 15
+
+
+def test_a_schedule_beyond_the_budget_is_refused_and_correlated_noise_has_none(folder: Path) -> None:
+    loud = Schedule((Step(rounds=1, cohort=6, noise_multiplier=0.1),))
+    with pytest.raises(ConfigError, match="these rounds cost"):
+        Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6"), folder, schedule=loud)
+    with pytest.raises(ConfigError, match=r"privacy\.schedule.*correlated noise has none"):
+        Run.create(seeded("privacy.noise=correlated", "privacy.groups=3"), folder, schedule=loud)
+    assert not list(folder.iterdir())
+
+
+def test_first_weights_are_scaled(folder: Path) -> None:
+    for scale in ("0.0", "3.0"):
+        Run.create(seeded(f"model.start={scale}", "server.learning_rate=1e-9"), folder / scale).train()
+    still, scaled = (load_file(folder / scale / "model.safetensors")["1.weight"] for scale in ("0.0", "3.0"))
+    assert still.abs().max() < 1e-6 < scaled.abs().max()
 
 
 def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
