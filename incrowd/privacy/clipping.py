@@ -9,6 +9,7 @@ so a batched engine can compute norms where its arrays live and ask here for the
 | FixedClip        | L2 norm: at most C                        | public constant                  | nothing to pay     |
 | PerLayerClip     | each layer's L2 norm, jointly priced      | public constants                 | nothing to pay     |
 | ElementwiseClip  | every number                              | public constant                  | nothing to pay     |
+| L1Clip           | L1 norm: at most a bound                  | public constant                  | nothing to pay     |
 | QuantileClip     | L2 norm: at most C_t                      | follows a quantile of the norms  | from the noise     |
 | MedianClip       | L2 norm: at most the median of the cohort | read from private norms          | NO: not private    |
 """
@@ -189,6 +190,33 @@ class ElementwiseClip:
         """See `Clip.clip`."""
         _fits(self.size, rows)
         return np.clip(rows, -self.limit, self.limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class L1Clip:
+    """Scale a contribution down to the L1 norm `l1_bound` when it is longer: what Laplace noise on a whole needs.
+
+    Guarantee: as `FixedClip`, in the L1 norm; the L2 norm is then at most `l1_bound` as well.
+
+    Edge cases: as `FixedClip`; numbers so large that their sum overflows become zero.
+    """
+
+    l1_bound: float
+    private: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _check_bounds(l1_bound=self.l1_bound)
+
+    @property
+    def clip_norm(self) -> float:
+        """See `Clip.clip_norm`."""
+        return self.l1_bound
+
+    def clip(self, rows: Floats) -> Floats:
+        """See `Clip.clip`."""
+        with np.errstate(over="ignore"):
+            norms = np.abs(rows).sum(axis=1, keepdims=True)
+        return rows * _down_to(self.l1_bound, norms)
 
 
 @dataclass(frozen=True, kw_only=True)
