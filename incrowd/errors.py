@@ -5,6 +5,7 @@ The tree::
     IncrowdError
     ├── ConfigError            an unusable value: names the field, the value and the remedy (also a ValueError)
     ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
+    ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
     ├── BudgetExceeded         the budget does not allow the next release; nothing was released
     ├── AccountingError        a cost cannot be stated, so nothing may be released
     │   └── UnpricedEvent      no accountant here knows this kind of event
@@ -35,6 +36,10 @@ class ConfigError(IncrowdError, ValueError):
 
 class DataError(IncrowdError, ValueError):
     """Data that cannot be used: a broken file, a shape that does not fit, a label out of range."""
+
+
+class SpecificationRefused(IncrowdError):
+    """A device will not do what a server asks of it. Nothing was spent and nothing was released."""
 
 
 class BudgetExceeded(IncrowdError):

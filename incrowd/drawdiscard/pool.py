@@ -58,11 +58,39 @@ class Picks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """Everything that a pool is, but for where its randomness comes from."""
+    """Everything that a pool is, but for where its randomness comes from.
+
+    Guarantee: `to_bytes` is a safetensors file, plain numbers; `from_bytes` gives back an equal snapshot.
+
+    Edge cases: bytes that are no such file raise `DataError`.
+    """
 
     instances: Floats
     draws: int
     discards: int
+
+    def to_bytes(self) -> bytes:
+        """The snapshot as a file or a store can hold it."""
+        from safetensors.numpy import save
+
+        counts = np.array([self.draws, self.discards], np.int64)
+        return bytes(save({"instances": np.ascontiguousarray(self.instances), "counts": counts}))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Snapshot":
+        """The snapshot that `to_bytes` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            arrays = load(content)
+            draws, discards = arrays["counts"].tolist()
+            instances = arrays["instances"]
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"this is no snapshot of a pool: {error}") from error
+        if instances.ndim != 2 or instances.dtype != np.float64 or min(draws, discards) < 0:
+            raise DataError(f"this is no snapshot of a pool: instances {instances.dtype} {instances.shape}")
+        return cls(instances=instances, draws=draws, discards=discards)
 
 
 class Pool:
