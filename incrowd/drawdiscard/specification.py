@@ -1,0 +1,236 @@
+"""What a server asks of devices, as plain data: a device interprets it, and never runs anything that a server sent."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
+
+from incrowd._random import Floats
+from incrowd.drawdiscard.fields import STRICT, Category, Name, TableField, known, one_of
+from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, FlatModel, Glm
+from incrowd.drawdiscard.mechanism import Mechanism, Unit
+from incrowd.errors import ConfigError
+
+LONGEST = 8_000_000
+"""Characters of the longest specification that is read at all."""
+
+Term = Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
+AnyField = Annotated[TableField, Field(discriminator="type")]
+Positive = Annotated[FiniteFloat, Field(gt=0)]
+
+
+class Specification(BaseModel):
+    """The model, the fields that it is made of, and how much noise hides a device.
+
+    `terms` are the features: a field, or two fields whose features are multiplied, each with each. `hidden` are the
+    widths of hidden layers, if it is a perceptron. `examples` is how many of its own examples a device uses at most,
+    `instances` the size of the pool (k).
+
+    Guarantee: it is plain JSON (`to_json`, `from_json`), strictly read: a key that is unknown, missing or of another
+    type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints.
+
+    Edge cases: a term that names an unknown field or the response, or the same fields twice, is refused; a multinomial
+    model needs a categorical response (all of its levels are classes), every other model one that is not. A response
+    beyond its range counts as the end of it; an example without a response that makes sense is left out.
+    """
+
+    model_config = STRICT
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    fields: dict[Name, AnyField] = Field(min_length=1, max_length=10_000)
+    response: Name
+    terms: tuple[Term, ...] = Field(max_length=100_000)
+    link: Literal["linear", "logistic", "multinomial", "poisson"]
+    intercept: bool = True
+    hidden: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = Field(default=(), max_length=10)
+    gamma: Positive
+    clip: Positive
+    epsilon: Positive
+    delta: Positive | None = None
+    noise: Literal["laplace", "gaussian", "none"] = "laplace"
+    privacy: Unit = "model"
+    bound: Literal["element", "norm"] = "element"
+    instances: Annotated[int, Field(ge=1)]
+    examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Specification":
+        """The specification that a text spells."""
+        if len(text) > LONGEST:
+            raise ConfigError(field="specification", value=f"{len(text)} characters", remedy=f"at most {LONGEST}")
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _explained(error) from error
+
+    @classmethod
+    def of(cls, keys: Mapping[str, object]) -> "Specification":
+        """The specification that plain keys and values spell, as `from_json` would read them."""
+        try:
+            text = json.dumps(keys, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                field="specification", value=type(error).__name__, remedy=f"give plain JSON values: {error}"
+            ) from error
+        return cls.from_json(text)
+
+    def to_json(self) -> str:
+        """The one text of this specification."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the text, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @cached_property
+    def size(self) -> int:
+        """How many weights the model has."""
+        widths = (self._features, *self.hidden, self._outputs)
+        return sum((width + self.intercept) * following for width, following in pairwise(widths))
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What hides a device."""
+        return Mechanism(
+            size=self.size,
+            clip=self.clip,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            noise=self.noise,
+            privacy=self.privacy,
+            bound=self.bound,
+        )
+
+    @property
+    def update_variance(self) -> float:
+        """The variance that one update adds to a weight; for noise ``none``, that of the Laplace noise left out."""
+        return self.gamma**2 * self.mechanism.noise_variance
+
+    @cached_property
+    def model(self) -> FlatModel:
+        """The model; a perceptron needs torch."""
+        if self.hidden:
+            from incrowd.drawdiscard.torch_model import perceptron
+
+            return perceptron((self._features, *self.hidden, self._outputs), link=self.link, bias=self.intercept)
+        return Glm(features=self._features, link=LINKS[self.link], outputs=self._outputs, intercept=self.intercept)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that a device's table must have: the response, and those of the terms."""
+        return tuple(dict.fromkeys([self.response, *(name for term in self.terms for name in term)]))
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the features, in their order: ``field``, ``field=level``, or two of these with a colon."""
+        return tuple(column for term in self.terms for column in self._columns(term))
+
+    def encode(self, table: Mapping[str, Sequence[object]]) -> tuple[Floats, Floats]:
+        """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1]."""
+        kept = known(self.fields[self.response], table[self.response])
+        rows = {name: [value for value, keep in zip(table[name], kept, strict=True) if keep] for name in self.names}
+        single = {name: self.fields[name].encode(rows[name]) for term in self.terms for name in term}
+        blocks = [
+            single[term[0]] if len(term) == 1 else _crossed(*(single[name] for name in term)) for term in self.terms
+        ]
+        return np.concatenate([np.empty((sum(kept), 0)), *blocks], axis=1), self._responses(rows[self.response])
+
+    def describe(self) -> str:
+        """What a device promises and does not promise, for people."""
+        return (
+            f"{self.mechanism.describe()} The neighbours are any two tables of one device: all of its examples may be "
+            "others. A device that contributes again pays again."
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> "Specification":
+        _check_names(self)
+        categorical = isinstance(self.fields[self.response], Category)
+        if categorical != (self.link == MULTINOMIAL.name):
+            remedy = "a multinomial model has a category as its response, and no other model has"
+            raise ConfigError(field="response", value=self.response, remedy=remedy)
+        if categorical and self._outputs < 2:
+            raise ConfigError(field="response", value=self.response, remedy="give it at least two levels")
+        if self._features + self.intercept == 0:
+            raise ConfigError(field="terms", value=self.terms, remedy="give a term, or an intercept")
+        self.mechanism  # noqa: B018 - it checks how noise, delta, privacy and bound go together
+        return self
+
+    @cached_property
+    def _widths(self) -> dict[str, int]:
+        return {name: len(field.columns(name)) for name, field in self.fields.items()}
+
+    @property
+    def _features(self) -> int:
+        widths = self._widths
+        return sum(widths[term[0]] * (widths[term[1]] if len(term) == 2 else 1) for term in self.terms)
+
+    @property
+    def _outputs(self) -> int:
+        response = self.fields[self.response]
+        return len(response.levels) if isinstance(response, Category) else 1
+
+    def _columns(self, term: Sequence[str]) -> list[str]:
+        first, *rest = (self.fields[name].columns(name) for name in term)
+        return [
+            ":".join([one, *others]) for one in first for others in ([[other] for other in rest[0]] if rest else [[]])
+        ]
+
+    def _responses(self, values: Sequence[object]) -> Floats:
+        response = self.fields[self.response]
+        return one_of(response.levels, values) if isinstance(response, Category) else response.encode(values)
+
+
+def _crossed(first: Floats, second: Floats) -> Floats:
+    """Every feature of the first times every feature of the second."""
+    return (first[:, :, None] * second[:, None, :]).reshape(len(first), -1)
+
+
+def _check_names(specification: Specification) -> None:
+    seen: set[frozenset[str]] = set()
+    for field, names in [("response", (specification.response,)), *(("terms", term) for term in specification.terms)]:
+        for name in names:
+            if name not in specification.fields:
+                known_names = ", ".join(specification.fields)
+                raise ConfigError(field=field, value=name, remedy=f"it is no field; the fields are {known_names}")
+        if field == "terms" and specification.response in names:
+            raise ConfigError(field=field, value=names, remedy="the response cannot be a feature")
+        if field == "terms" and (len(set(names)) != len(names) or frozenset(names) in seen):
+            raise ConfigError(field=field, value=names, remedy="give each term once, of different fields")
+        seen.add(frozenset(names))
+
+
+def _explained(error: ValidationError) -> ConfigError:
+    """The first problem, in our words; what pydantic puts between the names of keys is left out."""
+    problems = error.errors(include_url=False)
+    problem = min(problems, key=lambda one: one["type"] != "extra_forbidden")
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    kinds = {"number", "integer", "boolean", "category"}
+    where = [str(step) for step in problem["loc"]]
+    steps = [step for place, step in enumerate(where) if not (place == 2 and where[0] == "fields" and step in kinds)]
+    value = None if problem["type"] == "missing" else problem["input"]
+    return ConfigError(
+        field=".".join(steps) or "specification",
+        value=_short(value),
+        remedy=_REMEDIES.get(problem["type"], problem["msg"]),
+    )
+
+
+def _short(value: object) -> object:
+    """A value that an error may quote: a server's may be megabytes."""
+    text = repr(value)
+    return value if len(text) <= 200 else f"{text[:200]}..."
+
+
+_REMEDIES = {
+    "extra_forbidden": "there is no such key",
+    "missing": "it has no default: state it",
+}

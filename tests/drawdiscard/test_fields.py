@@ -1,0 +1,71 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from incrowd.drawdiscard.fields import Boolean, Category, Integer, Number, TableField, known
+
+NUMBER = Number(low=-1.0, high=3.0)
+INTEGER = Integer(low=0, high=4)
+CATEGORY = Category(levels=("a", "b", "7"), baseline="b")
+ANY_VALUE = st.none() | st.integers() | st.floats() | st.text() | st.booleans() | st.binary()
+
+
+@given(values=st.lists(ANY_VALUE, max_size=5))
+@pytest.mark.parametrize("field", [NUMBER, INTEGER, Boolean(), CATEGORY], ids=lambda field: field.type)
+def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list[object]) -> None:
+    features = field.encode(values)
+    assert features.shape == (len(values), len(field.columns("x")))
+    assert np.all((features >= 0) & (features <= 1))
+
+
+def test_numbers_are_mapped_by_their_public_range() -> None:
+    values = [-1, 3.0, 1, 0.0, -5, 1e300, math.inf, -math.inf, None, "1", math.nan, 10**400]
+    assert NUMBER.encode(values)[:, 0].tolist() == [0, 1, 0.5, 0.25, 0, 1, 1, 0, 0, 0, 0, 1]
+
+
+def test_whole_numbers_are_rounded() -> None:
+    assert INTEGER.encode([0, 1, 2.4, 2.6, 9, -9, None])[:, 0].tolist() == [0, 0.25, 0.5, 0.75, 1, 0, 0]
+
+
+def test_yes_and_no() -> None:
+    assert Boolean().encode([1, 0, True, False, None, 5, -5, 0.9, "yes"])[:, 0].tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 0]
+
+
+def test_levels_have_a_feature_each_but_the_baseline() -> None:
+    assert CATEGORY.columns("x") == ("x=a", "x=7")
+    features = CATEGORY.encode(["a", "b", "7", 7, "unknown", None, 7.0])
+    assert features.tolist() == [[1, 0], [0, 0], [0, 1], [0, 1], [0, 0], [0, 0], [0, 0]]
+
+
+def test_a_response_is_known_where_it_makes_sense() -> None:
+    assert known(NUMBER, [1, 2.5, None, "1", math.nan]) == [True, True, False, False, False]
+    assert known(CATEGORY, ["a", "b", "unknown", None, 7]) == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (Number, {"low": 1.0, "high": 1.0}),
+        (Number, {"low": 2.0, "high": 1.0}),
+        (Number, {"low": 0.0, "high": math.inf}),
+        (Number, {"low": -1.7e308, "high": 1.7e308}),
+        (Number, {"low": "0", "high": 1.0}),
+        (Number, {"low": 0.0}),
+        (Integer, {"low": 0, "high": 0}),
+        (Integer, {"low": 0, "high": 1.5}),
+        (Integer, {"low": 0, "high": 2**60}),
+        (Category, {"levels": ()}),
+        (Category, {"levels": ("a", "a")}),
+        (Category, {"levels": ("a", 1)}),
+        (Category, {"levels": ("a", "b"), "baseline": "c"}),
+        (Boolean, {"low": 0}),
+    ],
+)
+def test_impossible_fields_are_refused(kind: Any, keys: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        kind(**keys)

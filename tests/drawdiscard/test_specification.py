@@ -1,0 +1,186 @@
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd.drawdiscard.glm import Glm
+from incrowd.drawdiscard.specification import LONGEST, Specification
+from incrowd.drawdiscard.torch_model import TorchModel
+from incrowd.errors import ConfigError
+from tests.drawdiscard.known_weights import FIELDS, KEYS, specification, table
+
+PLAIN: dict[str, Any] = {**KEYS, "response": "O", "terms": [["B"], ["E1", "E2"]]}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {key: value for key, value in (PLAIN | changes).items() if value is not ...}
+
+
+def features_of(row: dict[str, Any]) -> list[float]:
+    """The 32 features of the paper's model by hand: main effects, then crosses."""
+    single = {
+        "B": [float(row["B"])],
+        "E1": [float(row["E1"] == level) for level in "AB"],
+        "E2": [float(row["E2"] == level) for level in "abc"],
+        "D": [row["D"] / 3],
+        "I": [row["I"] / 5],
+    }
+    names = list(single)
+    features = [value for name in names for value in single[name]]
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            features += [one * other for one in single[first] for other in single[second]]
+    return features
+
+
+def test_the_paper_s_model_has_33_weights() -> None:
+    asked = specification()
+    assert asked.size == 33
+    assert len(asked.columns) == 32
+    assert asked.columns[:3] == ("B", "E1=A", "E1=B")
+    assert asked.columns[-2:] == ("E2=c:I", "D:I")
+
+
+def test_examples_become_features_and_responses() -> None:
+    found = table(20)
+    features, responses = specification().encode(found)
+    by_hand = [features_of({name: found[name][place] for name in found}) for place in range(20)]
+    np.testing.assert_allclose(features, by_hand)
+    np.testing.assert_array_equal(responses[:, 0], found["O"])
+
+
+def test_examples_without_a_response_are_left_out() -> None:
+    found = table(5)
+    found["O"][1] = None
+    found["O"][3] = "what?"
+    features, responses = specification().encode(found)
+    assert features.shape == (3, 32)
+    np.testing.assert_array_equal(responses[:, 0], [found["O"][place] for place in (0, 2, 4)])
+
+
+def test_a_multinomial_response_has_a_column_a_level() -> None:
+    asked = Specification.of(changed(link="multinomial", response="E2", terms=[["B"]]))
+    _, responses = asked.encode({"E2": ["a", "d", "z", "b"], "B": [0, 0, 0, 1]})
+    np.testing.assert_array_equal(responses, [[1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]])
+    assert asked.size == 8
+
+
+def test_responses_are_normalised_too() -> None:
+    asked = Specification.of(changed(link="poisson", response="I", terms=[["D"]]))
+    np.testing.assert_array_equal(asked.encode({"I": [5, 1, 99], "D": [0, 0, 0]})[1][:, 0], [1, 0.2, 1])
+
+
+def test_the_model_has_as_many_weights_as_the_specification_says() -> None:
+    for asked in (
+        specification(),
+        specification(hidden=[7, 3]),
+        Specification.of(changed(intercept=False)),
+        Specification.of(changed(intercept=False, hidden=[4])),
+        Specification.of(changed(terms=[])),
+        Specification.of(changed(link="multinomial", response="E2", terms=[["B"]], hidden=[5])),
+    ):
+        assert asked.model.size == asked.size
+        assert asked.mechanism.size == asked.size
+        assert asked.model.features == len(asked.columns)
+    assert isinstance(specification().model, Glm)
+    assert isinstance(specification(hidden=[7]).model, TorchModel)
+
+
+def test_the_text_gives_back_the_specification() -> None:
+    asked = specification()
+    again = Specification.from_json(asked.to_json())
+    assert again == asked
+    assert again.to_json() == asked.to_json()
+    assert again.fingerprint == asked.fingerprint
+    assert specification(gamma=0.004).fingerprint != asked.fingerprint
+    turned = Specification.of({**json.loads(asked.to_json()), "fields": dict(reversed(FIELDS.items()))})
+    assert turned.fingerprint == asked.fingerprint
+
+
+def test_the_update_variance_is_that_of_the_noise_times_gamma() -> None:
+    asked = specification(privacy="feature", epsilon=math.log(16))
+    assert asked.update_variance == pytest.approx(2 * (2 * 0.005 / math.log(16)) ** 2)
+
+
+def test_people_are_told_what_it_means() -> None:
+    words = specification(privacy="feature").describe()
+    assert "on its own" in words
+    assert "any two tables" in words
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        (changed(code="import os"), "code"),
+        (changed(gamma=...), "gamma"),
+        (changed(gamma="0.1"), "gamma"),
+        (changed(gamma=0), "gamma"),
+        (changed(clip=0), "clip"),
+        (changed(clip=-1), "clip"),
+        (changed(epsilon=0), "epsilon"),
+        (changed(epsilon=True), "epsilon"),
+        (changed(instances=0), "instances"),
+        (changed(instances=2.5), "instances"),
+        (changed(examples=0), "examples"),
+        (changed(name=""), "name"),
+        (changed(link="probit"), "link"),
+        (changed(noise="cauchy"), "noise"),
+        (changed(noise="gaussian"), "delta"),
+        (changed(delta=1e-6), "delta"),
+        (changed(privacy="feature", bound="norm"), "bound"),
+        (changed(privacy="person"), "privacy"),
+        (changed(fields={}), "fields"),
+        (changed(fields={"O": {"type": "boolean"}, "B; DROP": {"type": "boolean"}}), "fields.B; DROP.[key]"),
+        (changed(fields={"O": {"type": "python"}}), "fields.O"),
+        (changed(fields={"O": {"type": "number", "low": 1, "high": 0}}), "high"),
+        (changed(fields={"O": {"type": "number", "low": 1}}), "fields.O.high"),
+        (changed(response="X"), "response"),
+        (changed(response="E2", terms=[["B"]]), "response"),
+        (changed(link="multinomial"), "response"),
+        (changed(terms=[["X"]]), "terms"),
+        (changed(terms=[["O"]]), "terms"),
+        (changed(terms=[["B", "B"]]), "terms"),
+        (changed(terms=[["B"], ["B"]]), "terms"),
+        (changed(terms=[["B", "D"], ["D", "B"]]), "terms"),
+        (changed(terms=[["B", "D", "I"]]), "terms.0"),
+        (changed(terms=[[]]), "terms.0"),
+        (changed(terms=[], intercept=False), "terms"),
+        (changed(hidden=[0]), "hidden.0"),
+        (changed(link=print), "specification"),
+        (changed(gamma=math.nan), "specification"),
+    ],
+)
+def test_what_is_not_a_specification_is_refused_by_name(keys: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Specification.of(keys)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", '{"gamma": NaN}', "\x00", "[" * 100_000, " " * (LONGEST + 1)]
+)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Specification.from_json(text)
+
+
+def test_a_refusal_quotes_little() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Specification.of(changed(name="x" * 100_000))
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_response_of_one_level_is_refused() -> None:
+    fields = {"O": {"type": "category", "levels": ["yes"]}, "B": {"type": "boolean"}}
+    with pytest.raises(ConfigError, match="at least two levels"):
+        Specification.of(changed(fields=fields, link="multinomial", terms=[["B"]]))
+
+
+def test_a_device_needs_no_formulas_and_no_torch() -> None:
+    code = "import sys, incrowd.drawdiscard.device; print('formulaic' in sys.modules, 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["False", "False"]

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from torch import nn
+
+from incrowd._random import SeededRandomness
+from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, Glm, Link, one_hot
+from incrowd.drawdiscard.torch_model import TorchModel, perceptron
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.models import Model
+
+STREAM = SeededRandomness(seed=4).stream("problem")
+FEATURES = (STREAM.bits(8 * 3) % 100).reshape(8, 3) / 100
+
+
+def responses_for(link: Link) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    labels = np.arange(8) % (4 if link is MULTINOMIAL else 2)
+    return np.asarray(one_hot(labels, 4) if link is MULTINOMIAL else labels[:, None], np.float64)
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=lambda link: link.name)
+def test_without_hidden_layers_it_is_a_generalised_linear_model(link: Link) -> None:
+    outputs = 4 if link is MULTINOMIAL else 1
+    torch_model = perceptron((3, outputs), link=link.name)
+    glm = Glm(features=3, link=link, outputs=outputs)
+    weights = SeededRandomness(seed=5).stream("weights").normals(glm.size)
+    rows = weights.reshape(4, outputs)  # the intercept first; torch has it last, and the outputs as rows
+    theirs = np.concatenate([rows[1:].T.ravel(), rows[0]])
+    responses = responses_for(link)
+    ours = glm.gradient(weights, FEATURES, responses).reshape(4, outputs)
+    expected = np.concatenate([ours[1:].T.ravel(), ours[0]])
+    np.testing.assert_allclose(torch_model.gradient(theirs, FEATURES, responses), expected, atol=1e-5)
+    np.testing.assert_allclose(torch_model.predict(theirs, FEATURES), glm.predict(weights, FEATURES), rtol=1e-4)
+    assert torch_model.loss(theirs, FEATURES, responses) == pytest.approx(
+        glm.loss(weights, FEATURES, responses), rel=1e-4
+    )
+
+
+def test_hidden_layers_have_gradients_too() -> None:
+    model = perceptron((3, 5, 4), link="multinomial")
+    weights = SeededRandomness(seed=6).stream("weights").normals(model.size)
+    responses = responses_for(MULTINOMIAL)
+    direction = SeededRandomness(seed=7).stream("direction").normals(model.size)
+    ahead = model.loss(weights + 1e-3 * direction, FEATURES, responses)
+    behind = model.loss(weights - 1e-3 * direction, FEATURES, responses)
+    along = float(np.dot(model.gradient(weights, FEATURES, responses), direction))
+    assert (ahead - behind) / 2e-3 == pytest.approx(along, rel=2e-2)
+
+
+def test_no_examples_give_a_zero_gradient() -> None:
+    model = perceptron((3, 5, 1), link="logistic")
+    gradient = model.gradient(np.ones(model.size), FEATURES[:0], np.empty((0, 1)))
+    np.testing.assert_array_equal(gradient, np.zeros(model.size))
+
+
+def test_the_module_is_left_alone() -> None:
+    model = perceptron((3, 5, 1), link="logistic")
+    before = model.module.weights
+    model.gradient(np.ones(model.size), FEATURES, responses_for(LINKS["logistic"]))
+    assert bool((model.module.weights == before).all())
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    model = perceptron((3, 4), link="multinomial")
+    with pytest.raises(DataError, match="do not fit 8 examples"):
+        model.gradient(np.ones(model.size), FEATURES, np.zeros((8, 3)))
+    with pytest.raises(ConfigError, match="weights"):
+        model.predict(np.ones(model.size + 1), FEATURES)
+    wrong = TorchModel(module=Model(nn.Linear(3, 2)), features=3, outputs=1, link=LINKS["logistic"])
+    with pytest.raises(ConfigError, match="must give"):
+        wrong.predict(np.ones(wrong.size), FEATURES)
