@@ -1,0 +1,131 @@
+"""The noise of the next round, from what is left of a budget and the rounds that are to share it.
+
+A plan that is made once cannot know what will happen to it: rounds that a party misses, other spending from the same
+ledger, a number of rounds that changes. Here the noise of a round is solved for when the round is due, by composition
+with all that was spent before. How the rest of the budget is divided is a pace:
+
+| pace               | divides                                                                                       |
+| ------------------ | --------------------------------------------------------------------------------------------- |
+| `constant-noise`   | nothing: all rounds that are left get the same noise, the least that they can all have        |
+| `constant-epsilon` | epsilon: each round adds the same to it                                                       |
+| `square-root`      | the square of epsilon: after round t of R it is the budget's times sqrt(t / R)                |
+
+Many small releases together cost about as much epsilon as the root of their number, so the square root is nearly the
+constant noise, while constant epsilon starts with much noise and ends with little.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dp_accounting import DpEvent
+
+from incrowd import _validate
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.accounting import Budget, Relation, first_bound, price
+from incrowd.privacy.calibration import smallest_noise
+from incrowd.privacy.events import Run, compose
+
+NoiseRuns = Callable[[float], Sequence[Run]]
+"""What a round costs for a noise multiplier: its events, each with a count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How the rest of a budget is divided among the rounds that are left.
+
+    `divided` takes the epsilon that is spent, the budget's, and the number of rounds left, and gives what epsilon may
+    be after the next of them; without it, all of them are to have the same noise.
+    """
+
+    name: str
+    divided: Callable[[float, float, int], float] | None = None
+
+
+def _even(spent: float, whole: float, rounds: int) -> float:
+    return spent + (whole - spent) / rounds
+
+
+def _root(spent: float, whole: float, rounds: int) -> float:
+    return math.sqrt(spent**2 + (whole**2 - spent**2) / rounds)
+
+
+CONSTANT_NOISE = Pace(name="constant-noise")
+CONSTANT_EPSILON = Pace(name="constant-epsilon", divided=_even)
+SQUARE_ROOT = Pace(name="square-root", divided=_root)
+PACES = {pace.name: pace for pace in (CONSTANT_NOISE, CONSTANT_EPSILON, SQUARE_ROOT)}
+"""The paces by the names that configuration files and the command line use."""
+
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remaining:
+    """What is left: a budget, all that was spent of it, and how many rounds are still planned, the next one included.
+
+    Edge cases: no rounds left: `BudgetExceeded`.
+    """
+
+    budget: Budget
+    relation: Relation
+    spent: tuple[Run, ...]
+    rounds: int
+
+    def __post_init__(self) -> None:
+        _validate.natural(rounds=self.rounds)
+        if self.rounds == 0:
+            raise BudgetExceeded("all planned rounds are over: plan more of them before the first one")
+
+    @property
+    def epsilon(self) -> float:
+        """What was spent."""
+        return price(compose(self.spent), delta=self.budget.delta, relation=self.relation).epsilon
+
+    def target(self, pace: Pace) -> float:
+        """What epsilon may be after the next round (under constant noise: after the last).
+
+        Edge cases: nothing left: `BudgetExceeded`.
+        """
+        spent, whole = self.epsilon, self.budget.epsilon
+        if spent >= whole:
+            raise BudgetExceeded(f"epsilon = {spent:.6g} of {whole:g} is spent: nothing is left for another round")
+        if pace.divided is None:
+            return whole
+        return min(whole, pace.divided(spent, whole, self.rounds))
+
+    def noise(self, runs: NoiseRuns, *, pace: Pace = CONSTANT_NOISE, usual: float | None = None) -> float:
+        """The least noise multiplier of the next round that keeps to the pace.
+
+        `usual` is the multiplier of the round before: where constant noise still means that one, it is given again, so
+        that equal rounds stay equal, and quick to price.
+
+        Guarantee: all that was spent, and the next round (under constant noise: all rounds left) with this noise, cost
+        at most the target; with one ten-thousandth less noise they would cost more. So a run that asks before each
+        round never breaks its budget, and meets it in its last round.
+
+        Edge cases: where not even a noise of 10^9 times the sensitivity is enough, or nothing is left:
+        `BudgetExceeded`.
+        """
+        goal = Budget(epsilon=self.target(pace), delta=self.budget.delta)
+        times = self.rounds if pace.divided is None else 1
+
+        def event(multiplier: float) -> DpEvent:
+            return compose([*self.spent, *(run for _ in range(times) for run in runs(multiplier))])
+
+        if usual is not None and pace.divided is None and self._is_least(usual, event, goal):
+            return usual
+        return smallest_noise(event, budget=goal, relation=self.relation)
+
+    def _is_least(self, multiplier: float, event: Callable[[float], DpEvent], goal: Budget) -> bool:
+        """Whether the search could have found this multiplier itself."""
+        return self._fits(event(multiplier), goal) and not self._fits(event(multiplier / (1 + _TOLERANCE)), goal)
+
+    def _fits(self, event: DpEvent, goal: Budget) -> bool:
+        return first_bound(event, delta=goal.delta, relation=self.relation)[1] <= goal.epsilon
+
+
+def named(name: str) -> Pace:
+    """The pace of this name."""
+    if name not in PACES:
+        raise ConfigError(field="pace", value=name, remedy=f"give one of {', '.join(PACES)}")
+    return PACES[name]
