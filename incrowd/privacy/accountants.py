@@ -32,7 +32,8 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from incrowd.errors import AccountingError
-from incrowd.privacy.events import Run, canonical, event_from_json, mechanisms
+from incrowd.privacy.events import OneOfDpEvent, Run, canonical, event_from_json, mechanisms
+from incrowd.privacy.selection import Repetitions
 
 Vector = NDArray[np.float64]
 ORDERS: Sequence[float] = tuple(rdp.DEFAULT_RDP_ORDERS)
@@ -194,9 +195,9 @@ class RenyiCurve:
     """
 
     def __init__(self, runs: Sequence[Run], relation: Relation) -> None:
-        self._rdp = np.zeros(len(ORDERS))
+        self.divergences = np.zeros(len(ORDERS))
         for mechanism, count in runs:
-            self._rdp += count * _renyi(canonical(mechanism), relation)
+            self.divergences += count * _renyi(canonical(mechanism), relation)
 
     @staticmethod
     def supports(runs: Sequence[Run]) -> bool:
@@ -206,12 +207,12 @@ class RenyiCurve:
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`."""
         with _quietly():
-            return float(rdp.compute_epsilon(ORDERS, self._rdp, delta)[0])
+            return float(rdp.compute_epsilon(ORDERS, self.divergences, delta)[0])
 
     def delta(self, epsilon: float) -> float:
         """See `Curve.delta`."""
         with _quietly():
-            return float(rdp.compute_delta(ORDERS, self._rdp, epsilon)[0])
+            return float(rdp.compute_delta(ORDERS, self.divergences, epsilon)[0])
 
 
 def _has_renyi(event: DpEvent) -> bool:
@@ -220,19 +221,30 @@ def _has_renyi(event: DpEvent) -> bool:
             return isinstance(event.event, GaussianDpEvent)
         case RepeatAndSelectDpEvent():
             return RenyiCurve.supports(mechanisms(event.event))
+        case OneOfDpEvent():
+            return all(RenyiCurve.supports(mechanisms(option)) for option in event.events)
     return isinstance(event, GaussianDpEvent | LaplaceDpEvent)
 
 
 @lru_cache(maxsize=1024)
 def _renyi(mechanism: str, relation: Relation) -> Vector:
     event = event_from_json(json.loads(mechanism))
-    if isinstance(event, RepeatAndSelectDpEvent):
-        RenyiCurve(mechanisms(event.event), relation)  # refuses what would silently spoil the sum within
     with _quietly():
-        accountant = rdp.RdpAccountant(neighboring_relation=relation)
-        vector: Vector = accountant.compose(event).rdp
+        vector = _divergences(event, relation)
     if not np.all(vector >= 0):
         raise AccountingError(f"RDP gives {vector.min()} for {mechanism}: its arithmetic failed, so there is no price")
+    return vector
+
+
+def _divergences(event: DpEvent, relation: Relation) -> Vector:
+    match event:
+        case RepeatAndSelectDpEvent():
+            once = RenyiCurve(mechanisms(event.event), relation).divergences
+            return Repetitions(mean=event.mean, shape=event.shape).renyi(ORDERS, once)
+        case OneOfDpEvent():
+            each = [RenyiCurve(mechanisms(option), relation).divergences for option in event.events]
+            return np.asarray(np.max(each, axis=0))
+    vector: Vector = rdp.RdpAccountant(neighboring_relation=relation).compose(event).rdp
     return vector
 
 

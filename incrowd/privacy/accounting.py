@@ -25,7 +25,7 @@ from incrowd import _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.privacy import price_cache
 from incrowd.privacy.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.events import Run, canonical, mechanisms
+from incrowd.privacy.events import OneOfDpEvent, Run, canonical, mechanisms
 
 __all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
 
@@ -196,6 +196,9 @@ def _check_relation(runs: Sequence[Run], relation: Relation) -> None:
     for mechanism, _ in runs:
         if isinstance(mechanism, RepeatAndSelectDpEvent):
             _check_relation(mechanisms(mechanism.event), relation)
+        if isinstance(mechanism, OneOfDpEvent):
+            for option in mechanism.events:
+                _check_relation(mechanisms(option), relation)
         fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
         if isinstance(mechanism, _SAMPLES) and fixed != (relation is Relation.REPLACE_ONE):
             fits = "REPLACE_ONE" if fixed else "ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"

@@ -1,4 +1,4 @@
-"""What happened, as plain data: dp_accounting's events, their JSON, and the mechanisms that they come to.
+"""What happened, as plain data: dp_accounting's events and one of ours, their JSON, the mechanisms they come to.
 
 An event states what was released and how its participants were sampled, and nothing about what that costs (that is
 `incrowd.privacy.accounting`). In every event the noise multiplier is the noise's standard deviation (or Laplace scale)
@@ -28,6 +28,16 @@ from incrowd import _validate
 from incrowd.errors import ConfigError, UnpricedEvent
 
 Run = tuple[DpEvent, int]
+
+
+@dataclass(frozen=True)
+class OneOfDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
+    """One of several events happened; which one was settled without looking at the data (by a coin, or by hand).
+
+    It costs what the dearest costs, order by order: the divergence of a mixture is at most that of its worst part.
+    """
+
+    events: tuple[DpEvent, ...]
 
 
 def event_to_json(event: DpEvent) -> dict[str, object]:
@@ -129,6 +139,10 @@ def _flatten(event: DpEvent, count: int) -> list[Run]:
             everyone = event.source_dataset_size == event.sample_size
         case RepeatAndSelectDpEvent():
             return [(RepeatAndSelectDpEvent(compose(mechanisms(event.event)), event.mean, event.shape), count)]
+        case OneOfDpEvent():
+            found = {canonical(option): option for option in (compose(mechanisms(each)) for each in event.events)}
+            options = tuple(found[key] for key in sorted(found))
+            return _flatten(options[0], count) if len(options) == 1 else [(OneOfDpEvent(options), count)]
         case _:
             return [(event, count)]
     if everyone:
@@ -197,12 +211,31 @@ def _read_events(name: str, obj: object) -> list[DpEvent]:
     return [_read_event(name, item) for item in obj]
 
 
+def _read_options(name: str, obj: object) -> tuple[DpEvent, ...]:
+    found = tuple(_read_events(name, obj))
+    _check_options(name, found)
+    return found
+
+
+def _check_options(name: str, options: Sequence[DpEvent]) -> None:
+    if not options:
+        raise ConfigError(field=name, value=[], remedy="give at least one event to pick from")
+
+
 def _event(attribute: str = "event") -> _Field:
     return _Field(attribute, _read_event, lambda _, event: event_to_json(event))
 
 
 def _events() -> _Field:
     return _Field("events", _read_events, lambda _, events: [event_to_json(event) for event in events])
+
+
+def _options() -> _Field:
+    def write(name: str, options: Sequence[DpEvent]) -> object:
+        _check_options(name, options)
+        return [event_to_json(event) for event in options]
+
+    return _Field("events", _read_options, write)
 
 
 def _number(attribute: str, check: Callable[..., None], kind: Callable[[Any], float] = float) -> _Field:
@@ -250,6 +283,7 @@ _CODECS: Mapping[str, _Codec] = {
     ),
     "repeated": _Codec(SelfComposedDpEvent, {"count": _number("count", _validate.count, int), "event": _event()}),
     "composed": _Codec(ComposedDpEvent, {"events": _events()}),
+    "one_of": _Codec(OneOfDpEvent, {"events": _options()}),
     "best_of_repeated": _Codec(
         RepeatAndSelectDpEvent,
         {"mean": _number("mean", _at_least_one), "shape": _shape(), "event": _event()},

@@ -24,7 +24,7 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
 
 from incrowd.errors import AccountingError
 from incrowd.privacy.accountants import ORDERS, Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.events import Run, compose, mechanisms
+from incrowd.privacy.events import OneOfDpEvent, Run, compose, mechanisms
 
 GRID = 1e-3
 DELTAS = (1e-2, 1e-5, 1e-8)
@@ -47,6 +47,7 @@ KINDS: dict[str, Callable[[float], DpEvent]] = {
     "fixed size": lambda noise: SampledWithoutReplacementDpEvent(50, 10, GaussianDpEvent(noise)),
     "best of geometric": lambda noise: RepeatAndSelectDpEvent(GaussianDpEvent(noise), 5.0, 1.0),
     "best of Poisson": lambda noise: RepeatAndSelectDpEvent(poisson(0.2, noise), 5.0, math.inf),
+    "one of two": lambda noise: OneOfDpEvent((GaussianDpEvent(noise), poisson(0.2, noise / 2))),
     "best of a fixed-size sample": lambda noise: RepeatAndSelectDpEvent(KINDS["fixed size"](noise), 5.0, 0.0),
 }
 
@@ -73,6 +74,7 @@ def test_who_supports_what() -> None:
     for beyond in (
         PoissonSampledDpEvent(0.5, poisson(0.5, 1.0)),
         RepeatAndSelectDpEvent(KINDS["poisson laplace"](1), 2, 1),
+        OneOfDpEvent((GaussianDpEvent(1.0), KINDS["poisson laplace"](1))),
     ):
         assert curves(beyond) == {}
 
@@ -237,10 +239,11 @@ def test_extreme_losses_take_a_coarser_grid_or_prove_nothing() -> None:
 def test_renyi_is_dp_accountings_at_its_default_orders(make: Callable[[float], DpEvent]) -> None:
     event = SelfComposedDpEvent(make(2.0), 3)
     found = curves(event)
-    if "RDP" in found:
+    if "RDP" in found and not isinstance(event.event, OneOfDpEvent):  # which is ours alone
         library = RdpAccountant(neighboring_relation=relation_for(event)).compose(event)
+        rel = 1e-8 if isinstance(event.event, RepeatAndSelectDpEvent) else 1e-12  # its gamma is found to 1e-9
         for delta in DELTAS:
-            assert found["RDP"].epsilon(delta) == pytest.approx(library.get_epsilon(delta), rel=1e-12)
+            assert found["RDP"].epsilon(delta) == pytest.approx(library.get_epsilon(delta), rel=rel)
 
 
 def test_a_mechanism_without_sampling_costs_the_same_under_every_relation() -> None:

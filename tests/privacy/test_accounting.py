@@ -23,6 +23,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.privacy.accounting import Budget, Relation, delta_at, first_bound, price
+from incrowd.privacy.events import OneOfDpEvent
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +130,7 @@ def unknown_at_every_depth() -> list[DpEvent]:
         lambda event: PoissonSampledDpEvent(0.5, event),
         lambda event: SampledWithoutReplacementDpEvent(10, 10, event),
         lambda event: RepeatAndSelectDpEvent(event, 2.0, 1.0),
+        lambda event: OneOfDpEvent((ROUNDS, event)),
     ]
     # dp_accounting's PLD counts randomized response once, however often it is composed: not admitted.
     return [nest(event) for nest in nestings for event in (NonPrivateDpEvent(), RandomizedResponseDpEvent(0.5, 2))]
@@ -171,7 +173,8 @@ def test_what_none_of_the_accountants_supports_is_refused(event: DpEvent, accoun
 @pytest.mark.parametrize("sample", [poisson(0.5, 1.0), fixed_size(10, 5, 1.0)])
 def test_a_sample_goes_with_its_own_relation_only(sample: DpEvent) -> None:
     fits = {REPLACE} if isinstance(sample, SampledWithoutReplacementDpEvent) else set(Relation) - {REPLACE}
-    for event in (sample, ComposedDpEvent([LaplaceDpEvent(1.0), sample]), RepeatAndSelectDpEvent(sample, 2.0, 1.0)):
+    nested = (RepeatAndSelectDpEvent(sample, 2.0, 1.0), OneOfDpEvent((GaussianDpEvent(9.0), sample)))
+    for event in (sample, ComposedDpEvent([LaplaceDpEvent(1.0), sample]), *nested):
         for relation in Relation:
             if relation in fits:
                 assert price(event, delta=1e-5, relation=relation).epsilon > 0

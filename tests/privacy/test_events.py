@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError, UnpricedEvent
 from incrowd.privacy.events import (
+    OneOfDpEvent,
     canonical,
     compose,
     event_from_json,
@@ -41,6 +42,7 @@ def wrapped(inner: st.SearchStrategy[DpEvent]) -> st.SearchStrategy[DpEvent]:
         st.builds(lambda sizes, event: SampledWithoutReplacementDpEvent(sizes[1], sizes[0], event), cohorts, inner),
         st.builds(SelfComposedDpEvent, inner, counts),
         st.builds(ComposedDpEvent, st.lists(inner, max_size=3)),
+        st.builds(OneOfDpEvent, st.lists(inner, min_size=1, max_size=3).map(tuple)),
         st.builds(RepeatAndSelectDpEvent, inner, st.floats(1, 1e6), st.one_of(st.just(math.inf), st.floats(0, 1e6))),
     )
 
@@ -71,13 +73,14 @@ def test_a_fingerprint_is_the_same_on_every_machine() -> None:
     assert fingerprint(event) == hashlib.sha256(written.encode()).hexdigest()
 
 
-nestings = [
+nestings: list[Callable[[DpEvent], DpEvent]] = [
     lambda event: event,
     lambda event: PoissonSampledDpEvent(0.5, event),
     lambda event: SampledWithoutReplacementDpEvent(10, 5, event),
     lambda event: SelfComposedDpEvent(event, 2),
     lambda event: ComposedDpEvent([GaussianDpEvent(1.0), event]),
     lambda event: RepeatAndSelectDpEvent(event, 2.0, 1.0),
+    lambda event: OneOfDpEvent((GaussianDpEvent(1.0), event)),
 ]
 
 
@@ -112,6 +115,7 @@ def test_impossible_numbers_are_refused_at_every_depth(nest: Callable[[DpEvent],
         RepeatAndSelectDpEvent(NoOpDpEvent(), 0.5, 1.0),
         RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, -1.0),
         RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, math.nan),
+        OneOfDpEvent(()),
     ],
 )
 def test_other_impossible_numbers_are_refused(event: DpEvent) -> None:
@@ -132,6 +136,8 @@ def test_other_impossible_numbers_are_refused(event: DpEvent) -> None:
         {"kind": "poisson_sampled", "sampling_prob": 0.5, "event": None},
         {"kind": "sampled_without_replacement", "clients": 5, "cohort": 6, "event": {"kind": "nothing"}},
         {"kind": "composed", "events": {"kind": "nothing"}},
+        {"kind": "one_of", "events": []},
+        {"kind": "one_of", "events": {"kind": "nothing"}},
         {"kind": "best_of_repeated", "mean": 2.0, "shape": "infinite", "event": {"kind": "nothing"}},
     ],
 )
@@ -215,3 +221,14 @@ def test_a_selection_is_one_mechanism_whatever_is_selected_from() -> None:
     event = SelfComposedDpEvent(RepeatAndSelectDpEvent(inner, 5.0, 1.0), 2)
     flat = SelfComposedDpEvent(poisson(0.1, 1.0), 6)
     assert mechanisms(event) == ((RepeatAndSelectDpEvent(flat, 5.0, 1.0), 2),)
+
+
+def test_one_of_several_is_told_by_what_they_are_and_not_by_their_order() -> None:
+    a, b = poisson(0.1, 1.0), LaplaceDpEvent(2.0)
+    ((found, count),) = mechanisms(SelfComposedDpEvent(OneOfDpEvent((a, b, SelfComposedDpEvent(a, 1))), 3))
+    assert (sorted(found.events, key=str), count) == ([b, a], 3)
+    assert mechanisms(OneOfDpEvent((a, b))) == mechanisms(OneOfDpEvent((b, a, b)))
+    assert mechanisms(OneOfDpEvent((a, SelfComposedDpEvent(a, 1)))) == mechanisms(a)
+    assert mechanisms(OneOfDpEvent((NoOpDpEvent(),))) == ()
+    ((either, _),) = mechanisms(OneOfDpEvent((a, NoOpDpEvent())))
+    assert set(either.events) == {a, NoOpDpEvent()}
