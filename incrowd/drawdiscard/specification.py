@@ -189,7 +189,7 @@ class Specification(BaseModel):
 
 def _crossed(first: Floats, second: Floats) -> Floats:
     """Every feature of the first times every feature of the second."""
-    return (first[:, :, None] * second[:, None, :]).reshape(len(first), -1)
+    return (first[:, :, None] * second[:, None, :]).reshape(len(first), first.shape[1] * second.shape[1])
 
 
 def _check_names(specification: Specification) -> None:
