@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import bench, ledger, plan, reproduce, train
+from incrowd.cli import bench, ledger, plan, privacy, reproduce, train
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 for commands in (plan.app, train.app, bench.app):
     app.add_typer(commands)
-for group, name in ((ledger.app, "ledger"), (reproduce.app, "reproduce")):
+for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy"), (reproduce.app, "reproduce")):
     app.add_typer(group, name=name)
 
 
