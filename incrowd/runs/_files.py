@@ -1,7 +1,11 @@
 """Files that are there in full, or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from incrowd.errors import ConfigError
 
 PART = ".part"
 """What the name of a file ends in that was not finished."""
@@ -24,3 +28,20 @@ def write(path: Path, content: bytes | str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def alone(lock: Path, *, what: str) -> Iterator[None]:
+    """Keep other processes from what this one does in a folder.
+
+    The operating system lets go when this process ends; processes that it has started do not hold the lock.
+    """
+    import fcntl
+
+    with lock.open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            remedy = f"another process {what}: wait for it, or stop it"
+            raise ConfigError(field="run", value=str(lock.parent), remedy=remedy) from error
+        yield

@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import (
     Columns,
+    Examples,
     FederatedData,
     Partition,
+    Split,
     dirichlet,
+    hold_out,
     iid,
     load_digits,
     load_mnist,
@@ -45,6 +49,7 @@ from incrowd.learning.features import (
     OrientedEnergies,
     UnitNorm,
     compose,
+    transform,
     transform_federated,
 )
 from incrowd.privacy.accounting import ACCOUNTANTS, Budget
@@ -58,8 +63,10 @@ from incrowd.runs.config import (
     CnnSection,
     Config,
     DealtData,
+    DigitsData,
     EnergyFeatures,
     MlpSection,
+    MnistData,
     NoFeatures,
     TableData,
     UnitFeatures,
@@ -90,15 +97,22 @@ class Federation:
             )
 
 
-def assemble(config: Config, *, schedule: Schedule | None = None, chunk: int | None = None) -> Federation:
+def assemble(
+    config: Config,
+    *,
+    schedule: Schedule | None = None,
+    chunk: int | None = None,
+    data: FederatedData | None = None,
+) -> Federation:
     """Load the data, build the model and the engine, calibrate the plan.
 
-    A schedule and a chunk that are given, as a run that goes on does, are taken as they are.
+    A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are data, which are
+    then those of this config with its features.
 
     Edge cases: correlated noise has no schedule; this and whatever else cannot be used is a `ConfigError` that names
     the section and the key, or a `DataError`.
     """
-    data = featured(config, federated_data(config))
+    data = featured(config, federated_data(config)) if data is None else data
     with section("local"):
         loss = _loss(config, data)
         local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
@@ -118,8 +132,32 @@ def federated_data(config: Config) -> FederatedData:
     with section("data"):
         if isinstance(section_of, TableData):
             return _table(section_of)
-        split = load_digits() if section_of.name == "digits" else load_mnist(_mnist_folder(section_of.folder))
+        split = _split(section_of)
         return FederatedData.of(split, _dealt(section_of, split.train.labels))
+
+
+def _split(data: DigitsData | MnistData) -> Split:
+    """What is dealt out, and what the server holds: the test examples, or some of the others, declared public."""
+    split = load_digits() if data.name == "digits" else load_mnist(_mnist_folder(data.folder))
+    if data.validation is None:
+        return split
+    _validate.fraction(validation=data.validation)
+    held_out = max(1, round(data.validation * len(split.train)))
+    # Which ones they are does not depend on how the others are dealt, so that runs are compared on the same.
+    return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(seed=0))
+
+
+def untouched_test(config: Config) -> Examples | None:
+    """The test examples, with features, of a config that holds examples out for validation; of others None."""
+    if isinstance(config.data, TableData) or config.data.validation is None:
+        return None
+    with section("data"):
+        test = _split(config.data.model_copy(update={"validation": None})).test
+    wanted = config.features
+    if test is None or isinstance(wanted, NoFeatures):
+        return test
+    with section("features"):
+        return transform(_feature_map(wanted, test.shape), test)
 
 
 def featured(config: Config, data: FederatedData) -> FederatedData:

@@ -37,6 +37,9 @@ class Section(BaseModel):
 class DealtData(Section):
     """Examples that this machine deals out to simulated clients; `seed` decides who gets which.
 
+    With `validation`, that share of the training examples is declared public and takes the place of the test examples:
+    for whoever compares settings.
+
     Edge cases: a number that belongs to another partition is refused.
     """
 
@@ -45,6 +48,7 @@ class DealtData(Section):
     per_client: int | None = None
     alpha: float | None = None
     sigma: float | None = None
+    validation: float | None = None
     seed: int = 0
     identity: str | None = None
 

@@ -12,8 +12,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from incrowd import __version__
+from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError, LedgerRolledBack
 from incrowd.federated import FedAvg, RoundReport, State, score
 from incrowd.privacy.ledger import Ledger
@@ -61,10 +61,18 @@ class Run:
         self._checkpoints = Checkpoints(folder / "checkpoints", keep=config.run.keep)
 
     @classmethod
-    def create(cls, config: Config, folder: Path | str, *, schedule: Schedule | None = None) -> "Run":
+    def create(
+        cls,
+        config: Config,
+        folder: Path | str,
+        *,
+        schedule: Schedule | None = None,
+        data: FederatedData | None = None,
+    ) -> "Run":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
-        With a `schedule`, cohorts and noise are taken from it, and only whether it fits the budget is asked.
+        With a `schedule`, cohorts and noise are taken from it, and only whether it fits the budget is asked. With
+        `data`, this config's with its features, they are not loaded once more.
         """
         folder = Path(folder).resolve()
         for name in (DATABASE, LEDGER, f"{LEDGER}.witness"):
@@ -74,7 +82,7 @@ class Run:
                     value=str(folder),
                     remedy=f"it holds {name} of a run: go on with `incrowd resume {folder}`, or name another folder",
                 )
-        federation = assemble(config, schedule=schedule)
+        federation = assemble(config, schedule=schedule, data=data)
         trackers(config.run.trackers, folder)
         federation.algorithm(config, _trial_ledger(federation))
         run = cls(folder, config, federation)
@@ -82,8 +90,8 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path | str) -> "Run":
-        """The run in a folder, with its own settings, plan and chunk."""
+    def open(cls, folder: Path | str, *, data: FederatedData | None = None) -> "Run":
+        """The run in a folder, with its own settings, plan and chunk; `data` as in `create`."""
         folder = Path(folder).resolve()
         if not (folder / DATABASE).is_file():
             raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
@@ -97,7 +105,7 @@ class Run:
         config = parse_json(json.dumps(settings["config"]))
         steps = settings["schedule"]
         schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
-        return cls(folder, config, assemble(config, schedule=schedule, chunk=settings["chunk"]))
+        return cls(folder, config, assemble(config, schedule=schedule, chunk=settings["chunk"], data=data))
 
     @property
     def settings(self) -> Summary:
@@ -117,7 +125,8 @@ class Run:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
         watchers = [*trackers(self.config.run.trackers, self.folder), *watchers]
         budget = self.federation.plan.budget  # not enough to begin a ledger, should this one be gone
-        with _alone(self.folder), Ledger.open(self.folder / LEDGER, budget=budget) as ledger:
+        lock = _files.alone(self.folder / "run.lock", what="trains in this folder")
+        with lock, Ledger.open(self.folder / LEDGER, budget=budget) as ledger:
             database = Database(self.folder / DATABASE)
             try:
                 return self._train(database, self.federation.algorithm(self.config, ledger), watchers)
@@ -287,20 +296,3 @@ def free_folder(parent: Path) -> Path:
 def _trial_ledger(federation: Federation) -> Ledger:
     """A ledger that nobody keeps, to see whether everything fits together before a file is written."""
     return Ledger.in_memory(budget=federation.plan.budget, relation=federation.plan.relation)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in this folder.
-
-    The operating system lets go when this process ends; processes that it has started do not hold the lock.
-    """
-    import fcntl
-
-    with (folder / "run.lock").open("w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            remedy = "another process trains in this folder: wait for it, or stop it"
-            raise ConfigError(field="run", value=str(folder), remedy=remedy) from error
-        yield

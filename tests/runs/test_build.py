@@ -13,7 +13,7 @@ from incrowd.privacy.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.runs.build import assemble, data_identity, federated_data, randomness
+from incrowd.runs.build import assemble, data_identity, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from tests.runs.small import planned, seeded, small, write_mnist
@@ -231,3 +231,36 @@ def test_what_the_ledger_calls_the_data_changes_with_the_data(tmp_path: Path) ->
     assert len(names) == 4
     assert "mine" in names
     assert data_identity(shop(tmp_path)) == "shop.csv, one client for each user"
+
+
+def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settings() -> None:
+    whole, part, dealt_anew = (
+        federated_data(small(*words))
+        for words in ((), ("data.validation=0.1",), ("data.validation=0.1", "data.seed=3", "data.clients=5"))
+    )
+    assert len(whole.examples) == 1500
+    assert part.test is not None
+    assert dealt_anew.test is not None
+    assert (len(part.examples), len(part.test)) == (1350, 150)
+    assert np.array_equal(part.test.features, dealt_anew.test.features)  # the same, however the others are dealt
+    everyone = {image.tobytes() for image in whole.examples.features}
+    assert {image.tobytes() for image in part.test.features} <= everyone
+    for wrong in (0.0, 1.0, -0.5):
+        with pytest.raises(ConfigError, match="validation"):
+            federated_data(small(f"data.validation={wrong}"))
+
+
+def test_the_test_examples_stay_at_hand_where_others_are_held_out() -> None:
+    assert untouched_test(small()) is None
+    plain = untouched_test(small("data.validation=0.1"))
+    assert plain is not None
+    assert plain.shape == (8, 8)
+    mapped = untouched_test(small("data.validation=0.1", "features={name='unit'}"))
+    assert mapped is not None
+    assert (len(mapped), mapped.shape) == (297, (64,))
+
+
+def test_data_that_are_loaded_already_are_not_loaded_again() -> None:
+    config = small()
+    data = federated_data(config)
+    assert assemble(config, data=data).data is data
