@@ -10,7 +10,7 @@ Two engines follow the interface: `incrowd.learning.record_engine.BatchedRecords
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -126,14 +126,32 @@ class Records:
         """The shape of one record's features."""
         return tuple(self.features.shape[1:])
 
+    def to(self, device: torch.device) -> "Records":
+        """The same on a device."""
+        return replace(self, features=self.features.to(device), labels=self.labels.to(device))
+
+
+class Reader:
+    """Takes records, up to so many at once, into the same memory again and again: fresh memory costs more."""
+
+    def __init__(self, records: Records, rows: int) -> None:
+        self.records = records
+        self._stored = records.features.new_empty(rows, *records.shape)
+        self._meant = torch.empty_like(self._stored, dtype=torch.float32)
+
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Features as they are meant, in float32, and labels of some records."""
-        features = self.features.index_select(0, rows).float()
-        if self.scale != 1:
-            features.mul_(self.scale)
-        if self.offset != 0:
-            features.add_(self.offset)
-        return features, self.labels.index_select(0, rows)
+        """Features as they are meant, in float32, and labels of some records.
+
+        Edge cases: the next call overwrites the features.
+        """
+        stored, meant = self._stored[: len(rows)], self._meant[: len(rows)]
+        torch.index_select(self.records.features, 0, rows, out=stored)
+        meant.copy_(stored)
+        if self.records.scale != 1:
+            meant.mul_(self.records.scale)
+        if self.records.offset != 0:
+            meant.add_(self.records.offset)
+        return meant, self.records.labels.index_select(0, rows)
 
 
 @dataclass(frozen=True, kw_only=True)

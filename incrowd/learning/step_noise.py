@@ -11,6 +11,8 @@ from incrowd.errors import ConfigError
 from incrowd.learning.records import RecordTraining
 from incrowd.privacy.noise import GaussianNoise
 
+_BLOCK = 2**15  # numbers that are drawn at a time, so that they stay in the cache
+
 
 @dataclass(frozen=True, kw_only=True)
 class GridNoise:
@@ -35,17 +37,19 @@ class GridNoise:
         return torch.from_numpy(noised).to(total.device)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FastNoise:
     """Gaussian noise in float32 from torch's generator, a small part of a step's time. For simulations only.
 
     Guarantee: the same seed and indices give the same noise; torch's global generator is neither read nor changed.
 
     Edge cases: randomness that is not simulated is refused: this noise hides nothing from who studies its low bits.
+    What a call gives is overwritten by the next.
     """
 
-    training: RecordTraining
-    generator: torch.Generator = field(repr=False)
+    def __init__(self, training: RecordTraining, generator: torch.Generator) -> None:
+        self.std = training.noise_multiplier * training.clip_norm
+        self.generator = generator
+        self._noised, self._noise = torch.empty(0), torch.empty(_BLOCK)
 
     @classmethod
     def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
@@ -53,9 +57,12 @@ class FastNoise:
         if not randomness.simulated:
             raise ConfigError(field="randomness", value=type(randomness).__name__, remedy="use GridNoise in earnest")
         seed = int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1))
-        return cls(training=training, generator=torch.Generator().manual_seed(seed))
+        return cls(training, torch.Generator().manual_seed(seed))
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
-        noise = torch.randn(total.shape, generator=self.generator).to(total.device)
-        return noise.mul_(self.training.noise_multiplier * self.training.clip_norm).add_(total.float())
+        self._noised.resize_(total.shape).copy_(total)
+        for place in torch.split(self._noised, _BLOCK):
+            noise = self._noise[: len(place)].normal_(generator=self.generator)
+            place.add_(noise, alpha=self.std)
+        return self._noised.to(total.device)

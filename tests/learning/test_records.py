@@ -8,9 +8,9 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd._random import Bits, Floats, SeededRandomness, SystemRandomness
+from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.records import Descent, Records, RecordTraining, poisson_batches
+from incrowd.learning.records import Descent, Reader, Records, RecordTraining, poisson_batches
 from tests.learning.cohorts import clients
 
 STREAM = SeededRandomness(seed=5)
@@ -71,9 +71,18 @@ def test_a_silo_holds_the_examples_of_one_client(real: bool) -> None:
     records = Records.of(data, 2)
     rows = torch.as_tensor(data.examples(2).astype(np.int64))
     assert (len(records), records.shape) == (30, (24,))
-    features, labels = records.take(torch.tensor([3, 0]))
+    features, labels = Reader(records, 2).take(torch.tensor([3, 0]))
     torch.testing.assert_close(features, data.features[rows[[3, 0]]].float() * data.scale + data.offset)
     assert labels.tolist() == data.labels[rows[[3, 0]]].tolist()
+
+
+def test_a_reader_takes_any_number_up_to_its_own() -> None:
+    records = Records.of(clients(real=True), 2)
+    reader = Reader(records, 3)
+    for rows in ([2, 1, 0], [5], [], [7, 7]):
+        features, labels = reader.take(torch.tensor(rows, dtype=torch.int64))
+        assert torch.equal(features, records.features[rows])
+        assert torch.equal(labels, records.labels[rows])
 
 
 def test_records_that_are_not_a_table_are_refused() -> None:
@@ -91,7 +100,7 @@ def test_more_records_than_the_public_bound_are_refused() -> None:
     assert len(list(poisson_batches(9, training(most_records=9), batches=STREAM.stream("batches")))) == 3
 
 
-def _standard_errors(batches: list[np.ndarray], records: int, probability: float) -> float:  # type: ignore[type-arg]
+def _standard_errors(batches: list[Integers], records: int, probability: float) -> float:
     expected = len(batches) * records * probability
     return float((sum(map(len, batches)) - expected) / math.sqrt(expected * (1 - probability)))
 

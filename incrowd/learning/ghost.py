@@ -1,0 +1,132 @@
+"""Clipped sums of gradients without the gradients: stacks of Linear layers, many records at once.
+
+A record's gradient of a Linear layer is the outer product of d, the gradient of the layer's outputs, and a, its inputs
+(and 1, for the bias). Its norm is |d| times the root of |a|^2 + 1, so norms need no gradients (Goodfellow 2015), and
+the clipped sum of all records is one matrix product in which every d is scaled by its record's factor: there is no
+second backward pass. Norms and sums are computed in float64 from the same d and a, so that a sum is as exact as its
+noise assumes (`incrowd.privacy.noise.padded`).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from incrowd._random import Floats
+from incrowd.learning.losses import Canonical
+from incrowd.learning.program import Dense, Program
+
+
+class Ghost:
+    """The clipped sum of the gradients of up to `rows` records at a time, at the weights of each parameter.
+
+    Guarantee: as `incrowd.learning.record_engine.Gradients`.
+    """
+
+    def __init__(self, program: Program, weights: Sequence[Tensor], loss: Canonical, *, rows: int) -> None:
+        left = iter(weights)
+        self.layers = [_Layer(dense, left, rows) for dense in program.layers]
+        self.loss = loss
+        self.rows = rows
+        self.total = torch.zeros(sum(part.numel() for part in weights), dtype=torch.float64, device=weights[0].device)
+        places = self.total.split_with_sizes([layer.size for layer in self.layers])
+        for layer, place in zip(self.layers, places, strict=True):
+            layer.place_in(place)
+
+    def norms(self, features: Tensor, labels: Tensor) -> Floats:
+        """See `Gradients.norms`."""
+        self._forward(features.flatten(1))
+        self._backward(labels)
+        squares = sum((layer.squares() for layer in self.layers[1:]), self.layers[0].squares())
+        norms: Floats = squares.sqrt_().cpu().numpy()
+        return norms
+
+    def add(self, factors: Tensor) -> None:
+        """See `Gradients.add`."""
+        rows = factors.nonzero().view(-1)
+        for layer in self.layers:
+            layer.add(factors, rows)
+
+    def _forward(self, x: Tensor) -> None:
+        for layer in self.layers:
+            x = layer.forward(x)
+
+    def _backward(self, labels: Tensor) -> None:
+        last = self.layers[-1]
+        means = self.loss.mean(last.values.t()[None], out=last.values.t()[None])
+        d = torch.sub(means[0].t(), self.loss.target(labels, last.dense.outputs), out=last.d)
+        for after, before in pairwise(reversed(self.layers)):
+            d = before.backward(after.weight, d)
+
+
+class _Layer:
+    """A layer at work. Memory is used again and again: fresh memory would cost more than the work on it."""
+
+    def __init__(self, dense: Dense, weights: Iterator[Tensor], rows: int) -> None:
+        self.dense = dense
+        self.weight = next(weights)
+        self.bias = next(weights) if dense.bias else None
+        device = self.weight.device
+        self._values = torch.empty(rows, dense.outputs, device=device)
+        self._d = torch.empty_like(self._values)
+        self._exact_d = torch.empty_like(self._values, dtype=torch.float64)
+        self._exact_inputs = torch.empty(rows, dense.inputs, dtype=torch.float64, device=device)
+        self._ones = torch.ones(rows, dtype=torch.float64, device=device)
+        self.rows = 0
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return self.dense.outputs * (self.dense.inputs + self.dense.bias)
+
+    def place_in(self, place: Tensor) -> None:
+        """Where sums go."""
+        weight, self._bias_sum = place.split_with_sizes([self.weight.numel(), place.numel() - self.weight.numel()])
+        self._weight_sum = weight.view(self.weight.shape)
+
+    @property
+    def values(self) -> Tensor:
+        """The outputs."""
+        return self._values[: self.rows]
+
+    @property
+    def d(self) -> Tensor:
+        """The gradients of the outputs."""
+        return self._d[: self.rows]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the layer, and the function after it, make of its inputs."""
+        self.rows = len(x)
+        self._exact_inputs[: self.rows].copy_(x)
+        out = self.values
+        if self.bias is None:
+            torch.mm(x, self.weight.t(), out=out)
+        else:
+            torch.addmm(self.bias, x, self.weight.t(), out=out)
+        return out if self.dense.activation is None else self.dense.activation.apply(out)
+
+    def backward(self, weight: Tensor, d: Tensor) -> Tensor:
+        """The gradients of the outputs, from those of the next layer's."""
+        torch.mm(d, weight, out=self.d)
+        if self.dense.activation is not None:
+            self.dense.activation.backward(self.d, self.values)
+        return self.d
+
+    def squares(self) -> Tensor:
+        """The squared norm of each record's gradient, in float64."""
+        d, inputs = self._exact_d[: self.rows].copy_(self.d), self._exact_inputs[: self.rows]
+        length = torch.linalg.vector_norm(inputs, dim=1).square_()
+        if self.bias is not None:
+            length += 1
+        squares: Tensor = torch.linalg.vector_norm(d, dim=1).square_().mul_(length)
+        return squares
+
+    def add(self, factors: Tensor, kept: Tensor) -> None:
+        """Add the gradients of the records that are kept, times their factors."""
+        d, inputs = self._exact_d[: self.rows].mul_(factors[:, None]), self._exact_inputs[: self.rows]
+        if len(kept) < self.rows:  # what is left out may hold anything, and zero times infinity is not zero
+            d, inputs = d[kept], inputs[kept]
+        self._weight_sum.addmm_(d.t(), inputs)
+        if self.bias is not None:
+            self._bias_sum.addmv_(d.t(), self._ones[: len(d)])

@@ -1,0 +1,374 @@
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from incrowd._random import SeededRandomness
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss, Model, linear, mlp, small_cnn
+from incrowd.learning.ghost import Ghost
+from incrowd.learning.per_record import PerRecord
+from incrowd.learning.program import compile_program
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, Records, RecordTraining
+from incrowd.privacy.clipping import FixedClip
+from tests.learning.test_records import training
+from tests.reference import one_record
+
+RANDOMNESS = SeededRandomness(seed=9)
+FEATURES = 12
+PLAIN = Descent(learning_rate=0.3)
+
+
+def rows(count: int = 90, *, classes: int = 4, shape: tuple[int, ...] = (FEATURES,), whole: bool = False) -> Records:
+    generator = np.random.default_rng(3)
+    labels = torch.from_numpy(generator.integers(0, classes, count))
+    if whole:
+        features = torch.from_numpy(generator.integers(0, 256, (count, *shape), dtype=np.uint8))
+        return Records(features=features, labels=labels, scale=1 / 255, offset=-0.25)
+    return Records(features=torch.from_numpy(generator.normal(size=(count, *shape)).astype(np.float32)), labels=labels)
+
+
+def nothing(total: Tensor) -> Tensor:
+    """Noise of zeros."""
+    return total
+
+
+def tilted(total: Tensor) -> Tensor:
+    """The same noise at each step: any mistake in how noise enters shows."""
+    return total + torch.linspace(-1, 1, len(total), dtype=torch.float64)
+
+
+class Seen:
+    """Noise of zeros that remembers the sums."""
+
+    def __init__(self) -> None:
+        self.totals: list[Tensor] = []
+
+    def __call__(self, total: Tensor) -> Tensor:
+        self.totals.append(total.clone())
+        return total
+
+
+def layers(*several: nn.Module) -> Model:
+    return Model(nn.Sequential(*several))
+
+
+class Sharing(nn.Module):
+    """Two layers with a path around the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 8), nn.Linear(8, 8, bias=False)
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        out: Tensor = self.last(h + torch.relu(self.second(h)))
+        return out
+
+
+KINDS: dict[str, tuple[Callable[[], Model], Loss, Records]] = {
+    "linear": (lambda: linear(FEATURES, 4), CROSS_ENTROPY, rows()),
+    "linear without bias": (lambda: linear(FEATURES, 4, bias=False), CROSS_ENTROPY, rows()),
+    "perceptron": (lambda: mlp((FEATURES, 70, 9, 4)), CROSS_ENTROPY, rows()),
+    "perceptron without biases": (lambda: mlp((FEATURES, 7, 4), bias=False), CROSS_ENTROPY, rows()),
+    "bytes": (lambda: mlp((FEATURES, 9, 4)), CROSS_ENTROPY, rows(whole=True)),
+    "images": (lambda: mlp((FEATURES, 9, 4)), CROSS_ENTROPY, rows(shape=(3, 4), whole=True)),
+    "logistic": (lambda: linear(FEATURES, 1), LOGISTIC, rows(classes=2)),
+    "least squares": (lambda: linear(FEATURES, 1), SQUARED, rows()),
+    "counts": (lambda: linear(FEATURES, 1), POISSON, rows()),
+    "hyperbolic": (
+        lambda: layers(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 4)),
+        CROSS_ENTROPY,
+        rows(),
+    ),
+    "two in a row": (lambda: layers(nn.Linear(FEATURES, 6), nn.Linear(6, 4, bias=False)), CROSS_ENTROPY, rows()),
+    "normalised": (
+        lambda: layers(nn.Linear(FEATURES, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 4)),
+        CROSS_ENTROPY,
+        rows(),
+    ),
+    "shared path": (lambda: Model(Sharing()), CROSS_ENTROPY, rows()),
+    "a loss of one's own": (
+        lambda: mlp((FEATURES, 5, 4)),
+        Loss(name="smoothed", value=partial(nn.functional.cross_entropy, label_smoothing=0.1)),
+        rows(),
+    ),
+    "convolutions": (lambda: small_cnn(side=16, outputs=4), CROSS_ENTROPY, rows(12, shape=(16, 16), whole=True)),
+}
+GHOSTS = {kind for kind in KINDS if kind not in ("normalised", "shared path", "a loss of one's own", "convolutions")}
+
+
+def start(model: Model) -> Tensor:
+    return model.initial(RANDOMNESS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_learns_as_the_slow_twin_does(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model, settings = make(), training(steps=4, clip_norm=0.5, physical_batch=7)
+    engine = BatchedRecords(model, records, PLAIN, loss=loss)
+    assert engine.ghost == (kind in GHOSTS)
+    weights = start(model)
+    found = engine.train(weights, settings, noise=tilted, batches=RANDOMNESS.stream("batches"))
+    expected = one_record.trained(
+        model, weights, records, settings, descent=PLAIN, loss=loss, noise=tilted, batches=RANDOMNESS.stream("batches")
+    )
+    moved = expected - weights
+    assert float((found.weights - expected).norm() / moved.norm()) < 1e-5
+    assert found.dropped == 0
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "normalised"])
+@pytest.mark.parametrize("clip_norm", [1e-3, 0.7, 1e6])
+def test_each_sum_is_that_of_the_slow_twin(kind: str, clip_norm: float) -> None:
+    make, loss, records = KINDS[kind]
+    model, settings = make(), training(clip_norm=clip_norm, physical_batch=16)
+    found, expected = Seen(), Seen()
+    weights = start(model)
+    still = Descent(learning_rate=1e-30)
+    BatchedRecords(model, records, still, loss=loss).train(
+        weights, settings, noise=found, batches=RANDOMNESS.stream("batches")
+    )
+    one_record.trained(
+        model,
+        weights,
+        records,
+        settings,
+        descent=still,
+        loss=loss,
+        noise=expected,
+        batches=RANDOMNESS.stream("batches"),
+    )
+    assert len(found.totals) == settings.steps
+    for one, other in zip(found.totals, expected.totals, strict=True):
+        assert one.dtype == torch.float64
+        assert float((one - other).norm() / other.norm()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "descent",
+    [
+        Descent(learning_rate=0.3, momentum=0.9),
+        Descent(learning_rate=0.3, weight_decay=0.1),
+        Descent(learning_rate=0.3, momentum=0.5, weight_decay=0.1),
+    ],
+    ids=["momentum", "decay", "both"],
+)
+def test_noised_gradients_move_the_weights_as_torchs_sgd_does(descent: Descent) -> None:
+    model, records, settings = mlp((FEATURES, 6, 4)), rows(), training(steps=5)
+    weights = start(model)
+    found = BatchedRecords(model, records, descent).train(
+        weights, settings, noise=tilted, batches=RANDOMNESS.stream("batches")
+    )
+    expected = one_record.trained(
+        model,
+        weights,
+        records,
+        settings,
+        descent=descent,
+        loss=CROSS_ENTROPY,
+        noise=tilted,
+        batches=RANDOMNESS.stream("batches"),
+    )
+    assert float((found.weights - expected).norm() / (expected - weights).norm()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "normalised"])
+def test_the_physical_batch_changes_nothing_but_rounding(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model = make()
+    engine, weights = BatchedRecords(model, records, PLAIN, loss=loss), start(model)
+    found = [
+        engine.train(weights, training(physical_batch=size), noise=tilted, batches=RANDOMNESS.stream("batches")).weights
+        for size in (1, 5, 22, 1000)
+    ]
+    for one, other in pairwise(found):
+        assert float((one - other).norm()) < 1e-5 * float((one - weights).norm())
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "normalised"])
+def test_never_more_records_at_once_than_a_physical_batch(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model = make()
+    seen: list[int] = []
+
+    def value(outputs: Tensor, labels: Tensor) -> Tensor:
+        return loss.value(outputs, labels)
+
+    def target(labels: Tensor, outputs: int) -> Tensor:
+        seen.append(len(labels))
+        assert loss.canonical is not None
+        return loss.canonical.target(labels, outputs)
+
+    assert loss.canonical is not None
+    watched = Loss(name="watched", value=value, canonical=type(loss.canonical)(mean=loss.canonical.mean, target=target))
+    engine = BatchedRecords(model, records, PLAIN, loss=watched)
+    settings = training(steps=1, sampling_prob=1, physical_batch=20)
+    engine.train(start(model), settings, noise=nothing, batches=RANDOMNESS.stream("batches"))
+    gradients = engine._gradients(start(model), 20)
+    assert gradients.rows == 20
+    assert seen == ([20, 20, 20, 20, 10] if kind == "perceptron" else [])
+
+
+def test_large_models_have_fewer_gradients_in_memory() -> None:
+    wide = layers(nn.Linear(FEATURES, 2**17), nn.GELU(), nn.Linear(2**17, 4))
+    engine = BatchedRecords(wide, rows(), PLAIN)
+    gradients = engine._gradients(wide.weights, 256)
+    assert not engine.ghost
+    assert gradients.rows == 1
+    small = layers(nn.Linear(FEATURES, 2**10), nn.GELU(), nn.Linear(2**10, 4))
+    assert 200 < BatchedRecords(small, rows(), PLAIN)._gradients(small.weights, 256).rows <= 256
+
+
+def spoilt(records: Records, *bad: float) -> Records:
+    features = records.features.clone()
+    for number, value in enumerate(bad):
+        features[2 + number, number] = value
+    return Records(features=features, labels=records.labels)
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "linear", "normalised"])
+def test_a_record_that_is_not_finite_is_a_zero_contribution_and_counted(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model, weights = make(), start(make())
+    bad = spoilt(records, np.nan, np.inf, -np.inf)
+    without = Records(
+        features=torch.cat([records.features[:2], records.features[5:]]),
+        labels=torch.cat([records.labels[:2], records.labels[5:]]),
+    )
+    settings = training(steps=1, sampling_prob=1)
+    found, expected = Seen(), Seen()
+    one = BatchedRecords(model, bad, PLAIN, loss=loss).train(
+        weights, settings, noise=found, batches=RANDOMNESS.stream("batches")
+    )
+    BatchedRecords(model, without, PLAIN, loss=loss).train(
+        weights, settings, noise=expected, batches=RANDOMNESS.stream("batches")
+    )
+    assert one.dropped == 3
+    assert one.weights.isfinite().all()
+    torch.testing.assert_close(found.totals[0], expected.totals[0], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "normalised"])
+@pytest.mark.parametrize("value", [np.nan, 1e38])
+def test_when_no_record_is_usable_the_sum_is_zero(kind: str, value: float) -> None:
+    make, loss, records = KINDS[kind]
+    hopeless = Records(features=torch.full_like(records.features, value), labels=records.labels)
+    model, seen = make(), Seen()
+    found = BatchedRecords(model, hopeless, PLAIN, loss=loss).train(
+        1e6 * start(model), training(steps=1, sampling_prob=1), noise=seen, batches=RANDOMNESS.stream("batches")
+    )
+    assert found.dropped == len(records)
+    assert not seen.totals[0].any()
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "normalised"])
+def test_an_empty_batch_is_a_step_of_noise(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model, seen = make(), Seen()
+    settings = training(steps=5, sampling_prob=1e-9)
+    weights = start(model)
+    engine = BatchedRecords(model, records, PLAIN, loss=loss)
+    engine.train(weights, settings, noise=seen, batches=RANDOMNESS.stream("batches"))
+    assert len(seen.totals) == 5
+    assert not torch.cat(seen.totals).any()
+    moved = engine.train(weights, settings, noise=tilted, batches=RANDOMNESS.stream("batches")).weights - weights
+    expected = -5 * 0.3 / 8 * torch.linspace(-1, 1, len(weights))
+    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_records_there_is_noise_alone() -> None:
+    none = Records(features=torch.zeros(0, FEATURES), labels=torch.zeros(0, dtype=torch.int64))
+    model, seen = mlp((FEATURES, 5, 4)), Seen()
+    BatchedRecords(model, none, PLAIN).train(
+        start(model), training(sampling_prob=1), noise=seen, batches=RANDOMNESS.stream("batches")
+    )
+    assert [bool(total.any()) for total in seen.totals] == [False] * 3
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "perceptron without biases", "normalised"])
+def test_one_record_never_moves_a_sum_by_more_than_the_clip_bound(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model, clip_norm = make(), 0.3
+    settings = training(steps=1, sampling_prob=1, clip_norm=clip_norm)
+    for row in range(6):
+        alone = Records(features=100 * records.features[row : row + 1], labels=records.labels[row : row + 1])
+        seen = Seen()
+        BatchedRecords(model, alone, PLAIN, loss=loss).train(
+            start(model), settings, noise=seen, batches=RANDOMNESS.stream("batches")
+        )
+        assert clip_norm * (1 - 1e-6) < float(seen.totals[0].norm()) <= clip_norm
+
+
+def test_sums_are_exact_where_float32_is_not() -> None:
+    # A large contribution, many tiny ones, and the large one taken away again: in float32 the tiny ones would vanish.
+    model = linear(1, 1, bias=False)
+    features = torch.ones(20_002, 1)
+    labels = torch.cat([torch.tensor([-1e4]), torch.full((20_000,), -1e-4), torch.tensor([1e4])])
+    records, seen = Records(features=features, labels=labels), Seen()
+    BatchedRecords(model, records, PLAIN, loss=SQUARED).train(
+        torch.zeros(1), training(steps=1, sampling_prob=1, clip_norm=1e5), noise=seen, batches=RANDOMNESS.stream("b")
+    )
+    assert seen.totals[0].item() == pytest.approx(2.0, rel=1e-6)
+
+
+def test_the_weights_given_and_the_module_stay_as_they_are() -> None:
+    model = mlp((FEATURES, 5, 4))
+    weights, before = start(model), model.weights
+    kept = weights.clone()
+    BatchedRecords(model, rows(), PLAIN).train(weights, training(), noise=tilted, batches=RANDOMNESS.stream("batches"))
+    assert torch.equal(weights, kept)
+    assert torch.equal(model.weights, before)
+
+
+def test_more_records_than_the_public_bound_are_refused_before_a_step() -> None:
+    seen, model = Seen(), linear(FEATURES, 4)
+    with pytest.raises(ConfigError, match="most_records = 89"):
+        BatchedRecords(model, rows(), PLAIN).train(
+            start(model), training(most_records=89), noise=seen, batches=RANDOMNESS.stream("batches")
+        )
+    assert not seen.totals
+
+
+def test_what_does_not_fit_is_refused_at_once() -> None:
+    with pytest.raises(DataError, match=r"cannot take records of the shape \(12,\)"):
+        BatchedRecords(mlp((5, 4)), rows(), PLAIN)
+    with pytest.raises(DataError, match="'cross entropy' does not fit a model with 3 outputs"):
+        BatchedRecords(mlp((FEATURES, 3)), rows(), PLAIN)
+
+
+def test_both_ways_measure_alike() -> None:
+    model, records = mlp((FEATURES, 8, 4)), rows()
+    program = compile_program(model.module, (FEATURES,))
+    assert program is not None
+    assert CROSS_ENTROPY.canonical is not None
+    weights = start(model)
+    parts = zip(weights.split_with_sizes(list(model.layout.sizes)), model.layout.shapes, strict=True)
+    parameters = [place.view(shape) for place, shape in parts]
+    ghost = Ghost(program, parameters, CROSS_ENTROPY.canonical, rows=100)
+    other = PerRecord(model.module, parameters, CROSS_ENTROPY, rows=100)
+    one, two = (way.norms(records.features, records.labels) for way in (ghost, other))
+    np.testing.assert_allclose(one, two, rtol=1e-5)
+    factors = torch.from_numpy(FixedClip(clip_norm=0.5).factors(one))
+    factors[3] = 0
+    ghost.add(factors)
+    other.add(factors)
+    torch.testing.assert_close(ghost.total, other.total, rtol=1e-5, atol=1e-6)
+
+
+def test_settings_that_are_the_same_give_the_same_weights() -> None:
+    model = mlp((FEATURES, 5, 4))
+    engine = BatchedRecords(model, rows(), Descent(learning_rate=0.3, momentum=0.5))
+    settings: RecordTraining = training()
+    one, two = (
+        engine.train(start(model), settings, noise=tilted, batches=RANDOMNESS.stream("batches")) for _ in range(2)
+    )
+    assert torch.equal(one.weights, two.weights)
+    other = engine.train(start(model), settings, noise=tilted, batches=RANDOMNESS.stream("batches", 1))
+    assert not torch.equal(one.weights, other.weights)
