@@ -1,0 +1,72 @@
+"""Noise for simulations, in large blocks: where millions of updates are simulated, noise is most of the work."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Stream
+
+Row = NDArray[np.float32]
+Sampler = Callable[[Stream, Row], None]
+
+BLOCK = 2**17
+"""About so many values are drawn at once: many enough that NumPy's calls do not count, few enough for the cache."""
+
+_MAGNITUDE = np.uint32(2**31 - 1)
+
+
+class Noise(Protocol):
+    """The noise of updates, one row each."""
+
+    def row(self, update: int) -> Row:
+        """The noise of this update; valid until the next call."""
+        ...
+
+
+class BlockNoise:
+    """Rows in the order in which they are asked for, whatever the number of the update.
+
+    Guarantee: the rows of all updates are independent, and so are the values in them, of the sampler's distribution
+    times `scale`.
+    """
+
+    def __init__(self, sampler: Sampler, *, size: int, scale: float, stream: Stream) -> None:
+        self._sampler = sampler
+        self._scale = np.float32(scale)
+        self._stream = stream
+        self._block = np.empty((max(1, BLOCK // size), size), np.float32)
+        self._taken = len(self._block)
+
+    def row(self, update: int) -> Row:
+        """See `Noise.row`: the next one."""
+        if self._taken == len(self._block):
+            self._sampler(self._stream, self._block)
+            self._block *= self._scale
+            self._taken = 0
+        self._taken += 1
+        row: Row = self._block[self._taken - 1]
+        return row
+
+
+def fill_laplace(stream: Stream, block: NDArray[Any]) -> None:
+    """Standard Laplace values in float32, by inversion: of 32 bits one is the sign, 31 choose the place in the tail.
+
+    Edge cases: the largest magnitude is 22.2 (probability 2^-32 lies beyond). Neighbouring values near the mode differ
+    by 2^-24. Both are good for a simulation, and neither is for a promise.
+    """
+    bits = np.array(stream.bits(block.size // 2 + 1)).view(np.uint32)[: block.size].reshape(block.shape)
+    whole = block.view(np.uint32)
+    np.bitwise_and(bits, _MAGNITUDE, out=whole)
+    np.copyto(block, whole.view(np.int32), casting="unsafe")
+    block += np.float32(0.5)
+    block *= np.float32(2.0**-31)
+    np.log(block, out=block)  # at most 0: its sign is set
+    bits |= _MAGNITUDE
+    whole &= bits
+
+
+def fill_normal(stream: Stream, block: NDArray[Any]) -> None:
+    """Standard normal values in float32."""
+    block[...] = stream.normals(block.size).reshape(block.shape)

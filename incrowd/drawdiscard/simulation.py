@@ -1,0 +1,187 @@
+"""Millions of updates to a pool, simulated: only those are computed that leave a trace in what is looked at.
+
+See `genealogy` for why that is exact. What a device does is what `glm` and `mechanism` say, in float32.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from incrowd import _validate
+from incrowd._random import Floats, Integers, Randomness
+from incrowd.drawdiscard.fast_gradients import Gradients, Matrix
+from incrowd.drawdiscard.fast_noise import BlockNoise, Noise, fill_laplace, fill_normal
+from incrowd.drawdiscard.genealogy import Coins, Genealogy
+from incrowd.drawdiscard.mechanism import Mechanism
+from incrowd.errors import DataError
+
+Bound = Callable[[Matrix], object]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Updates:
+    """What devices do, update by update: who it is, how long a step it makes, how its gradient is bounded and noised.
+
+    `devices` and `rates` have an entry for each update, in the order of arrival; `rates` may be one number for all.
+
+    Guarantee: an update is the instance minus rate * (bounded gradient + noise), as a device makes it.
+
+    Edge cases: without `noise`, and with a mechanism whose noise is ``none``, nothing is added.
+    """
+
+    gradients: Gradients
+    mechanism: Mechanism
+    devices: Integers
+    rates: float | Floats
+    noise: Noise | None = None
+    _bound: Bound | None = field(init=False, repr=False)
+    _rates: Floats = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mechanism.size != self.gradients.size:
+            raise DataError(f"a mechanism of {self.mechanism.size} numbers for {self.gradients.size} weights")
+        rates = np.broadcast_to(np.asarray(self.rates, np.float64), len(self.devices))
+        object.__setattr__(self, "_rates", rates)
+        object.__setattr__(self, "_bound", bounding(self.mechanism))
+
+    def step(self, weights: Matrix, update: int) -> Matrix:
+        """What the update takes off the weights that it drew; valid until the next call."""
+        step = self.gradients.gradient(weights, int(self.devices[update]))
+        if self._bound is not None:
+            self._bound(step)
+        if self.noise is not None:
+            step += self.noise.row(update)
+        step *= np.float32(self._rates[update])
+        return step
+
+
+def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
+    """The noise of a mechanism, fast and for simulations only."""
+    if mechanism.noise == "none":
+        return None
+    sampler = fill_laplace if mechanism.noise == "laplace" else fill_normal
+    stream = randomness.stream("noise")
+    return BlockNoise(sampler, size=mechanism.size, scale=mechanism.noise_scale, stream=stream)
+
+
+def bounding(mechanism: Mechanism) -> Bound:
+    """What bounds a gradient, in place: see `Mechanism`."""
+    limit = np.float32(mechanism.clip)
+    if mechanism.bound == "element":
+        return lambda gradient: np.clip(gradient, -limit, limit, out=gradient)
+    order = 2 if mechanism.noise == "gaussian" else 1
+
+    def shorten(gradient: Matrix) -> None:
+        norm = np.linalg.norm(gradient, order)
+        if norm > limit:
+            gradient *= limit / norm
+
+    return shorten
+
+
+def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Sequence[int]) -> Matrix:
+    """The average of the instances after so many updates each, [moments, size], in the model's layout.
+
+    `start` is [k, size]: see `pool.stable_variance` for how the paper spreads it.
+
+    Guarantee: the same as a pool, up to float32, whose strategy makes the same choices and whose devices add the same
+    noise; see `genealogy.Genealogy.needed` for what is computed.
+
+    Edge cases: moment 0 is the average at the start; moments come out in the order in which they were asked for.
+    """
+    if len(updates.devices) != coins.updates:
+        raise DataError(f"{len(updates.devices)} devices for {coins.updates} updates: give one each")
+    given = updates.gradients.inner(start)
+    if given.shape != (coins.instances, updates.gradients.size):
+        raise DataError(f"a start of shape {given.shape} is not [{coins.instances}, {updates.gradients.size}]")
+    genealogy = Genealogy(coins, moments)
+    averages = np.empty((len(moments), given.shape[1]), np.float32)
+    for place, average in _averages(updates, genealogy, given):
+        averages[place] = average
+    return updates.gradients.flat(averages)
+
+
+def batch_updates(updates: Updates, *, batch: int, start: ArrayLike, moments: Sequence[int]) -> Matrix:
+    """As `simulate`, for a single model on whose server the steps of a batch wait until they can be averaged.
+
+    Edge cases: what waits at a moment, or at the end, is not in the model.
+    """
+    _validate.count(batch=batch)
+    weights = updates.gradients.inner(start).reshape(-1)
+    waiting = np.zeros_like(weights)
+    averages = np.empty((len(moments), len(weights)), np.float32)
+    order = np.argsort(moments, kind="stable")
+    done = 0
+    for place in order:
+        for update in range(done, moments[place]):
+            waiting += updates.step(weights, update)
+            if (update + 1) % batch == 0:
+                weights -= waiting / np.float32(batch)
+                waiting[:] = 0
+        done = max(done, moments[place])
+        averages[place] = weights
+    return updates.gradients.flat(averages)
+
+
+def _averages(updates: Updates, genealogy: Genealogy, start: Matrix) -> Iterator[tuple[int, Floats]]:
+    """Each moment's place and the average at that moment, in the order of time."""
+    living = _Living(genealogy, start)
+    moments = sorted(range(len(genealogy.moments)), key=lambda place: genealogy.moments[place])
+    for update in genealogy.needed.tolist():
+        while moments and genealogy.moments[moments[0]] <= update:
+            yield moments[0], living.average(moments.pop(0))
+        living.apply(updates, update)
+    for place in moments:
+        yield place, living.average(place)
+
+
+class _Living:
+    """The versions that are still needed: each is let go after its last use, and its memory used again."""
+
+    def __init__(self, genealogy: Genealogy, start: Matrix) -> None:
+        self._genealogy = genealogy
+        self._k = len(start)
+        used = [genealogy.parents[genealogy.needed], genealogy.looked_at.ravel()]
+        self._merged = genealogy.coins.merged
+        if self._merged:
+            used.append(genealogy.partners[genealogy.needed])
+        self._uses = np.bincount(np.concatenate(used), minlength=self._k + genealogy.coins.updates)
+        self._rows = {version: row.copy() for version, row in enumerate(start) if self._uses[version]}
+        self._free: list[Matrix] = []
+
+    def apply(self, updates: Updates, update: int) -> None:
+        """Compute one update: its parent's weights minus its step."""
+        parent = int(self._genealogy.parents[update])
+        weights = self._rows[parent]
+        step = updates.step(weights, update)
+        made = self._used(parent)  # its own memory, if nobody else needs it
+        if made is None:
+            made = self._free.pop() if self._free else np.empty_like(weights)
+        np.subtract(weights, step, out=made)
+        if self._merged:
+            self._merge(made, int(self._genealogy.partners[update]))
+        self._rows[self._k + update] = made
+
+    def average(self, place: int) -> Floats:
+        """The average of the instances at this moment."""
+        versions = self._genealogy.looked_at[place].tolist()
+        average: Floats = np.mean([self._rows[version] for version in versions], axis=0, dtype=np.float64)
+        for version in versions:
+            self._keep(self._used(version))
+        return average
+
+    def _merge(self, made: Matrix, partner: int) -> None:
+        made += self._rows[partner]
+        made *= np.float32(0.5)
+        self._keep(self._used(partner))
+
+    def _used(self, version: int) -> Matrix | None:
+        """Count one use; after the last one, the row that is free now."""
+        self._uses[version] -= 1
+        return self._rows.pop(version) if self._uses[version] == 0 else None
+
+    def _keep(self, row: Matrix | None) -> None:
+        if row is not None:
+            self._free.append(row)

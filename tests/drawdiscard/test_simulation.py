@@ -1,0 +1,268 @@
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, dealt, with_intercept
+from incrowd.drawdiscard.fast_noise import BlockNoise, Row, fill_laplace, fill_normal
+from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
+from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
+from incrowd.drawdiscard.mechanism import Mechanism
+from incrowd.drawdiscard.pool import Pool
+from incrowd.drawdiscard.simulation import Updates, batch_updates, bounding, seeded_noise, simulate
+from incrowd.drawdiscard.strategies import AcceptOneIn, Batching, DrawAndDiscard, SameInstance, Strategy, average
+from incrowd.errors import DataError
+from incrowd.privacy.clipping import clip_rows
+from tests.statistics import LAPLACE_MOMENTS, NORMAL_MOMENTS, ks, rejects_wrong_scale, uncorrelated
+
+RANDOM = SeededRandomness(8)
+DEVICES, EXAMPLES, FEATURES, OUTPUTS = 40, 6, 9, 4
+UPDATES, RATE = 300, 0.3
+MOMENTS = [300, 0, 120, 121]
+MODEL = Glm(features=FEATURES, outputs=OUTPUTS, link=MULTINOMIAL)
+GENERATOR = np.random.Generator(np.random.SFC64(2))
+X = GENERATOR.random((DEVICES, EXAMPLES, FEATURES))
+LABELS = GENERATOR.integers(OUTPUTS, size=(DEVICES, EXAMPLES))
+TARGETS = np.eye(OUTPUTS)[LABELS]
+ORDER: Integers = GENERATOR.integers(DEVICES, size=UPDATES)
+NOISE: NDArray[np.float32] = GENERATOR.laplace(0, 0.1, (UPDATES, MODEL.size)).astype(np.float32)
+
+
+@dataclass
+class Table:
+    """Noise that is the same for the same update, whatever else is computed."""
+
+    rows: NDArray[np.float32]
+    inner: GlmGradients
+
+    def row(self, update: int) -> Row:
+        return self.inner.inner(self.rows[update])
+
+
+def mechanism(clip: float = 0.05, **given: object) -> Mechanism:
+    return Mechanism(size=MODEL.size, clip=clip, epsilon=1.0, **{"privacy": "feature", **given})  # type: ignore[arg-type]  # a table of values
+
+
+def updates(rates: float | Floats = RATE) -> Updates:
+    gradients = GlmGradients(MODEL, X, LABELS)
+    noise = Table(NOISE, gradients)
+    return Updates(gradients=gradients, mechanism=mechanism(), devices=ORDER, rates=rates, noise=noise)
+
+
+def plain_step(weights: Floats, update: int) -> Floats:
+    device = ORDER[update]
+    gradient = np.clip(MODEL.gradient(weights, X[device], TARGETS[device]), -0.05, 0.05)
+    updated: Floats = weights - RATE * (gradient + NOISE[update])
+    return updated
+
+
+def plain_loop(strategy: Strategy, moments: Sequence[int]) -> Floats:
+    """The slow way, through the strategies that a server would use."""
+    seen = {0: strategy.weights()}
+    for update in range(UPDATES):
+        handout = strategy.draw()
+        strategy.discard(handout, plain_step(handout.weights, update))
+        seen[update + 1] = strategy.weights()
+    return np.stack([seen[moment] for moment in moments])
+
+
+def pool(k: int) -> Pool:
+    return Pool.initial(np.zeros(MODEL.size), instances=k, update_variance=0.01, randomness=RANDOM)
+
+
+@pytest.mark.parametrize("k", [1, 2, 7])
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("same", [False, True])
+def test_it_is_the_plain_loop_over_a_pool(k: int, merged: bool, same: bool) -> None:
+    start = pool(k).snapshot().instances
+    merge = {"merge": average} if merged else {}
+    strategy = (SameInstance if same else DrawAndDiscard)(pool(k), **merge)
+    toss = same_instance if same else draw_and_discard
+    coins = toss(instances=k, updates=UPDATES, randomness=RANDOM, merged=merged)
+    found = simulate(updates(), coins, start=start, moments=MOMENTS)
+    np.testing.assert_allclose(found, plain_loop(strategy, MOMENTS), atol=2e-5)
+
+
+def test_accepting_one_in_k_is_the_plain_loop() -> None:
+    start = GENERATOR.random((1, MODEL.size))
+    plain = plain_loop(AcceptOneIn(start[0], updates=5, randomness=RANDOM), MOMENTS)
+    coins = accept_one_in(5, updates=UPDATES, randomness=RANDOM)
+    np.testing.assert_allclose(simulate(updates(), coins, start=start, moments=MOMENTS), plain, atol=2e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 500])
+def test_batches_are_the_plain_loop(batch: int) -> None:
+    start = GENERATOR.random(MODEL.size)
+    plain = plain_loop(Batching(start, batch=batch), MOMENTS)
+    np.testing.assert_allclose(batch_updates(updates(), batch=batch, start=start, moments=MOMENTS), plain, atol=2e-5)
+
+
+def test_devices_in_flight_update_what_they_drew() -> None:
+    k, flying = 4, 6
+    start = GENERATOR.random((k, MODEL.size))
+    coins = draw_and_discard(instances=k, updates=UPDATES, randomness=RANDOM, in_flight=flying)
+    history = [start.copy()]
+    for update in range(UPDATES):
+        instances = history[-1].copy()
+        stale = history[coins.seen[update]][coins.drawn[update]]
+        instances[coins.replaced[update]] = plain_step(stale, update)
+        history.append(instances)
+    plain = np.stack([history[moment].mean(axis=0) for moment in MOMENTS])
+    np.testing.assert_allclose(simulate(updates(), coins, start=start, moments=MOMENTS), plain, atol=2e-5)
+    coins = Coins(instances=k, drawn=coins.drawn, replaced=coins.replaced, seen=np.arange(UPDATES))
+    assert np.abs(simulate(updates(), coins, start=start, moments=MOMENTS) - plain).max() > 0.01
+
+
+def test_each_update_has_its_own_rate() -> None:
+    coins = draw_and_discard(instances=2, updates=UPDATES, randomness=RANDOM)
+    start = pool(2).snapshot().instances
+    rates = np.where(np.arange(UPDATES) < 120, RATE, 0.0)
+    found = simulate(updates(rates), coins, start=start, moments=[120, 300])
+    np.testing.assert_allclose(found[0], plain_loop(DrawAndDiscard(pool(2)), [120])[0], atol=2e-5)
+    last = Genealogy(coins, [300]).needed
+    assert (last >= 120).any()
+    still = simulate(updates(0.0), coins, start=found[:1].repeat(2, axis=0), moments=[300])
+    np.testing.assert_allclose(still[0], found[0], atol=1e-6)
+
+
+def test_memory_is_that_of_the_instances_that_still_matter() -> None:
+    """The 300 updates would be 12 MB; the five instances of 10,000 weights are 0.2 MB."""
+    model = Glm(features=9_999, link=LINEAR)
+    gradients = GlmGradients(model, np.zeros((1, 1, 9_999)), np.zeros((1, 1, 1)))
+    quiet = Mechanism(size=model.size, clip=1, epsilon=1, noise="none")
+    many = Updates(gradients=gradients, mechanism=quiet, devices=np.zeros(300, np.int64), rates=1.0)
+    coins = same_instance(instances=5, updates=300, randomness=RANDOM)
+    tracemalloc.start()
+    simulate(many, coins, start=np.zeros((5, model.size)), moments=[300])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5e6
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_gradients_are_those_of_the_model(link: Link, intercept: bool) -> None:
+    outputs = 3 if link is MULTINOMIAL else 2
+    model = Glm(features=FEATURES, outputs=outputs, link=link, intercept=intercept)
+    responses = GENERATOR.random((DEVICES, EXAMPLES, outputs))
+    weights = GENERATOR.standard_normal(model.size)
+    fast = GlmGradients(model, X, responses)
+    any_model = ModelGradients(model, X, responses)
+    for device in (0, 7):
+        exact = model.gradient(weights, X[device], responses[device])
+        found = fast.flat(fast.gradient(fast.inner(weights), device))
+        np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
+        slow = any_model.flat(any_model.gradient(any_model.inner(weights), device))
+        np.testing.assert_allclose(slow, exact, rtol=1e-4, atol=1e-5)
+    assert fast.size == any_model.size == model.size
+
+
+def test_the_inner_layout_and_back() -> None:
+    gradients = GlmGradients(MODEL, with_intercept(X), LABELS, intercepted=True)
+    weights = GENERATOR.random((3, 2, MODEL.size)).astype(np.float32)
+    assert (gradients.flat(gradients.inner(weights)) == weights).all()
+    assert not (gradients.inner(weights) == weights).all()
+
+
+def test_devices_without_examples_have_a_zero_gradient() -> None:
+    empty = GlmGradients(MODEL, np.empty((2, 0, FEATURES)), np.empty((2, 0), np.int64))
+    assert not empty.gradient(np.ones(MODEL.size, np.float32), 1).any()
+
+
+def test_examples_are_dealt_out_and_a_remainder_stays_out() -> None:
+    assert dealt(7, per_device=3, order=np.arange(7)[::-1]).tolist() == [[6, 5, 4], [3, 2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "noise"),
+    [
+        ({}, "laplace"),
+        ({"bound": "norm", "privacy": "model"}, "laplace"),
+        ({"bound": "norm", "privacy": "model"}, "gaussian"),
+    ],
+)
+@pytest.mark.parametrize("clip", [0.1, 100.0])
+def test_gradients_are_bounded_as_the_mechanism_says(given: dict[str, str], noise: str, clip: float) -> None:
+    delta = 1e-5 if noise == "gaussian" else None
+    bounds = mechanism(clip, noise=noise, delta=delta, **given)
+    gradient = GENERATOR.standard_normal(MODEL.size)
+    expected = clip_rows(bounds.clipping, gradient).rows[0]
+    found = gradient.astype(np.float32)
+    bounding(bounds)(found)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+# Noise
+
+
+def rows(noise: BlockNoise, count: int) -> Floats:
+    return np.stack([noise.row(update) for update in range(count)]).astype(np.float64)
+
+
+def test_laplace_noise_has_its_distribution() -> None:
+    found = rows(BlockNoise(fill_laplace, size=1001, scale=1.0, stream=RANDOM.stream("laplace")), 200)
+    assert rejects_wrong_scale(ks("laplace"), found.ravel())
+    assert rejects_wrong_scale(LAPLACE_MOMENTS, found.ravel())
+    assert uncorrelated(found[:-1].ravel(), found[1:].ravel()) > 1e-9
+    assert np.isfinite(found).all()
+
+
+def test_normal_noise_has_its_distribution() -> None:
+    found = rows(BlockNoise(fill_normal, size=1000, scale=1.0, stream=RANDOM.stream("normal")), 100)
+    assert rejects_wrong_scale(NORMAL_MOMENTS, found.ravel())
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_the_noise_of_a_mechanism_has_its_variance(noise: str) -> None:
+    bounds = mechanism(noise=noise, delta=1e-5 if noise == "gaussian" else None)
+    found = seeded_noise(bounds, RANDOM)
+    assert found is not None
+    sample = np.concatenate([found.row(update).copy() for update in range(3000)])
+    assert sample.var() == pytest.approx(bounds.noise_variance, rel=0.05)
+    assert seeded_noise(mechanism(noise="none"), RANDOM) is None
+
+
+def test_no_bits_at_all_are_finite_noise() -> None:
+    """The most extreme bits: all zero, and all one."""
+
+    @dataclass
+    class Constant:
+        value: int
+
+        def bits(self, size: int) -> NDArray[np.uint64]:
+            return np.full(size, self.value, np.uint64)
+
+        def normals(self, size: int) -> Floats:
+            raise NotImplementedError
+
+        def laplaces(self, size: int) -> Floats:
+            raise NotImplementedError
+
+    block = np.empty(3, np.float32)
+    fill_laplace(Constant(0), block)
+    assert np.abs(block) == pytest.approx(22.18, abs=0.01)
+    fill_laplace(Constant(2**64 - 1), block)
+    assert not block.any()
+
+
+# What does not fit
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    coins = draw_and_discard(instances=2, updates=UPDATES, randomness=RANDOM)
+    with pytest.raises(DataError, match="a start of shape"):
+        simulate(updates(), coins, start=np.zeros((3, MODEL.size)), moments=[1])
+    shorter = draw_and_discard(instances=2, updates=299, randomness=RANDOM)
+    with pytest.raises(DataError, match="300 devices for 299 updates"):
+        simulate(updates(), shorter, start=np.zeros((2, MODEL.size)), moments=[1])
+    gradients, other = GlmGradients(MODEL, X, LABELS), Mechanism(size=8, clip=1, epsilon=1)
+    with pytest.raises(DataError, match="a mechanism of 8 numbers"):
+        Updates(gradients=gradients, mechanism=other, devices=ORDER, rates=1.0)
+    with pytest.raises(DataError, match="features of shape"):
+        GlmGradients(MODEL, X[..., 1:], LABELS)
+    with pytest.raises(DataError, match="responses of shape"):
+        GlmGradients(Glm(features=FEATURES, link=LOGISTIC), X, np.zeros((DEVICES, EXAMPLES, 2)))
