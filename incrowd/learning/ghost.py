@@ -21,7 +21,7 @@ from incrowd.learning.program import Dense, Program
 class Ghost:
     """The clipped sum of the gradients of up to `rows` records at a time, at the weights of each parameter.
 
-    Guarantee: as `incrowd.learning.record_engine.Gradients`.
+    Guarantee: as `incrowd.learning.gradients.Gradients`.
     """
 
     def __init__(self, program: Program, weights: Sequence[Tensor], loss: Canonical, *, rows: int) -> None:

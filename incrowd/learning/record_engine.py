@@ -6,44 +6,20 @@ of 100, the first is about ten times as fast.
 """
 
 import copy
-from typing import Protocol
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from incrowd._random import Floats, Stream
+from incrowd._random import Stream
 from incrowd.errors import DataError
 from incrowd.learning.ghost import Ghost
+from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
-from incrowd.learning.records import Descent, Reader, Records, RecordTraining, StepNoise, Trained, poisson_batches
-from incrowd.privacy.clipping import FixedClip
-
-
-class Gradients(Protocol):
-    """The clipped sum of records' gradients, at weights that change from step to step."""
-
-    @property
-    def total(self) -> Tensor:
-        """The sum so far, a float64 vector. Private."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """How many records it works on at once, at most."""
-        ...
-
-    def norms(self, features: Tensor, labels: Tensor) -> Floats:
-        """The L2 norms of the gradients of these records' losses, in float64; not finite where a gradient is not."""
-        ...
-
-    def add(self, factors: Tensor) -> None:
-        """Add the gradients just measured, times their factors; a factor of 0 leaves one out, whatever it holds."""
-        ...
+from incrowd.learning.records import Descent, Reader, Records, RecordTraining, StepNoise, Trained
 
 
 class BatchedRecords:
@@ -82,16 +58,11 @@ class BatchedRecords:
         """See `RecordEngine.train`."""
         now = self.model.flat(weights).to(self.records.features.device, copy=True)
         gradients = self._gradients(now, training.physical_batch)
-        reader = Reader(self.records, gradients.rows)
-        clip = FixedClip(clip_norm=training.clip_norm)
+        sums = NoisedSums(gradients, Reader(self.records, gradients.rows).take, records=len(self.records))
         walk = _Walk(self.descent, now)
-        dropped = 0
-        for batch in poisson_batches(len(self.records), training, batches=batches):
-            gradients.total.zero_()
-            for rows in torch.split(torch.from_numpy(batch).to(now.device), gradients.rows):
-                dropped += _add_clipped(gradients, *reader.take(rows), clip)
-            walk.step(noise(gradients.total), training.expected_batch)
-        return Trained(weights=now.cpu(), dropped=dropped)
+        for noised in sums.steps(training, noise=noise, batches=batches):
+            walk.step(noised, training.expected_batch)
+        return Trained(weights=now.cpu(), dropped=sums.dropped)
 
     def _gradients(self, weights: Tensor, rows: int) -> Gradients:
         places = zip(weights.split_with_sizes(list(self.model.layout.sizes)), self.model.layout.shapes, strict=True)
@@ -100,17 +71,6 @@ class BatchedRecords:
             module = copy.deepcopy(self.model.module).to(weights.device).train()
             return PerRecord(module, parameters, self.loss, rows=rows)
         return Ghost(self._program, parameters, self.loss.canonical, rows=rows)
-
-
-def _add_clipped(gradients: Gradients, features: Tensor, labels: Tensor, clip: FixedClip) -> int:
-    """Add the clipped gradients of these records; how many were left out because they are not finite."""
-    if len(labels) == 0:
-        return 0
-    norms = gradients.norms(features, labels)
-    finite = np.isfinite(norms)
-    factors = clip.factors(np.where(finite, norms, 0.0)) * finite
-    gradients.add(torch.from_numpy(factors).to(features.device))
-    return len(norms) - int(finite.sum())
 
 
 class _Walk:

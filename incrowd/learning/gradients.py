@@ -1,0 +1,98 @@
+"""Clipped sums of records' gradients, step after step: the one loop of DP-SGD, whoever computes the gradients."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from incrowd._random import Floats, Stream
+from incrowd.learning.records import RecordTraining, StepNoise, poisson_batches
+from incrowd.privacy.clipping import FixedClip
+
+_BLOCK = 2**12  # numbers of each gradient that are made float64 at a time, so that these copies stay in the cache
+
+
+class Gradients(Protocol):
+    """The clipped sum of records' gradients, at weights that change from step to step."""
+
+    @property
+    def total(self) -> Tensor:
+        """The sum so far, a float64 vector. Private."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many records it works on at once, at most."""
+        ...
+
+    def norms(self, features: Tensor, labels: Tensor) -> Floats:
+        """The L2 norms of the gradients of these records' losses, in float64; not finite where a gradient is not."""
+        ...
+
+    def add(self, factors: Tensor) -> None:
+        """Add the gradients just measured, times their factors; a factor of 0 leaves one out, whatever it holds."""
+        ...
+
+
+class NoisedSums:
+    """The noised sums of a round's steps. `read` takes numbers of records and gives their features and labels.
+
+    Guarantee: every gradient that enters a sum has a norm of at most `clip_norm`; one that is not finite does not, and
+    is counted in `dropped`. What leaves is what `noise` gave, called once a step.
+
+    Edge cases: a step without records is one of noise alone.
+    """
+
+    def __init__(self, gradients: Gradients, read: Callable[[Tensor], tuple[Tensor, Tensor]], *, records: int) -> None:
+        self.gradients = gradients
+        self.read = read
+        self.records = records
+        self.dropped = 0
+
+    def steps(self, training: RecordTraining, *, noise: StepNoise, batches: Stream) -> Iterator[Tensor]:
+        """The noised sum of each step; move the weights before you take the next."""
+        clip = FixedClip(clip_norm=training.clip_norm)
+        total = self.gradients.total
+        for batch in poisson_batches(self.records, training, batches=batches):
+            total.zero_()
+            for rows in torch.split(torch.from_numpy(batch), self.gradients.rows):
+                if len(rows):
+                    self._add(rows.to(total.device), clip)
+            yield noise(total)
+
+    def _add(self, rows: Tensor, clip: FixedClip) -> None:
+        norms = self.gradients.norms(*self.read(rows))
+        finite = np.isfinite(norms)
+        factors = clip.factors(np.where(finite, norms, 0.0)) * finite
+        self.gradients.add(torch.from_numpy(factors).to(rows.device))
+        self.dropped += len(norms) - int(finite.sum())
+
+
+class Formed:
+    """A clipped sum of gradients that are there as numbers."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        self.total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
+        self._places = self.total.split_with_sizes(list(sizes))
+        self._gradients: Sequence[Tensor] = []
+
+    def norms(self, gradients: Sequence[Tensor]) -> Floats:
+        """The norms of the gradients of some records, given by parameter: [records, size of the parameter] each."""
+        self._gradients = gradients
+        squares = torch.zeros(len(gradients[0]), dtype=torch.float64, device=self.total.device)
+        for gradient in gradients:
+            for block in torch.split(gradient, _BLOCK, 1):
+                squares += torch.linalg.vector_norm(block.double(), dim=1).square_()
+        norms: Floats = squares.sqrt_().cpu().numpy()
+        return norms
+
+    def add(self, factors: Tensor) -> None:
+        """See `Gradients.add`. Edge cases: the gradients are not kept."""
+        rows = factors.nonzero().view(-1)
+        gradients, self._gradients = self._gradients, []
+        for gradient, place in zip(gradients, self._places, strict=True):
+            kept = gradient if len(rows) == len(factors) else gradient[rows]
+            for block, part in zip(torch.split(kept, _BLOCK, 1), torch.split(place, _BLOCK), strict=True):
+                part.addmv_(block.double().t(), factors[rows])

@@ -1,0 +1,229 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+
+from incrowd._random import SeededRandomness
+from incrowd.errors import ConfigError
+from incrowd.learning.opacus_engine import OpacusRecords
+from tests.learning.test_record_engine import FEATURES, Seen, nothing, rows, tilted
+from tests.learning.test_records import training
+
+RANDOMNESS = SeededRandomness(seed=2)
+RECORDS = rows(40)
+DATA = TensorDataset(RECORDS.features, RECORDS.labels)
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    return DataLoader(DATA, **options)
+
+
+def article() -> nn.Sequential:
+    """The network of the article, but for its sizes: dropout, and logarithms of probabilities."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(8, 4),
+        nn.ReLU(),
+        nn.Linear(4, 4),
+        nn.LogSoftmax(1),
+    )
+
+
+def engine(
+    module: nn.Module | None = None,
+    *,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    criterion: Callable[[Any, Any], Tensor] | None = None,
+    data: DataLoader[Any] | None = None,
+    **options: float,
+) -> OpacusRecords:
+    module = nn.Linear(FEATURES, 4) if module is None else module
+    steps = optimizer(module.parameters(), **({"lr": 0.1} | options))
+    data = loader(batch_size=4) if data is None else data
+    return OpacusRecords(module, steps, data, criterion=criterion or nn.CrossEntropyLoss())
+
+
+def train(one: OpacusRecords, weights: Tensor | None = None, **changes: Any) -> Tensor:
+    settings = training(**{"physical_batch": 6, **changes})
+    start = one.weights if weights is None else weights
+    return one.train(start, settings, noise=tilted, batches=RANDOMNESS.stream("batches")).weights
+
+
+def test_the_articles_module_optimizer_and_loader_train_as_they_are() -> None:
+    torch.manual_seed(0)
+    one = engine(article(), criterion=nn.NLLLoss(), data=loader(batch_size=32, shuffle=True))
+    before = one.weights
+    after = train(one, steps=3)
+    assert after.isfinite().all()
+    assert not torch.equal(before, after)
+    assert torch.equal(one.weights, after)
+
+
+def test_adam_starts_every_round_anew_and_keeps_a_changed_rate() -> None:
+    one = engine(optimizer=torch.optim.Adam)
+    start = one.weights
+    first, second = train(one, start), train(one, start)
+    assert torch.equal(first, second)
+    one.optimizer.param_groups[0]["lr"] = 0.01
+    slower = train(one, start)
+    assert float((slower - start).norm()) < 0.2 * float((first - start).norm())
+
+
+def test_a_given_state_of_the_optimizer_is_where_rounds_start() -> None:
+    one = engine(momentum=0.9)
+    start = one.weights
+    cold = train(one, start)
+    warm = OpacusRecords(one.module, one.optimizer, one.loader, criterion=one.criterion)
+    assert not torch.equal(train(warm, start), cold)
+    assert torch.equal(train(warm, start), train(warm, start))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_mean_and_a_sum_have_the_same_gradients(reduction: str) -> None:
+    torch.manual_seed(1)
+    module = nn.Linear(FEATURES, 4)
+    seen = Seen()
+    one = engine(module, criterion=nn.CrossEntropyLoss(reduction=reduction))
+    one.train(one.weights, training(steps=1, physical_batch=6), noise=seen, batches=RANDOMNESS.stream("batches"))
+    alone = Seen()
+    other = engine(module, criterion=nn.CrossEntropyLoss(reduction=reduction))
+    torch.manual_seed(1)
+    start = torch.cat([p.reshape(-1) for p in nn.Linear(FEATURES, 4).parameters()]).detach()
+    other.train(start, training(steps=1, physical_batch=1), noise=alone, batches=RANDOMNESS.stream("batches"))
+    torch.testing.assert_close(seen.totals[0], alone.totals[0], rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_parameters_stay_and_are_no_part_of_the_vector() -> None:
+    first = nn.Linear(FEATURES, 6)
+    module = nn.Sequential(first, nn.ReLU(), nn.Linear(6, 4))
+    first.weight.requires_grad_(False)
+    kept = first.weight.detach().clone()
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+    one = OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss())
+    assert one.size == 6 + 6 * 4 + 4
+    train(one)
+    assert torch.equal(first.weight, kept)
+
+
+class Half(nn.Module):
+    """A part of it does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(FEATURES, 4), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.used(x)
+        return out
+
+
+def test_a_parameter_that_the_loss_does_not_depend_on_has_gradients_of_zero() -> None:
+    seen, one = Seen(), engine(Half())
+    one.train(one.weights, training(steps=1), noise=seen, batches=RANDOMNESS.stream("batches"))
+    assert seen.totals[0][: FEATURES * 4].any()
+    assert not seen.totals[0][-8:].any()
+
+
+def test_nothing_of_opacus_or_of_a_private_gradient_stays() -> None:
+    one = engine()
+    train(one)
+    for parameter in one.module.parameters():
+        assert parameter.grad is None
+        assert not hasattr(parameter, "grad_sample")
+    assert not one.module._forward_hooks
+    assert not one.module._backward_hooks
+
+
+def test_it_cleans_up_when_noise_is_refused() -> None:
+    def refuse(_: Tensor) -> Tensor:
+        raise ConfigError(field="budget", value="spent", remedy="stop")
+
+    one = engine()
+    with pytest.raises(ConfigError, match="budget"):
+        one.train(one.weights, training(), noise=refuse, batches=RANDOMNESS.stream("batches"))
+    assert all(parameter.grad is None for parameter in one.module.parameters())
+    assert not one.module._forward_hooks
+    train(one)
+
+
+def test_the_loaders_own_way_to_make_batches_is_used() -> None:
+    def doubled(records: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        assert 0 < len(records) <= 6
+        return 2 * torch.stack([x for x, _ in records]), torch.stack([y for _, y in records])
+
+    module = nn.Linear(FEATURES, 4)
+    start = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    plain, twice = engine(module), engine(module, data=loader(collate_fn=doubled))
+    assert not torch.equal(train(plain, start), train(twice, start))
+
+
+@pytest.mark.parametrize(
+    ("layer", "remedy"),
+    [
+        (nn.BatchNorm1d(FEATURES), "use GroupNorm or LayerNorm"),
+        (nn.BatchNorm1d(FEATURES).requires_grad_(False), "use GroupNorm or LayerNorm"),
+        (nn.InstanceNorm1d(FEATURES, affine=True, track_running_stats=True), "use GroupNorm or LayerNorm"),
+        (nn.LSTM(FEATURES, 4), "ModuleValidator.fix replaces what it can"),
+    ],
+    ids=["batch normalisation", "frozen", "running statistics", "opacus does not know it"],
+)
+def test_unsuitable_modules_are_refused_with_the_remedy(layer: nn.Module, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        engine(nn.Sequential(layer, nn.Linear(FEATURES, 4)))
+
+
+def test_a_module_without_trainable_parameters_is_refused() -> None:
+    module = nn.Linear(FEATURES, 4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    module.requires_grad_(False)
+    with pytest.raises(ConfigError, match="no parameters to train"):
+        OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss())
+
+
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    optimizer = torch.optim.SGD(nn.Linear(FEATURES, 4).parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="exactly the module's trainable parameters"):
+        OpacusRecords(nn.Linear(FEATURES, 4), optimizer, loader(), criterion=nn.CrossEntropyLoss())
+
+
+class Flowing(IterableDataset[Tensor]):
+    """Records that come one after the other."""
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class Endless(Dataset[Tensor]):
+    """Records that nobody counted."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        raise IndexError(index)
+
+
+@pytest.mark.parametrize("data", [Flowing(), Endless()], ids=["a stream", "no length"])
+def test_data_that_cannot_be_drawn_by_number_is_refused(data: Dataset[Tensor]) -> None:
+    sampler = None if isinstance(data, IterableDataset) else RandomSampler([0])
+    with pytest.raises(ConfigError, match="a data set with a length"):
+        engine(data=DataLoader(data, sampler=sampler))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [WeightedRandomSampler([1.0] * 40, 40), RandomSampler(DATA, replacement=True)],
+    ids=["weighted", "with replacement"],
+)
+def test_a_sampler_that_prefers_some_records_is_refused(sampler: Any) -> None:
+    with pytest.raises(ConfigError, match="the same chance"):
+        engine(data=loader(sampler=sampler))
+
+
+def test_a_criterion_without_a_reduction_is_refused() -> None:
+    with pytest.raises(ConfigError, match="reduce to a mean or a sum"):
+        engine(criterion=nn.CrossEntropyLoss(reduction="none"))
+    assert engine(criterion=nn.functional.cross_entropy).reduction == "mean"
+    assert nothing(torch.ones(1)) == 1
