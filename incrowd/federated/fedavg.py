@@ -43,6 +43,26 @@ class State:
         """The weights to publish: the tail's mean where one is kept, otherwise the latest."""
         return self.tail / self.tail_rounds if self.tail_rounds else self.weights
 
+    @classmethod
+    def first(cls, weights: Floats, *, server: ServerStep, carry: Carry) -> "State":
+        """The state before the first round, from these weights."""
+        memory = server.start(weights.size)
+        return cls(round=0, weights=weights, memory=memory, tail=np.zeros_like(weights), tail_rounds=0, carry=carry)
+
+    def moved(self, mean: Floats, *, server: ServerStep, rounds: int, carry: Carry) -> "State":
+        """The state after its round, out of so many, whose released mean this is."""
+        direction, memory = server.direction(mean, self.memory)
+        weights = self.weights + server.rate(self.round, rounds) * direction
+        counts = server.counts(self.round, rounds)
+        return State(
+            round=self.round + 1,
+            weights=weights,
+            memory=memory,
+            tail=self.tail + weights if counts else self.tail,
+            tail_rounds=self.tail_rounds + counts,
+            carry=carry,
+        )
+
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """The state as named arrays, for a file.
 
@@ -146,14 +166,7 @@ class FedAvg:
     def init(self) -> State:
         """The state before the first round: fresh weights, times `start`."""
         weights = self.start * self.engine.model.initial(self.private.randomness).numpy().astype(np.float64)
-        return State(
-            round=0,
-            weights=weights,
-            memory=self.server.start(weights.size),
-            tail=np.zeros_like(weights),
-            tail_rounds=0,
-            carry=self.private.start(),
-        )
+        return State.first(weights, server=self.server, carry=self.private.start())
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
@@ -195,18 +208,7 @@ class FedAvg:
         return [int(client) for client in cohort[stays]]
 
     def _stepped(self, state: State, release: Release) -> State:
-        rounds = self.private.plan.rounds
-        direction, memory = self.server.direction(release.mean, state.memory)
-        weights = state.weights + self.server.rate(state.round, rounds) * direction
-        counts = self.server.counts(state.round, rounds)
-        return State(
-            round=state.round + 1,
-            weights=weights,
-            memory=memory,
-            tail=state.tail + weights if counts else state.tail,
-            tail_rounds=state.tail_rounds + counts,
-            carry=release.carry,
-        )
+        return state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=release.carry)
 
 
 def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:

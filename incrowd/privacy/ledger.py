@@ -227,6 +227,11 @@ class Ledger:
             runs = tally.promised()
         return self._price(runs)
 
+    def commitments(self) -> tuple[Run, ...]:
+        """All that was charged or is reserved, equal events counted together: what `promised` prices."""
+        with self._current(write=False) as tally:
+            return tuple(tally.promised())
+
     def entries(self) -> tuple[Entry, ...]:
         """All entries, each checked against the one before it."""
         with self._current(write=False):

@@ -55,6 +55,16 @@ def test_what_a_released_reservation_has_left_is_given_back(ledger: Ledger) -> N
     ledger.reserve([(EVENT, FITS - 1)], label="second run")
 
 
+def test_commitments_are_all_that_was_charged_or_is_reserved(ledger: Ledger) -> None:
+    assert ledger.commitments() == ()
+    ledger.reserve([(SMALL, 2), (EVENT, 1)], label="run")
+    ledger.charge(SMALL)
+    ledger.charge(SMALL, reservation="run")
+    assert sorted(ledger.commitments(), key=str) == sorted([(SMALL, 3), (EVENT, 1)], key=str)
+    ledger.release_reservation("run")
+    assert ledger.commitments() == ((SMALL, 2),)
+
+
 def test_a_release_with_nothing_to_give_back_writes_nothing(ledger: Ledger) -> None:
     ledger.reserve([(EVENT, 1)], label="whole")
     ledger.charge(EVENT, reservation="whole")

@@ -1,0 +1,124 @@
+"""A silo: a party that holds records, learns from them with DP-SGD, and pays for it from a ledger of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from incrowd._random import Floats
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.federated.permit import Account, Permit
+from incrowd.federated.silo_plan import RELATION, SiloPlan
+from incrowd.learning import Model
+from incrowd.learning.records import Reader, RecordEngine, Records
+
+Absence = Literal["budget spent", "round lost"]
+
+Counter = Callable[[Floats], tuple[int, int]]
+"""How many records a silo holds, and how many of them weights get right. Private: for `Permit.counts` only."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """What a silo sends after a round, all of it: released, and public from here on.
+
+    `epsilon` is what all releases from the silo's ledger have cost together. Without an `update` nothing was released,
+    and `absence` says why. `records` and `right` are noised, and None unless the plan asks for counts.
+    """
+
+    silo: str
+    round: int
+    epsilon: float
+    update: Floats | None = None
+    noise_multiplier: float | None = None
+    absence: Absence | None = None
+    records: float | None = None
+    right: float | None = None
+
+
+class Silo:
+    """One silo's part of a run.
+
+    Guarantee: the event of a round is on the silo's ledger before a batch, or any noise, is drawn for it, so what was
+    sent never costs more than the ledger says, and the ledger says no more than the budget, however often this process
+    ends and starts again. Nothing leaves but `Answer`, whose update comes from the noised sums of the steps alone.
+
+    Edge cases: a round that the budget does not allow is not begun, and the answer says so; so is one that was charged
+    before a crash under the operating system's randomness: it stays paid and is lost. A ledger of another budget or
+    relation than the plan's is refused.
+    """
+
+    def __init__(
+        self, plan: SiloPlan, account: Account, *, engine: RecordEngine, counter: Counter | None = None
+    ) -> None:
+        ledger = account.ledger
+        if ledger.budget != plan.budget or ledger.relation is not RELATION:
+            raise LedgerMismatch(
+                f"the ledger of {plan.name} has {ledger.budget} and {ledger.relation.name}, the plan {plan.budget} and "
+                f"{RELATION.name}: give a ledger that was begun with the plan's"
+            )
+        if plan.count_std is not None and counter is None:
+            raise ConfigError(field="counter", value=None, remedy="count_std asks for counts: say how to count")
+        self.plan = plan
+        self.account = account
+        self.engine = engine
+        self._counter = counter
+
+    @property
+    def epsilon(self) -> float:
+        """What was spent from the silo's ledger, by this run and others."""
+        return self.account.ledger.spent().epsilon
+
+    def answer(self, number: int, weights: Floats) -> Answer:
+        """Take part in a round (from 0) that starts with these weights, if the budget allows it."""
+        try:
+            permit = self._permit(number)
+        except BudgetExceeded:
+            return self._absent(number, "budget spent")
+        if permit is None:
+            return self._absent(number, "round lost")
+        records = right = None
+        if self._counter is not None and self.plan.count_std is not None:
+            records, right = permit.counts(*self._counter(weights))
+        start = weights.astype(np.float32)
+        trained = self.engine.train(start, permit.training, noise=permit.noise, batches=permit.batches)
+        return Answer(
+            silo=self.plan.name,
+            round=number,
+            epsilon=self.epsilon,
+            update=trained.weights.numpy().astype(np.float64) - start,
+            noise_multiplier=permit.training.noise_multiplier,
+            records=records,
+            right=right,
+        )
+
+    def _permit(self, number: int) -> Permit | None:
+        """The round's permit, or none if the round was paid for and cannot be repeated."""
+        account, paid = self.account, self.account.paid()
+        if number in paid:
+            if not account.randomness.simulated:
+                return None
+            multiplier = paid[number]
+        else:
+            usual = paid[max(paid)] if paid else None
+            multiplier = self.plan.noise_multiplier(number, spent=account.ledger.commitments(), usual=usual)
+        return Permit(self.plan, account, number=number, multiplier=multiplier)
+
+    def _absent(self, number: int, why: Absence) -> Answer:
+        return Answer(silo=self.plan.name, round=number, epsilon=self.epsilon, absence=why)
+
+
+def counter(model: Model, records: Records, *, batch: int = 1000) -> Counter:
+    """Counts a silo's own records, and those to whose class a model gives the largest output."""
+
+    def count(weights: Floats) -> tuple[int, int]:
+        module, reader, right = model.with_weights(weights), Reader(records, batch), 0
+        with torch.no_grad():
+            for rows in torch.split(torch.arange(len(records)), batch):
+                features, labels = reader.take(rows)
+                right += int((module(features).argmax(1) == labels).sum())
+        return len(records), right
+
+    return count

@@ -1,0 +1,167 @@
+"""A federation of silos as a pair of functions: each trains with DP-SGD on its own account, and the server averages.
+
+`init` gives the state before the first round, `apply` takes a state through one round. What the silos send is released
+already, so averaging it costs nothing. With a `PrivateRun` the silos are protected as a whole, too: the server clips
+what each sends, and pays from a ledger of its own for the noise that it adds.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from incrowd import _validate
+from incrowd._random import Floats, Randomness
+from incrowd.errors import ConfigError
+from incrowd.federated.fedavg import State
+from incrowd.federated.server import ServerStep
+from incrowd.federated.silo import Absence, Answer
+from incrowd.learning import Model
+from incrowd.privacy.clipping import NormalisedClip
+from incrowd.privacy.promise import Carry
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.sampling import Everyone
+
+Ask = Callable[[int, Floats], Answer]
+"""Asks one silo for its part in a round (from 0) that starts with some weights: see `Silo.answer`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How one silo stands after a round: what it has spent, the noise of its steps, and why it sent nothing.
+
+    `accuracy` is of the weights that the round began with, on the silo's own records, from its noised counts.
+    """
+
+    silo: str
+    epsilon: float
+    noise_multiplier: float | None
+    absence: Absence | None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloReport:
+    """What happened in one round. All of it is public."""
+
+    round: int
+    silos: tuple[Standing, ...]
+    learning_rate: float
+    seconds: float
+
+    @property
+    def epsilon(self) -> float:
+        """The most that any silo has spent."""
+        return max(standing.epsilon for standing in self.silos)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The silos whose budget did not allow this round."""
+        return tuple(standing.silo for standing in self.silos if standing.absence == "budget spent")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloFedAvg:
+    """The algorithm: every silo takes its noisy steps, and the server moves along the mean of what they send.
+
+    The mean is weighted by public `weights`, equal ones unless given, over those who sent something; with `private`,
+    which clips and noises, all weigh the same and the denominator is its plan's. The first weights are fresh ones times
+    `start`.
+
+    Guarantee: `apply` of equal states gives equal results under seeded randomness; a silo that has left does not stop
+    the others.
+
+    Edge cases: a round in which nobody sends anything leaves the weights as they are (with `private`, they get its
+    noise). Who answers is public here, so a `PrivateRun` in which only a sample takes part is refused.
+    """
+
+    asks: Sequence[Ask]
+    model: Model
+    server: ServerStep
+    rounds: int
+    randomness: Randomness
+    weights: Sequence[float] | None = None
+    private: PrivateRun | None = None
+    start: float = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.count(rounds=self.rounds, silos=len(self.asks))
+        _validate.non_negative(start=self.start)
+        if self.weights is not None:
+            if len(self.weights) != len(self.asks):
+                remedy = f"give one for each of the {len(self.asks)} silos"
+                raise ConfigError(field="weights", value=self.weights, remedy=remedy)
+            for weight in self.weights:
+                _validate.positive(weights=weight)
+        if self.private is not None:
+            self._check(self.private)
+
+    def init(self) -> State:
+        """The state before the first round: fresh weights, times `start`."""
+        weights = self.start * self.model.initial(self.randomness).numpy().astype(np.float64)
+        carry = NOTHING if self.private is None else self.private.start()
+        return State.first(weights, server=self.server, carry=carry)
+
+    def apply(self, state: State) -> tuple[State, SiloReport]:
+        """Take the state through its round."""
+        begin = time.perf_counter()
+        answers = [ask(state.round, state.weights) for ask in self.asks]
+        mean, carry = self._combined(state, answers)
+        if mean is None:
+            after = replace(state, round=state.round + 1)
+        else:
+            after = state.moved(mean, server=self.server, rounds=self.rounds, carry=carry)
+        report = SiloReport(
+            round=state.round,
+            silos=tuple(map(_standing, answers)),
+            learning_rate=self.server.rate(state.round, self.rounds),
+            seconds=time.perf_counter() - begin,
+        )
+        return after, report
+
+    def _combined(self, state: State, answers: Sequence[Answer]) -> tuple[Floats | None, Carry]:
+        """The mean of what was sent, and what the next round is handed."""
+        weights = self.weights or [1.0] * len(answers)
+        sent = [(weight, a.update) for weight, a in zip(weights, answers, strict=True) if a.update is not None]
+        if self.private is not None:
+            opened = self.private.round(state.round, carry=state.carry)
+            for _, update in sent:
+                opened.add(update)
+            release = opened.release()
+            return release.mean, release.carry
+        if not sent:
+            return None, state.carry
+        total = sum(weight for weight, _ in sent)
+        return np.sum([weight / total * update for weight, update in sent], axis=0), state.carry
+
+    def _check(self, private: PrivateRun) -> None:
+        sampler = private.plan.round(0).sampler
+        if not isinstance(sampler, Everyone):
+            remedy = "use Everyone: which silos answer is public, so nothing is gained from drawing some of them"
+            raise ConfigError(field="sampling", value=type(sampler).__name__, remedy=remedy)
+        if sampler.clients != len(self.asks) or private.plan.rounds != self.rounds or private.size != self.model.size:
+            found = sampler.clients, private.plan.rounds, private.size
+            remedy = f"plan for {len(self.asks)} clients, {self.rounds} rounds and {self.model.size} weights"
+            raise ConfigError(field="private", value=found, remedy=remedy)
+        if self.weights is not None:
+            raise ConfigError(
+                field="weights", value=self.weights, remedy="leave them out: the plan weighs all the same"
+            )
+
+
+NOTHING = Carry(clip=NormalisedClip())
+"""What a round hands to the next where the server clips nothing: a clip that is never used."""
+
+
+def _standing(answer: Answer) -> Standing:
+    accuracy = None
+    if answer.records is not None and answer.right is not None and answer.records > 0:
+        accuracy = min(max(answer.right / answer.records, 0.0), 1.0)
+    return Standing(
+        silo=answer.silo,
+        epsilon=answer.epsilon,
+        noise_multiplier=answer.noise_multiplier,
+        absence=answer.absence,
+        accuracy=accuracy,
+    )

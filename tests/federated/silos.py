@@ -1,0 +1,79 @@
+"""Small silos: a few records each, and batches of all of them unless said otherwise, whose price takes no time."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from incrowd._random import Floats, Randomness, SeededRandomness, Stream
+from incrowd.federated.permit import Account
+from incrowd.federated.silo import Silo, counter
+from incrowd.federated.silo_plan import RELATION, SiloPlan
+from incrowd.learning import linear
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, RecordEngine, Records, RecordTraining, StepNoise, Trained
+from incrowd.privacy.accounting import Budget
+from incrowd.privacy.ledger import Ledger
+
+BUDGET = Budget(epsilon=4.0, delta=1e-5)
+RECORDS, FEATURES, CLASSES, ROUNDS = 40, 5, 3, 4
+MODEL = linear(FEATURES, CLASSES)
+SEEDED = SeededRandomness(seed=3)
+CENTRES = np.random.default_rng(8).normal(size=(CLASSES, FEATURES)) * 2
+
+
+def records(place: int = 0, *, count: int = RECORDS) -> Records:
+    """Records of three separable classes."""
+    generator = np.random.default_rng(place)
+    labels = generator.integers(0, CLASSES, count)
+    features = CENTRES[labels] + generator.normal(size=(count, FEATURES))
+    return Records(features=torch.from_numpy(features.astype(np.float32)), labels=torch.from_numpy(labels))
+
+
+def plan(**changes: object) -> SiloPlan:
+    """Four rounds of two steps, each about all records."""
+    small = SiloPlan(name="north", budget=BUDGET, rounds=ROUNDS, records=RECORDS, batch_size=RECORDS, epochs=2)
+    return replace(small, **changes)  # type: ignore[arg-type]  # any field
+
+
+def account(ledger: Ledger | None = None, *, randomness: Randomness = SEEDED, place: int = 0) -> Account:
+    """An account on a ledger of the budget, which nobody keeps unless one is given."""
+    if ledger is None:
+        ledger = Ledger.in_memory(budget=BUDGET, relation=RELATION)
+    return Account(ledger=ledger, randomness=randomness, place=place)
+
+
+def silo(
+    its_plan: SiloPlan | None = None, its_account: Account | None = None, *, engine: RecordEngine | None = None
+) -> Silo:
+    """A silo that learns a linear model, and can count."""
+    its_plan = plan() if its_plan is None else its_plan
+    its_account = account() if its_account is None else its_account
+    held = records(its_account.place)
+    engine = BatchedRecords(MODEL, held, Descent(learning_rate=0.5)) if engine is None else engine
+    return Silo(its_plan, its_account, engine=engine, counter=counter(MODEL, held))
+
+
+def zeros() -> Floats:
+    """Weights to begin with."""
+    return np.zeros(MODEL.size)
+
+
+@dataclass
+class Curious:
+    """An engine that watches what it is given, and sends the mean of the noised sums."""
+
+    ledger: Ledger
+    calls: int | None = None
+    seen: list[tuple[RecordTraining, float]] = field(default_factory=list)
+    sums: list[Floats] = field(default_factory=list)
+
+    def train(
+        self, weights: ArrayLike | torch.Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
+        """Note what is on the ledger already, and ask for noise."""
+        self.seen.append((training, self.ledger.spent().epsilon))
+        for _ in range(training.steps if self.calls is None else self.calls):
+            self.sums.append(noise(torch.zeros(MODEL.size, dtype=torch.float64)).numpy())
+        return Trained(weights=torch.as_tensor(np.mean(self.sums, axis=0), dtype=torch.float32), dropped=0)
