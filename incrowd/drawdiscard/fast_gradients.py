@@ -4,14 +4,16 @@ Inside a simulation, weights are a matrix with a row an output and a column a fe
 in which small matrix products are fastest.
 """
 
+import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd._random import Integers
-from incrowd.drawdiscard.glm import MULTINOMIAL, FlatModel, Glm
+from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
 from incrowd.errors import DataError
 
 Matrix = NDArray[np.float32]
@@ -23,6 +25,11 @@ class Gradients(Protocol):
     @property
     def size(self) -> int:
         """How many weights there are."""
+        ...
+
+    @property
+    def largest(self) -> float:
+        """No number of any gradient is larger in size, at any weights; infinity where that cannot be said."""
         ...
 
     def inner(self, flat: ArrayLike) -> Matrix:
@@ -68,6 +75,12 @@ class GlmGradients:
         """See `Gradients.size`."""
         return self.model.size
 
+    @cached_property
+    def largest(self) -> float:
+        """See `Gradients.largest`: where prediction and response are shares, they differ by 1 at most."""
+        shares = self.model.link in (LOGISTIC, MULTINOMIAL) and _within(self._responses, 0, 1)
+        return float(max(self._inputs.max(initial=0), -self._inputs.min(initial=0))) if shares else math.inf
+
     def inner(self, flat: ArrayLike) -> Matrix:
         """See `Gradients.inner`."""
         given = np.asarray(flat, np.float32)
@@ -102,6 +115,11 @@ class ModelGradients:
         """See `Gradients.size`."""
         return self.model.size
 
+    @property
+    def largest(self) -> float:
+        """See `Gradients.largest`: nothing is known."""
+        return math.inf
+
     def inner(self, flat: ArrayLike) -> Matrix:
         """See `Gradients.inner`: the model's own layout."""
         return np.array(flat, np.float32)
@@ -134,6 +152,10 @@ def _by_output(model: Glm, responses: NDArray[Any]) -> Matrix:
     if model.link is MULTINOMIAL and responses.ndim == 2:
         return np.ascontiguousarray(np.eye(model.outputs, dtype=np.float32)[responses].swapaxes(1, 2))
     return np.ascontiguousarray(np.asarray(responses, np.float32).swapaxes(-1, -2))
+
+
+def _within(values: Matrix, low: float, high: float) -> bool:
+    return bool(low <= values.min(initial=low) and values.max(initial=high) <= high)
 
 
 def _softmax(outputs: Matrix) -> Matrix:

@@ -44,7 +44,8 @@ class Updates:
             raise DataError(f"a mechanism of {self.mechanism.size} numbers for {self.gradients.size} weights")
         rates = np.broadcast_to(np.asarray(self.rates, np.float64), len(self.devices))
         object.__setattr__(self, "_rates", rates)
-        object.__setattr__(self, "_bound", bounding(self.mechanism))
+        needless = self.mechanism.bound == "element" and self.gradients.largest <= self.mechanism.clip
+        object.__setattr__(self, "_bound", None if needless else bounding(self.mechanism))
 
     def step(self, weights: Matrix, update: int) -> Matrix:
         """What the update takes off the weights that it drew; valid until the next call."""

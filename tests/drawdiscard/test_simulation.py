@@ -161,6 +161,20 @@ def test_gradients_are_those_of_the_model(link: Link, intercept: bool) -> None:
     assert fast.size == any_model.size == model.size
 
 
+def test_clipping_is_left_out_only_where_no_gradient_can_reach_it() -> None:
+    assert GlmGradients(MODEL, X, LABELS).largest == 1  # the intercept
+    assert GlmGradients(MODEL, -3 * X, LABELS).largest == pytest.approx(3 * X.max())
+    assert GlmGradients(MODEL, X, 2 * TARGETS).largest == np.inf
+    assert GlmGradients(Glm(features=FEATURES, outputs=OUTPUTS, link=LINEAR), X, TARGETS).largest == np.inf
+    assert ModelGradients(MODEL, X, TARGETS).largest == np.inf
+    gradients = GlmGradients(MODEL, 3 * X, LABELS)
+    start = np.zeros(MODEL.size, np.float32)
+    free, bound = (
+        Updates(gradients=gradients, mechanism=mechanism(clip), devices=ORDER, rates=1.0) for clip in (3.0, 0.05)
+    )
+    assert np.abs(free.step(start, 0)).max() > 0.05 == pytest.approx(np.abs(bound.step(start, 0)).max())
+
+
 def test_the_inner_layout_and_back() -> None:
     gradients = GlmGradients(MODEL, with_intercept(X), LABELS, intercepted=True)
     weights = GENERATOR.random((3, 2, MODEL.size)).astype(np.float32)
