@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save
 from scipy import stats
 
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Picks, Pool, stable_variance
+from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Picks, Pool, Snapshot, stable_variance
 from incrowd.errors import ConfigError, DataError
 from tests.statistics import ODD, chi_square
 
@@ -94,6 +95,24 @@ def test_a_restored_pool_goes_on_like_the_one_that_was_saved() -> None:
         whole.discard(whole.draw() + update[number])
         resumed.discard(resumed.draw() + update[number])
     np.testing.assert_array_equal(whole.snapshot().instances, resumed.snapshot().instances)
+
+
+def test_a_snapshot_travels_as_plain_numbers() -> None:
+    pool = pool_of(4)
+    pool.discard(pool.draw())
+    snapshot = pool.snapshot()
+    again = Snapshot.from_bytes(snapshot.to_bytes())
+    np.testing.assert_array_equal(again.instances, snapshot.instances)
+    assert (again.draws, again.discards) == (1, 1)
+
+
+def test_bytes_that_are_no_snapshot_are_refused() -> None:
+    whole = pool_of(2).snapshot().to_bytes()
+    other = save({"instances": np.zeros((2, 2), np.float32), "counts": np.zeros(2, np.int64)})
+    negative = save({"instances": np.zeros((2, 2)), "counts": np.array([-1, 0])})
+    for content in (b"", whole[:-1], b"x" * 100, save({"instances": np.zeros((2, 2))}), other, negative):
+        with pytest.raises(DataError, match="no snapshot"):
+            Snapshot.from_bytes(content)
 
 
 @pytest.mark.parametrize("taken", [0, 1, Picks.BLOCK - 1, Picks.BLOCK, Picks.BLOCK + 1])
