@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def axes(path: Path, *, columns: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
-    """A row of empty axes; what is drawn on them is in the file when the block ends."""
+def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
+    """Empty axes, row by row, each row so high; what is drawn on them is in the file when the block ends."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
             field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures"
         ) from error
-    figure = Figure(figsize=(1 + 4.5 * columns, height), layout="constrained")
-    yield list(figure.subplots(1, columns, squeeze=False)[0])
+    figure = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained")
+    yield list(figure.subplots(rows, columns, squeeze=False).ravel())
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
