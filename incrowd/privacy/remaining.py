@@ -110,7 +110,7 @@ class Remaining:
         times = self.rounds if pace.divided is None else 1
 
         def event(multiplier: float) -> DpEvent:
-            return compose([*self.spent, *(run for _ in range(times) for run in runs(multiplier))])
+            return compose([*self.spent, *((once, count * times) for once, count in runs(multiplier))])
 
         if usual is not None and pace.divided is None and self._is_least(usual, event, goal):
             return usual

@@ -49,9 +49,13 @@ class Checkpoints:
     def latest(self) -> dict[str, NDArray[Any]] | None:
         """The newest state."""
         rounds = self.rounds()
-        if not rounds:
+        return self.at(rounds[-1]) if rounds else None
+
+    def at(self, rounds: int) -> dict[str, NDArray[Any]] | None:
+        """The state after so many rounds, or None where it is not kept."""
+        path = self.folder / f"round-{rounds:06d}.safetensors"
+        if not path.exists():
             return None
-        path = self.folder / f"round-{rounds[-1]:06d}.safetensors"
         try:
             return load_file(path)
         except (SafetensorError, OSError, ValueError) as error:

@@ -1,0 +1,71 @@
+"""What a silo has sent, kept on its own disk: a round that is asked for again is answered again, and costs nothing."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Floats
+from incrowd.errors import DataError, LedgerRolledBack
+from incrowd.federated import Answer, Silo
+from incrowd.runs.checkpoints import Arrays, Checkpoints
+
+_FIGURES = ("epsilon", "noise_multiplier", "records", "right")
+
+
+@dataclass(frozen=True, eq=False)
+class Outbox:
+    """A silo that can be killed at any moment and started again.
+
+    Guarantee: an answer is on disk before it is given, and its round was on the ledger before it was computed. Asked
+    for a round again, the silo gives the same answer and charges nothing. A round that was charged and not kept is lost
+    in earnest, and repeated in a simulation (see `Silo`).
+
+    Edge cases: answers older than the last few are gone, so their rounds count as lost. A ledger that does not know a
+    round that was sent is an old copy, and refused.
+    """
+
+    silo: Silo
+    sent: Checkpoints
+
+    def answer(self, number: int, weights: Floats) -> Answer:
+        """See `Silo.answer`."""
+        kept = self.sent.at(number)
+        if kept is not None:
+            return self._read(number, kept)
+        answer = self.silo.answer(number, weights)
+        if answer.update is not None:
+            self.sent.save(number, _to_arrays(answer, answer.update))
+        return answer
+
+    def _read(self, number: int, arrays: Arrays) -> Answer:
+        """The answer that was kept."""
+        if number not in self.silo.account.paid():
+            raise LedgerRolledBack(
+                f"{self.sent.folder} holds what was sent in round {number}, and the ledger of {self.silo.plan.name} "
+                "does not know that round: put the latest ledger back"
+            )
+        try:
+            figures = dict(zip(_FIGURES, map(float, arrays["figures"]), strict=True))
+            update = np.asarray(arrays["update"], dtype=np.float64)
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{self.sent.folder}: round {number} cannot be read ({error}): delete its file") from error
+        return Answer(
+            silo=self.silo.plan.name,
+            round=number,
+            epsilon=figures["epsilon"],
+            update=update,
+            noise_multiplier=figures["noise_multiplier"],
+            records=_known(figures["records"]),
+            right=_known(figures["right"]),
+        )
+
+
+def _to_arrays(answer: Answer, update: Floats) -> dict[str, NDArray[np.float64]]:
+    figures = [getattr(answer, name) for name in _FIGURES]
+    return {"update": update, "figures": np.array([math.nan if figure is None else figure for figure in figures])}
+
+
+def _known(figure: float) -> float | None:
+    return None if math.isnan(figure) else figure

@@ -1,0 +1,198 @@
+"""Silos that are asked again, and silos that are killed: what was sent is paid for, once, and within the budget."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from incrowd._random import Randomness, SystemRandomness
+from incrowd.errors import DataError, LedgerRolledBack
+from incrowd.federated import Account, SiloPlan
+from incrowd.federated.silo_plan import RELATION
+from incrowd.privacy.accounting import price
+from incrowd.privacy.events import compose
+from incrowd.privacy.ledger import Ledger, verify
+from incrowd.runs.checkpoints import Checkpoints
+from incrowd.runs.outbox import Outbox
+from tests.federated.silos import BUDGET, SEEDED, plan, silo, zeros
+from tests.privacy.ledgers import start, status_of
+from tests.runs.kills import killed_at
+
+KILLED = -signal.SIGKILL
+MANY = plan(rounds=2000, epochs=1)
+EARNEST = SystemRandomness()
+LIFE = 12  # a process answers no more, so that a fast machine does not come to the last round before the last kill
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """A forked child has none of the threads that torch may have started here, and must not wait for them."""
+    torch.set_num_threads(1)
+
+
+def ledger_in(folder: Path) -> Ledger:
+    return Ledger.open(folder / "ledger.sqlite", budget=BUDGET, relation=RELATION, data_identity="records")
+
+
+def outbox(folder: Path, ledger: Ledger, *, its_plan: SiloPlan, randomness: Randomness, keep: int = 10**6) -> Outbox:
+    account = Account(ledger=ledger, randomness=randomness)
+    return Outbox(silo(its_plan, account), Checkpoints(folder / "sent", keep=keep))
+
+
+@pytest.mark.parametrize("randomness", [SEEDED, SystemRandomness()], ids=["seeded", "system"])
+def test_asked_again_a_silo_gives_the_same_answer_and_pays_nothing(folder: Path, randomness: Randomness) -> None:
+    counting = plan(count_std=10.0)
+    with ledger_in(folder) as ledger:
+        first = outbox(folder, ledger, its_plan=counting, randomness=randomness)
+        answers = [first.answer(number, zeros()) for number in range(2)]
+        entries = len(ledger.entries())
+    with ledger_in(folder) as ledger:
+        again = outbox(folder, ledger, its_plan=counting, randomness=randomness)
+        for number, answer in enumerate(answers):
+            repeated = again.answer(number, zeros() + 1.0)
+            assert answer.update is not None
+            np.testing.assert_array_equal(repeated.update, answer.update)
+            for name in ("silo", "round", "epsilon", "noise_multiplier", "records", "right", "absence"):
+                assert getattr(repeated, name) == getattr(answer, name)
+        assert len(ledger.entries()) == entries
+
+
+def test_without_counts_none_come_back(folder: Path) -> None:
+    with ledger_in(folder) as ledger:
+        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED)
+        its.answer(0, zeros())
+        assert its.answer(0, zeros()).records is None
+
+
+def test_answers_that_are_not_kept_any_more_are_lost_in_earnest(folder: Path) -> None:
+    with ledger_in(folder) as ledger:
+        its = outbox(folder, ledger, its_plan=plan(), randomness=SystemRandomness(), keep=2)
+        for number in range(3):
+            assert its.answer(number, zeros()).absence is None
+        assert its.answer(0, zeros()).absence == "round lost"
+        assert its.answer(1, zeros()).absence is None
+
+
+def test_who_has_left_sends_nothing_and_keeps_nothing(folder: Path) -> None:
+    with ledger_in(folder) as ledger:
+        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED)
+        assert its.answer(4, zeros()).absence == "budget spent"
+        assert its.sent.rounds() == []
+
+
+def test_an_old_ledger_under_what_was_sent_is_refused(folder: Path) -> None:
+    with ledger_in(folder) as ledger:
+        outbox(folder, ledger, its_plan=plan(), randomness=SEEDED).answer(0, zeros())
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    with ledger_in(elsewhere) as ledger:
+        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED)
+        with pytest.raises(LedgerRolledBack, match="the ledger of north does not know that round"):
+            its.answer(0, zeros())
+
+
+def test_a_file_of_something_else_is_named(folder: Path) -> None:
+    with ledger_in(folder) as ledger:
+        its = outbox(folder, ledger, its_plan=plan(), randomness=SEEDED)
+        its.answer(0, zeros())
+        its.sent.save(0, {"weights": zeros()})
+        with pytest.raises(DataError, match="round 0 cannot be read"):
+            its.answer(0, zeros())
+
+
+# Killed
+
+
+def serve(folder: Path, *, rounds: int, randomness: Randomness) -> None:
+    """A silo's process, and the server's memory of which rounds are over: answer from the first round that is not."""
+    over = folder / "over"
+    with ledger_in(folder) as ledger:
+        its = outbox(folder, ledger, its_plan=MANY, randomness=randomness)
+        done = over.stat().st_size if over.exists() else 0
+        for number in range(done, done + rounds):
+            its.answer(number, zeros())
+            with over.open("a") as file:
+                file.write(".")
+
+
+def check(folder: Path) -> tuple[int, int]:
+    """What holds after every crash; how many rounds were sent, and how many were charged."""
+    with ledger_in(folder) as ledger:  # takes an interrupted write back
+        spent, paid = ledger.spent().epsilon, Account(ledger=ledger, randomness=SEEDED).paid()
+    sent = Checkpoints(folder / "sent").rounds()
+    assert set(sent) <= set(paid)
+    for number in sent:
+        kept = Checkpoints(folder / "sent").at(number)
+        assert kept is not None
+        assert kept["figures"][1] == paid[number]  # with the noise that was charged
+    released = compose([run for number in sent for run in MANY.runs(paid[number])])
+    assert price(released, delta=BUDGET.delta, relation=RELATION).epsilon <= spent <= BUDGET.epsilon
+    report = verify(folder / "ledger.sqlite")
+    assert report["intact"], report
+    return len(sent), len(paid)
+
+
+def finish(folder: Path, *, randomness: Randomness) -> None:
+    """After all crashes the budget is met in the last round, and a further round is refused."""
+    with ledger_in(folder) as ledger:
+        its = outbox(folder, ledger, its_plan=MANY, randomness=randomness)
+        assert its.answer(MANY.rounds - 1, zeros()).absence is None
+        assert 0.999 * BUDGET.epsilon < ledger.spent().epsilon <= BUDGET.epsilon
+        assert its.answer(MANY.rounds, zeros()).absence == "budget spent"
+        assert ledger.spent().epsilon <= BUDGET.epsilon
+
+
+@pytest.mark.parametrize("randomness", [SystemRandomness(), SEEDED], ids=["system", "seeded"])
+@pytest.mark.parametrize("kills", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_silo_killed_at_random_moments_has_sent_nothing_that_it_did_not_pay_for(
+    folder: Path, kills: int, randomness: Randomness
+) -> None:
+    moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
+    sent = paid = 0
+    ledger_in(folder).close()
+    for _ in range(kills):
+        awaited = sent + moments.choice([0, 0, 1, 2, 5])  # a slow machine gets as far as a fast one
+        process = start(lambda: serve_and_wait(folder, randomness=randomness))
+        while len(Checkpoints(folder / "sent").rounds()) < awaited:
+            assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended by itself"
+            time.sleep(0.0005)
+        time.sleep(moments.uniform(0.0, 0.01))
+        os.kill(process, signal.SIGKILL)
+        assert status_of(process) == KILLED
+        before, (sent, paid) = paid, check(folder)
+        assert paid >= before
+    assert paid - sent <= kills  # each crash wastes one round at most
+    assert sent > kills / 4  # they did get somewhere
+    finish(folder, randomness=randomness)
+
+
+def serve_and_wait(folder: Path, *, randomness: Randomness) -> None:
+    serve(folder, rounds=LIFE, randomness=randomness)
+    signal.pause()
+
+
+@pytest.mark.parametrize("stride", [331, pytest.param(17, marks=pytest.mark.slow)])
+def test_a_silo_killed_before_any_line_of_its_answer_has_sent_nothing_that_it_did_not_pay_for(
+    folder: Path, stride: int
+) -> None:
+    def work() -> None:
+        with ledger_in(folder) as ledger:
+            its = outbox(folder, ledger, its_plan=MANY, randomness=EARNEST)
+            its.answer(len(its.silo.account.paid()), zeros())
+
+    ledger_in(folder).close()
+    line, crashes, wasted, status = 1, 0, 0, KILLED
+    while status == KILLED:
+        before = check(folder)
+        status = status_of(start(lambda: killed_at("/incrowd/", line, work)))  # noqa: B023 - waited for
+        now = check(folder)
+        wasted += int(now[1] > before[1] and now[0] == before[0])
+        crashes, line = crashes + 1, line + stride
+    assert status == 0
+    assert 0 < wasted < crashes  # some were killed before the charge, and some after
+    finish(folder, randomness=EARNEST)
