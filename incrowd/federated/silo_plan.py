@@ -9,10 +9,11 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded
 from incrowd.learning.records import RecordTraining
-from incrowd.privacy.accounting import Budget, Relation
+from incrowd.privacy.accounting import Budget, Price, Relation
 from incrowd.privacy.events import Run, compose
 from incrowd.privacy.noise import GaussianNoise
 from incrowd.privacy.remaining import CONSTANT_NOISE, Pace, Remaining
+from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, SIMULATION, Statement
 
 RELATION = Relation.ADD_OR_REMOVE_ONE
 """Two neighbours differ by one record that is there or not."""
@@ -127,3 +128,26 @@ class SiloPlan:
                 f"most_noise is {self.most_noise:g}: nobody would learn from that"
             )
         return found
+
+    def statement(self, price: Price, *, simulated: bool) -> Statement:
+        """What the silo may claim when all that was released from its ledger has this price."""
+        share = "all" if self.sampling_prob == 1 else f"{self.batch_size:g}"
+        counts = "" if self.count_std is None else ", and two counts a round"
+        return Statement(
+            unit="record",
+            relation=RELATION,
+            trust=SILO_TRUST,
+            epsilon=price.epsilon,
+            delta=self.budget.delta,
+            accountant=price.accountant,
+            sampler=(
+                f"Poisson, {share} of {self.records} records a step, {self.steps} steps a round, at most {self.rounds} "
+                f"rounds{counts}"
+            ),
+            assumed=RECORDS_ASSUMED,
+            caveats=(SIMULATION,) * simulated + self._cautions(),
+        )
+
+    def _cautions(self) -> tuple[str, ...]:
+        caution = self.budget.warn_for(self.records)
+        return () if caution is None else (caution.replace("client", "record"),)

@@ -1,6 +1,7 @@
 """What is promised, to whom, and what is not: the statement that goes with every result."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
 from textwrap import fill
@@ -23,10 +24,27 @@ CENTRAL_TRUST = "the server is trusted to clip, to add the noise and to keep sin
 
 LOCAL_TRUST = "nobody is trusted: every client clips and adds noise before anything leaves it"
 
+SILO_TRUST = (
+    "each silo is trusted with its own records, to clip and to add the noise; nobody else is, since all that leaves a "
+    "silo is noised already"
+)
+
+UNCHANGED = "the code that ran is this code, unchanged"
+
+FINITE = "the finite precision of the noise adds at most 2^-42 to epsilon and 2^-61 to delta for each number released"
+
 ALWAYS_ASSUMED = (
-    "the code that ran is this code, unchanged",
+    UNCHANGED,
     "a client takes part under one identity: who holds several is protected once for each",
-    "the finite precision of the noise adds at most 2^-42 to epsilon and 2^-61 to delta for each number released",
+    FINITE,
+)
+
+RECORDS_ASSUMED = (
+    UNCHANGED,
+    "the number of records that a silo states is public, and none of its data but what is charged to its ledger",
+    "a person is one record of one silo: who is behind several records is protected once for each",
+    "gradients in float32 are those of each record by itself: what a matrix product rounds is not covered",
+    FINITE,
 )
 
 ALWAYS_UNCOVERED = (
@@ -81,6 +99,30 @@ class Statement:
         sections += _listed("Assumed, and not checked", self.assumed)
         sections += _listed("Not covered", self.not_covered)
         return "\n".join(sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What each party of a run may claim: a statement a party, told apart because they protect different things.
+
+    Guarantee: no statement is left out, and none is shown under another's name; parties that may claim the same are
+    named together.
+    """
+
+    by_party: Mapping[str, Statement]
+
+    def to_json(self) -> dict[str, object]:
+        """The claims as plain JSON data."""
+        return {party: statement.to_json() for party, statement in self.by_party.items()} | {"text": self.text()}
+
+    def text(self) -> str:
+        """The claims in words."""
+        parties: dict[str, list[str]] = {}
+        for party, statement in self.by_party.items():
+            parties.setdefault(statement.text(), []).append(party)
+        alone = "They are separate promises: none of them follows from another, and they do not add up to one.\n"
+        claims = [f"{', '.join(names)} may claim:\n{text}" for text, names in parties.items()]
+        return "\n\n".join([alone.strip()] * (len(claims) > 1) + claims)
 
 
 def rounded_up(value: float) -> str:

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -70,3 +71,21 @@ def test_a_round_that_would_be_nothing_but_noise_does_not_take_place() -> None:
     assert plan(most_noise=usual * 1.01).noise_multiplier(0, spent=()) == usual
     with pytest.raises(BudgetExceeded, match="nobody would learn from that"):
         plan(most_noise=usual * 0.99).noise_multiplier(0, spent=())
+
+
+def test_the_statement_is_about_records_and_says_what_a_silo_is_trusted_with() -> None:
+    paid = price(plan().event(5.0), delta=BUDGET.delta, relation=RELATION)
+    text = " ".join(plan(count_std=9.0).statement(paid, simulated=False).text().split())
+    for fact in (
+        "add or remove one record",
+        "all of 40 records a step, 2 steps a round, at most 4 rounds, and two counts a round",
+        "each silo is trusted with its own records",
+        "number of records that a silo states is public",
+        f"({paid.epsilon:.4g}"[:4],
+    ):
+        assert fact in text
+    assert "SIMULATION" not in text
+    sampled = plan(batch_size=10, budget=replace(BUDGET, delta=0.5)).statement(paid, simulated=True)
+    assert "10 of 40 records a step" in sampled.sampler
+    assert len(sampled.caveats) == 2
+    assert "all data of one random record of 40" in sampled.caveats[1]

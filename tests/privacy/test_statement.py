@@ -5,7 +5,16 @@ from dataclasses import fields, replace
 import pytest
 
 from incrowd.privacy.accounting import Relation
-from incrowd.privacy.statement import ALWAYS_ASSUMED, ALWAYS_UNCOVERED, MEDIAN, QUESTIONS, Statement
+from incrowd.privacy.statement import (
+    ALWAYS_ASSUMED,
+    ALWAYS_UNCOVERED,
+    MEDIAN,
+    QUESTIONS,
+    RECORDS_ASSUMED,
+    SILO_TRUST,
+    Claims,
+    Statement,
+)
 
 STATEMENT = Statement(
     unit="client",
@@ -62,3 +71,23 @@ def test_every_relation_asks_its_own_question() -> None:
 def test_nothing_to_caution_about_leaves_no_empty_heading() -> None:
     assert "Read this first" not in replace(STATEMENT, caveats=()).text()
     assert "Read this first" in STATEMENT.text()
+
+
+RECORDS = replace(STATEMENT, unit="record", trust=SILO_TRUST, epsilon=2.0, assumed=RECORDS_ASSUMED)
+
+
+def test_claims_hold_every_statement_under_its_partys_name() -> None:
+    claims = Claims(by_party={"north": RECORDS, "the server": STATEMENT, "south": RECORDS})
+    text = claims.text()
+    assert text.index("north, south may claim:") < text.index(RECORDS.text())
+    assert text.index("the server may claim:") < text.index(STATEMENT.text())
+    assert text.count("may claim:") == 2
+    assert "none of them follows from another" in text
+    written = json.loads(json.dumps(claims.to_json()))
+    assert written["south"] == json.loads(json.dumps(RECORDS.to_json()))
+    assert set(written) == {"north", "the server", "south", "text"}
+
+
+def test_a_single_claim_needs_no_comparison() -> None:
+    text = Claims(by_party={"north": RECORDS, "south": RECORDS}).text()
+    assert text == f"north, south may claim:\n{RECORDS.text()}"
