@@ -4,6 +4,7 @@ This happens on training examples alone: the last of them are declared public an
 are dealt out to clients. The recipes were tuned there, too, so the test examples had no say in any choice.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,8 @@ from incrowd.learning.features import (
 )
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import FixedClip
-from incrowd.reproduce.geyer import ROWS, Measured, measure
+from incrowd.reproduce.geyer import ROWS, AnySetup, Measured, measure
+from incrowd.reproduce.paper import PaperSetup
 from incrowd.reproduce.recipes import Case, named
 from incrowd.reproduce.setup import STEEPEST, Setup
 from incrowd.reproduce.table1 import Table
@@ -35,7 +37,7 @@ class Variant:
     """A recipe with one thing changed; of several setups the best counts, which is how they were tuned."""
 
     name: str
-    setups: tuple[Setup, ...]
+    setups: tuple[AnySetup, ...]
 
 
 def held_out(split: Split) -> Split:
@@ -80,9 +82,34 @@ def _entries(table: Table, name: str, clients: int, epsilon: float) -> Iterator[
         }
 
 
-def variants(setup: Setup, case: Case) -> list[Variant]:
+def variants(setup: AnySetup, case: Case) -> list[Variant]:
     """The setup as it is, and what it could be without each of its ingredients."""
-    return [Variant(name="the recipe", setups=(setup,)), *_other_features(setup, case), *_other_steps(setup)]
+    itself = Variant(name="the recipe", setups=(setup,))
+    if isinstance(setup, PaperSetup):
+        return [itself, *_other_constants(setup)]
+    return [itself, *_other_features(setup, case), *_other_steps(setup)]
+
+
+def _other_constants(setup: PaperSetup) -> Iterator[Variant]:
+    """The neighbours on the grid in which the paper's constants were looked for."""
+    local = setup.local
+    batches = local.batches or 1
+    for name, other in (
+        (f"E = {2 * local.epochs}", replace(local, epochs=2 * local.epochs)),
+        (f"B = {batches // 2}", replace(local, batches=batches // 2)),
+        (f"B = {2 * batches}", replace(local, batches=2 * batches)),
+        (f"rate {local.learning_rate / 2:g}", replace(local, learning_rate=local.learning_rate / 2)),
+        (f"rate {local.learning_rate * 2:g}", replace(local, learning_rate=local.learning_rate * 2)),
+    ):
+        yield Variant(name=name, setups=(replace(setup, local=other),))
+    for start in (1.0, math.sqrt(3), math.sqrt(6)):
+        if start != setup.start:
+            variance = f"{start**2 / 3:.2g} / inputs"
+            yield Variant(name=f"first weights of variance {variance}", setups=(replace(setup, start=start),))
+    for factor in (0.5, 2.0):
+        louder = setup.schedule.scaled(factor)
+        noise = f"noise {louder.steps[-1].noise_multiplier:g}"
+        yield Variant(name=noise, setups=(replace(setup, schedule=louder),))
 
 
 def _other_features(setup: Setup, case: Case) -> Iterator[Variant]:
@@ -143,7 +170,7 @@ def _other_steps(setup: Setup) -> Iterator[Variant]:
         yield Variant(name=f"rate {faster.learning_rate:g}", setups=(replace(setup, server=faster),))
 
 
-def _measured(table: Table, setup: Setup, case: Case) -> Measured:
+def _measured(table: Table, setup: AnySetup, case: Case) -> Measured:
     split = setup.prepared(table.split, cache=table.cache)
     seeds = range(table.seeds)
     return measure(setup, split, clients=case.clients, budget=case.budget, seeds=seeds)

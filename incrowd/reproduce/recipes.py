@@ -5,19 +5,20 @@
 | `best`    | handwriting: drawings may be moved, slanted and scaled; hands differ as in random drawings |
 | `general` | images: strokes have directions (fixed filters, nothing about handwriting)                 |
 | `network` | nothing: the paper's own perceptron of 531,400 weights on raw pixels                       |
+| `paper`   | nothing: the paper's text, whose guarantee does not hold (see `incrowd.reproduce.paper`)   |
 
 No recipe looks at private or test data. What was tuned was tuned by hand on the last 10,000 training examples, declared
 public; see `incrowd.reproduce.ablations`. A new recipe is one more entry of `RECIPES`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import ServerStep
-from incrowd.learning import LocalTraining, Model, mlp
+from incrowd.learning import LocalTraining
 from incrowd.learning.features import (
     GlyphMetric,
     MomentNormalisation,
@@ -30,6 +31,8 @@ from incrowd.privacy.accounting import Budget
 from incrowd.privacy.plan import PlanConfig
 from incrowd.privacy.sampling import Everyone
 from incrowd.privacy.schedule import constant
+from incrowd.reproduce.geyer import AnySetup
+from incrowd.reproduce.paper import CONSTANTS, QUICK, PaperSetup, paper_network
 from incrowd.reproduce.setup import Setup
 
 MANY_CLIENTS = 5000
@@ -73,7 +76,7 @@ class Recipe:
 
     name: str
     prior: str
-    setup: Callable[[Case], Setup]
+    setup: Callable[[Case], AnySetup]
 
 
 def best(case: Case) -> Setup:
@@ -114,9 +117,14 @@ def network(case: Case) -> Setup:
     return Setup(model=paper_network, local=local, rounds=rounds, share=share, server=server, start=math.sqrt(3))
 
 
-def paper_network(inputs: int, outputs: int) -> Model:
-    """600 and 100 hidden units without biases: 531,400 weights for 28 x 28 pixels and ten classes."""
-    return mlp((inputs, 600, 100, outputs), bias=False)
+def paper(case: Case) -> PaperSetup:
+    """The paper's text, with the constants that a grid search found for this number of clients."""
+    return _of_row(CONSTANTS, case)
+
+
+def paper_quick(case: Case) -> PaperSetup:
+    """The same with fewer client trainings, where the paper's takes hours."""
+    return _of_row(CONSTANTS | QUICK, case)
 
 
 RECIPES = {
@@ -125,6 +133,8 @@ RECIPES = {
         Recipe(name="best", prior="handwriting: moments, oriented energies, a metric of random drawings", setup=best),
         Recipe(name="general", prior="images: oriented energies, fixed filters", setup=general),
         Recipe(name="network", prior="none: raw pixels, the paper's network", setup=network),
+        Recipe(name="paper", prior="none: raw pixels, the paper's network", setup=paper),
+        Recipe(name="paper-quick", prior="none: raw pixels, the paper's network", setup=paper_quick),
     )
 }
 
@@ -134,6 +144,13 @@ def named(name: str) -> Recipe:
     if name not in RECIPES:
         raise ConfigError(field="recipe", value=name, remedy=f"give one of {', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def _of_row(constants: Mapping[int, PaperSetup], case: Case) -> PaperSetup:
+    if case.clients not in constants:
+        remedy = f"the paper has rows for {', '.join(map(str, constants))}"
+        raise ConfigError(field="clients", value=case.clients, remedy=remedy)
+    return constants[case.clients]
 
 
 def _decaying(rate: float) -> ServerStep:

@@ -1,6 +1,6 @@
 """The table for people, and its picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ SHOWN = {
     "clients": "clients",
     "recipe": "recipe",
     "epsilon": "budget_epsilon",
+    "honest": "epsilon_honest",
     "delta": "delta",
     "accuracy": "accuracy",
     "sd": "accuracy_sd",
@@ -41,6 +42,11 @@ def report(table: Table, *, smallest: bool, ablate: bool, plot: Path | None) -> 
     return {"rows": entries, "plot": None if plot is None else str(plot)}, shown(entries)
 
 
+def warnings(found: Mapping[str, Any]) -> list[str]:
+    """What readers of these rows should know first, each once."""
+    return list(dict.fromkeys(warning for entry in found.get("rows", []) for warning in entry["warnings"]))
+
+
 def shown(entries: Sequence[Entry]) -> list[Entry]:
     """The columns that fit on a screen, with as many digits as mean something."""
     return [{column: _short(entry[name]) for column, name in SHOWN.items()} for entry in entries]
@@ -49,7 +55,8 @@ def shown(entries: Sequence[Entry]) -> list[Entry]:
 def draw(path: Path, entries: Sequence[Entry]) -> None:
     """Accuracy over the number of clients: one line for each recipe and budget, and the paper's."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
-    for entry in entries:
+    private = [entry for entry in entries if entry["budget_epsilon"] is not None]
+    for entry in private:
         label = f"{entry['recipe']}, epsilon {entry['budget_epsilon']:g}"
         point = entry["clients"], entry["accuracy"], entry["accuracy_sd"] or 0.0
         lines.setdefault(label, []).append(point)
@@ -57,7 +64,7 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
         for label, points in lines.items():
             clients, accuracies, spreads = zip(*sorted(points), strict=True)
             panel.errorbar(clients, accuracies, yerr=spreads, marker="o", capsize=3, label=label)
-        rows = sorted({entry["clients"] for entry in entries})
+        rows = sorted({entry["clients"] for entry in private})
         panel.plot(rows, [ROWS[row].accuracy for row in rows], "k--", marker="s", label="paper, epsilon 8")
         panel.set_xscale("log")
         panel.set_xlabel("clients")

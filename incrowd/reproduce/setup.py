@@ -14,8 +14,9 @@ from incrowd.learning import LocalTraining, Model, linear
 from incrowd.learning.features import FeatureMap, transform
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.norms import unit
+from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import Clip, MedianClip, NormalisedClip
-from incrowd.privacy.plan import PlanConfig
+from incrowd.privacy.plan import Plan, PlanConfig
 from incrowd.privacy.sampling import Everyone, Poisson
 from incrowd.privacy.schedule import constant
 
@@ -59,6 +60,19 @@ class Setup:
             sampling=Everyone if self.share == 1 else Poisson,
             clip=self.clip,
         )
+
+    def promise(self, clients: int, budget: Budget) -> Plan:
+        """The plan that spends this budget."""
+        return self.plan(clients).calibrate(budget)
+
+    def stated(self, plan: Plan, budget: Budget) -> dict[str, object]:
+        """What is claimed for such a run: no more than what holds."""
+        return {
+            "epsilon": plan.price.epsilon,
+            "budget_epsilon": budget.epsilon,
+            "accountant": plan.price.accountant,
+            "warnings": [],
+        }
 
     def prepared(self, split: Split, *, cache: Path | None = None) -> Split:
         """What clients and server make of their examples, each example by itself: it costs no privacy."""

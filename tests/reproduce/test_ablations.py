@@ -8,6 +8,7 @@ from incrowd.reproduce.ablations import HELD_OUT, held_out, variants
 from incrowd.reproduce.geyer import ROWS
 from incrowd.reproduce.recipes import RECIPES, Case
 from incrowd.reproduce.report import report
+from incrowd.reproduce.setup import Setup
 from incrowd.reproduce.table1 import Table
 
 
@@ -40,6 +41,9 @@ def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: 
     for variant in others:
         for other in variant.setups:
             assert repr(other) != repr(setup)
+            if not isinstance(setup, Setup):
+                continue
+            assert isinstance(other, Setup)
             assert other.features is None or setup.features is not None  # tiers are never mixed
             if name == "general":
                 assert other.features is not None
@@ -48,7 +52,9 @@ def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: 
 
 def test_a_fixed_clip_clips_a_gradient_that_nobody_scaled() -> None:
     setup = RECIPES["best"].setup(case(100))
-    clipped = [one for variant in variants(setup, case(100)) for one in variant.setups if one.clip != setup.clip]
+    assert isinstance(setup, Setup)
+    found = [one for variant in variants(setup, case(100)) for one in variant.setups if isinstance(one, Setup)]
+    clipped = [one for one in found if one.clip != setup.clip]
     assert {one.clip for one in clipped} == {FixedClip(clip_norm=0.02), FixedClip(clip_norm=0.1)}
     assert all(one.local.learning_rate == 1 for one in clipped)
 

@@ -33,6 +33,49 @@ def test_one_json_object_on_standard_output_and_progress_beside_it(
     assert "general" in table.out
 
 
+@pytest.mark.slow
+def test_figures_are_json_and_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reproduce = command(monkeypatch, capsys, "reproduce")
+    data = ("--data", str(folder))
+    first = reproduce("geyer-figure1", *data, "--rows", "100", "--epsilon", "2.5", "--rounds", "1", "--json")
+    assert first.status == 0
+    found = first.object()
+    assert [one["epsilon"] for one in found["curves"]] == [2.5, None]
+    assert [Path(file).is_file() for file in found["files"]] == [True, True]
+    second = reproduce("geyer-figure2", *data, "--rounds", "2", "--out", "pictures")
+    assert second.status == 0
+    assert "between client variance" in second.out
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["geyer-figure2.png", "geyer-figure2.svg"]
+
+
+@pytest.mark.slow
+def test_growing_cohorts_are_two_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    reproduce = command(monkeypatch, capsys, "reproduce", "geyer-growing", "--data", str(folder))
+    quick = ("--factors", "0.25", "--epsilon", "3.5", "--seeds", "1")
+    assert reproduce(*quick, "--json").object().keys() == {"early", "whole"}
+    shown = reproduce(*quick)
+    assert shown.status == 0
+    assert "early:" in shown.out
+    assert "whole:" in shown.out
+    assert reproduce("--rows", "99").status == 2
+
+
+@pytest.mark.slow
+def test_the_paper_s_federations_can_be_kept(table1: Command, folder: Path, tmp_path: Path) -> None:
+    quick = ("--data", str(folder), "--rows", "1000", "--recipe", "paper", "--epsilon", "2.5", "--seeds", "1")
+    first = table1(*quick, "--runs", "runs", "--json")
+    assert first.status == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert "warning: the median is not private" in first.err
+    again = table1(*quick, "--runs", "runs", "--json")
+    assert again.object()["rows"][0]["accuracies"] == first.object()["rows"][0]["accuracies"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -9,12 +9,19 @@ from incrowd.errors import DataError
 from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.accounting import Budget
-from incrowd.reproduce.geyer import PER_CLIENT, ROWS, dealt, learn, measure
+from incrowd.privacy.plan import Plan
+from incrowd.reproduce.geyer import PER_CLIENT, ROWS, curve, dealt, learn, measure, shaped
 from incrowd.reproduce.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
 SETUP = Setup(features=UnitNorm(), rounds=ROUNDS, server=ServerStep(learning_rate=RATE, decay="linear"))
 NO_NOISE = Budget(epsilon=1e6, delta=1e-3)  # so much that the least noise suffices
+
+
+def released(setup: Setup, plan: Plan, split: Split, *, seed: int) -> Floats:
+    """The weights at the end."""
+    *_, last = learn(setup, plan, split, seed=seed)
+    return last.published
 
 
 def twin(split: Split, *, seed: int) -> Floats:
@@ -57,13 +64,13 @@ def test_without_noise_it_is_plain_normalised_descent(split: Split) -> None:
     seen = SETUP.prepared(split)
     plan = SETUP.plan(CLIENTS).calibrate(NO_NOISE)
     assert plan.noise_multiplier < 0.02
-    found = learn(SETUP, plan, SETUP.model(784, 10), seen, seed=5).reshape(10, 784)
+    found = released(SETUP, plan, seen, seed=5).reshape(10, 784)
     expected = twin(seen, seed=5)
     noise = RATE * plan.noise_multiplier / CLIENTS  # of each weight, at most, in each round
     assert np.abs(found - expected).max() < 5 * noise * ROUNDS**0.5
     assert np.abs(expected).max() > 25 * noise  # so a missing round or another rate would be seen
     slower = replace(SETUP, server=replace(SETUP.server, learning_rate=RATE / 2))
-    other = learn(slower, plan, slower.model(784, 10), seen, seed=5).reshape(10, 784)
+    other = released(slower, plan, seen, seed=5).reshape(10, 784)
     assert np.abs(other - expected).max() > 5 * noise * ROUNDS**0.5
 
 
@@ -85,14 +92,29 @@ def test_seeds_redraw_everything_and_repeat_themselves(split: Split) -> None:
 def test_fresh_weights_are_a_start_too(split: Split) -> None:
     seen = SETUP.prepared(split)
     plan = SETUP.plan(CLIENTS).calibrate(NO_NOISE)
-    model = SETUP.model(784, 10)
+    model = shaped(SETUP.model, seen)
     still = replace(SETUP, server=replace(SETUP.server, learning_rate=1e-9))
-    zeros = learn(still, plan, model, seen, seed=1)
+    zeros = released(still, plan, seen, seed=1)
     assert np.abs(zeros).max() < 1e-6
     fresh = model.initial(SeededRandomness(seed=1)).numpy()
-    np.testing.assert_allclose(learn(replace(still, start=2.0), plan, model, seen, seed=1), 2 * fresh, atol=1e-6)
+    np.testing.assert_allclose(released(replace(still, start=2.0), plan, seen, seed=1), 2 * fresh, atol=1e-6)
+
+
+def test_a_curve_has_every_so_many_rounds_and_the_last(split: Split) -> None:
+    seen = SETUP.prepared(split)
+    plan = SETUP.plan(CLIENTS).calibrate(NO_NOISE)
+    full = curve(SETUP, plan, seen, seed=1)
+    assert [point.round for point in full] == [1, 2, 3, 4]
+    assert curve(SETUP, plan, seen, seed=1, every=3) == [full[2], full[3]]
+    assert len({point.accuracy for point in full}) > 1
 
 
 def test_an_accuracy_needs_test_examples(split: Split) -> None:
     with pytest.raises(DataError, match="give test examples"):
         measure(SETUP, replace(split, test=None), clients=CLIENTS, budget=NO_NOISE, seeds=[1])
+
+
+def test_an_accuracy_needs_classes(split: Split) -> None:
+    numbers = replace(split.train, labels=split.train.labels.astype(np.float32), classes=None)
+    with pytest.raises(DataError, match="give labels that are classes"):
+        measure(SETUP, Split(name="numbers", train=numbers), clients=CLIENTS, budget=NO_NOISE, seeds=[1])

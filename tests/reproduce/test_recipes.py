@@ -9,7 +9,9 @@ from incrowd.learning.features import GlyphMetric
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import NormalisedClip
 from incrowd.reproduce.geyer import ROWS
-from incrowd.reproduce.recipes import RECIPES, Case, named, paper_network
+from incrowd.reproduce.paper import CONSTANTS, QUICK
+from incrowd.reproduce.recipes import RECIPES, Case, named
+from incrowd.reproduce.setup import Setup
 
 EPSILONS = (0.05, 1.0, 8.0)
 
@@ -31,11 +33,21 @@ def test_the_signal_is_that_of_the_exact_gaussian_mechanism(clients: int, epsilo
     assert case(clients, epsilon).signal == pytest.approx(clients * mu, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+HONEST = ("best", "general", "network")
+
+
+def honest(name: str, clients: int, epsilon: float = 8.0) -> Setup:
+    """The setup of a recipe whose promise holds."""
+    setup = named(name).setup(case(clients, epsilon))
+    assert isinstance(setup, Setup)
+    return setup
+
+
+@pytest.mark.parametrize("name", HONEST)
 @pytest.mark.parametrize("clients", ROWS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_every_recipe_knows_every_row_and_leaves_nothing_unpaid(name: str, clients: int, epsilon: float) -> None:
-    setup = named(name).setup(case(clients, epsilon))
+    setup = honest(name, clients, epsilon)
     config = setup.plan(clients)
     assert isinstance(config.clip, NormalisedClip)
     assert config.clip.private
@@ -44,20 +56,29 @@ def test_every_recipe_knows_every_row_and_leaves_nothing_unpaid(name: str, clien
 
 @pytest.mark.parametrize("clients", ROWS)
 def test_general_knows_nothing_of_handwriting_and_network_nothing_at_all(clients: int) -> None:
-    features = named("general").setup(case(clients, 8)).features
+    features = honest("general", clients).features
     assert features is not None
     assert "Moment" not in features.name
     assert "Glyph" not in features.name
-    assert isinstance(named("best").setup(case(clients, 8)).features, GlyphMetric)
-    assert named("network").setup(case(clients, 8)).features is None
+    assert isinstance(honest("best", clients).features, GlyphMetric)
+    assert honest("network", clients).features is None
 
 
-def test_the_network_is_the_paper_s() -> None:
-    assert paper_network(784, 10).size == 531_400
+@pytest.mark.parametrize("clients", ROWS)
+def test_the_paper_s_recipe_has_constants_of_its_own_for_each_row(clients: int) -> None:
+    assert RECIPES["paper"].setup(case(clients, 8)) is CONSTANTS[clients]
+    assert RECIPES["paper-quick"].setup(case(clients, 8)) is (CONSTANTS | QUICK)[clients]
+    other = Case(clients=99, budget=Budget(epsilon=8, delta=1e-3), shape=(28, 28))
+    with pytest.raises(ConfigError, match="clients = 99: the paper has rows for 100, 1000, 10000"):
+        RECIPES["paper"].setup(other)
+
+
+def test_every_recipe_is_either_honest_or_the_paper_s() -> None:
+    assert set(RECIPES) == {*HONEST, "paper", "paper-quick"}
 
 
 def test_an_unknown_recipe_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'worst': give one of best, general, network"):
+    with pytest.raises(ConfigError, match=r"recipe = 'worst': give one of best, general, network, paper"):
         named("worst")
 
 

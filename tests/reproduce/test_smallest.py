@@ -18,7 +18,7 @@ PLAN = PlanConfig(clients=9, schedule=constant(rounds=1, cohort=9), sampling=Eve
 
 
 def measured(accuracy: float) -> Measured:
-    return Measured(plan=PLAN, accuracies=(accuracy,), weights=1, seconds=0.0)
+    return Measured(plan=PLAN, accuracies=(accuracy,), weights=1, seconds=0.0, claim={})
 
 
 def test_candidates_have_two_digits_and_rise() -> None:

@@ -5,7 +5,12 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.reproduce.report import SHOWN, report
+from incrowd.learning import LocalTraining
+from incrowd.privacy.statement import MEDIAN
+from incrowd.reproduce.kept import Kept
+from incrowd.reproduce.paper import FIXED
+from incrowd.reproduce.plain import Plain
+from incrowd.reproduce.report import SHOWN, report, warnings
 from incrowd.reproduce.table1 import Table
 
 PROMISED = {
@@ -58,7 +63,7 @@ def test_an_entry_says_what_was_measured_and_what_is_promised(split: Split, tmp_
     assert any("declared public" in caveat for caveat in more["statement"]["caveats"])
     assert "whether one client took part" in " ".join(more["statement"]["text"].split())
     json.dumps([less, more], allow_nan=False)
-    assert lines[0] == "general, 100 clients, epsilon 0.7: 5 rounds"
+    assert lines[0] == "general, 100 clients, epsilon 0.7"
     assert len(list(tmp_path.glob("features-*.npy"))) == 2  # of train and test, computed once
 
 
@@ -67,6 +72,52 @@ def test_the_smallest_epsilon_reaches_the_paper_s_accuracy(split: Split) -> None
     assert entry["accuracy"] >= entry["paper_accuracy"]
     (below,) = quick(split, seeds=1, epsilons=[entry["budget_epsilon"] / 2]).entries()
     assert below["accuracy"] < entry["paper_accuracy"]
+
+
+def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_without_privacy(
+    split: Split, tmp_path: Path
+) -> None:
+    plain = Plain(rounds=2, clients=5, local=LocalTraining(learning_rate=0.1, batches=2))
+    table = quick(split, recipes=["paper"], epsilons=[3.0], seeds=2, plain=plain)
+    picture = tmp_path / "table1.svg"
+    found, shown = report(table, smallest=False, ablate=False, plot=picture)
+    private, public = found["rows"]
+    assert private.keys() >= PROMISED
+    assert public.keys() >= PROMISED
+    assert private["epsilon"] == private["budget_epsilon"] == 3.0 < private["epsilon_honest"]
+    assert private["accountant"] == "moments"
+    assert private["accountant_honest"] == "GDP"  # everyone takes part
+    assert private["sampling"] == "FixedSize"
+    assert MEDIAN in private["warnings"]
+    assert MEDIAN in private["statement"]["caveats"]
+    assert warnings(found) == [MEDIAN, FIXED, "nothing is private here"]
+    assert (public["clients"], public["rounds"], public["communications"]) == (5, 2, 10)
+    assert public["epsilon"] is public["delta"] is public["accountant"] is public["statement"] is None
+    assert public["paper_accuracy"] == 0.97
+    assert public["weights"] == private["weights"] == 531_400
+    assert len(public["accuracies"]) == 2
+    assert [tuple(row) for row in shown] == [tuple(SHOWN)] * 2
+    assert "<!-- paper, epsilon 3 -->" in picture.read_text()
+    json.dumps(found, allow_nan=False)
+
+
+def test_federations_of_the_paper_s_recipe_can_be_kept(split: Split, folder: Path, tmp_path: Path) -> None:
+    kept = Kept(folder=tmp_path, data=folder)
+    wish = {"recipes": ["general", "paper"], "epsilons": [2.5], "seeds": 1, "plain": Plain(rounds=1, clients=2)}
+    _, entry, _ = quick(split, kept=kept, **wish).entries()
+    assert [path.name for path in tmp_path.iterdir()] == [f"100-clients-{entry['rounds']}-rounds-seed-0"]
+
+
+def test_honest_recipes_claim_what_holds(split: Split) -> None:
+    (entry,) = quick(split, seeds=1).entries()
+    assert entry["epsilon"] == entry["epsilon_honest"]
+    assert entry["accountant"] == entry["accountant_honest"]
+    assert entry["warnings"] == []
+
+
+def test_the_least_epsilon_of_an_accountant_that_does_not_hold_is_not_looked_for(split: Split) -> None:
+    with pytest.raises(ConfigError, match="recipe = 'paper-quick': its epsilon does not hold"):
+        quick(split, recipes=["general", "paper-quick"]).smallest()
 
 
 def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
