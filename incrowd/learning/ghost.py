@@ -42,11 +42,11 @@ class Ghost:
         norms: Floats = squares.sqrt_().cpu().numpy()
         return norms
 
-    def add(self, factors: Tensor) -> None:
+    def add(self, factors: Tensor, *, anew: bool) -> None:
         """See `Gradients.add`."""
         rows = factors.nonzero().view(-1)
         for layer in self.layers:
-            layer.add(factors, rows)
+            layer.add(factors, rows, beta=0 if anew else 1)
 
     def _forward(self, x: Tensor) -> None:
         for layer in self.layers:
@@ -73,6 +73,7 @@ class _Layer:
         self._exact_d = torch.empty_like(self._values, dtype=torch.float64)
         self._exact_inputs = torch.empty(rows, dense.inputs, dtype=torch.float64, device=device)
         self._ones = torch.ones(rows, dtype=torch.float64, device=device)
+        self._length = self._ones  # the squared norm of each record's inputs
         self.rows = 0
 
     @property
@@ -98,7 +99,8 @@ class _Layer:
     def forward(self, x: Tensor) -> Tensor:
         """What the layer, and the function after it, make of its inputs."""
         self.rows = len(x)
-        self._exact_inputs[: self.rows].copy_(x)
+        inputs = self._exact_inputs[: self.rows].copy_(x)
+        self._length = torch.linalg.vector_norm(inputs, dim=1).square_()
         out = self.values
         if self.bias is None:
             torch.mm(x, self.weight.t(), out=out)
@@ -115,18 +117,16 @@ class _Layer:
 
     def squares(self) -> Tensor:
         """The squared norm of each record's gradient, in float64."""
-        d, inputs = self._exact_d[: self.rows].copy_(self.d), self._exact_inputs[: self.rows]
-        length = torch.linalg.vector_norm(inputs, dim=1).square_()
-        if self.bias is not None:
-            length += 1
+        d = self._exact_d[: self.rows].copy_(self.d)
+        length = self._length if self.bias is None else self._length + 1
         squares: Tensor = torch.linalg.vector_norm(d, dim=1).square_().mul_(length)
         return squares
 
-    def add(self, factors: Tensor, kept: Tensor) -> None:
-        """Add the gradients of the records that are kept, times their factors."""
+    def add(self, factors: Tensor, kept: Tensor, *, beta: int) -> None:
+        """Add the gradients of the records that are kept, times their factors, to beta times the sum."""
         d, inputs = self._exact_d[: self.rows].mul_(factors[:, None]), self._exact_inputs[: self.rows]
         if len(kept) < self.rows:  # what is left out may hold anything, and zero times infinity is not zero
             d, inputs = d[kept], inputs[kept]
-        self._weight_sum.addmm_(d.t(), inputs)
+        self._weight_sum.addmm_(d.t(), inputs, beta=beta)
         if self.bias is not None:
-            self._bias_sum.addmv_(d.t(), self._ones[: len(d)])
+            self._bias_sum.addmv_(d.t(), self._ones[: len(d)], beta=beta)

@@ -31,8 +31,11 @@ class Gradients(Protocol):
         """The L2 norms of the gradients of these records' losses, in float64; not finite where a gradient is not."""
         ...
 
-    def add(self, factors: Tensor) -> None:
-        """Add the gradients just measured, times their factors; a factor of 0 leaves one out, whatever it holds."""
+    def add(self, factors: Tensor, *, anew: bool) -> None:
+        """Add the gradients just measured, times their factors, or begin a sum anew with them.
+
+        A factor of 0 leaves a gradient out, whatever it holds.
+        """
         ...
 
 
@@ -56,17 +59,18 @@ class NoisedSums:
         clip = FixedClip(clip_norm=training.clip_norm)
         total = self.gradients.total
         for batch in poisson_batches(self.records, training, batches=batches):
-            total.zero_()
-            for rows in torch.split(torch.from_numpy(batch), self.gradients.rows):
-                if len(rows):
-                    self._add(rows.to(total.device), clip)
+            if len(batch) == 0:
+                total.zero_()
+            for begin in range(0, len(batch), self.gradients.rows):
+                rows = torch.from_numpy(batch[begin : begin + self.gradients.rows])
+                self._add(rows.to(total.device), clip, anew=begin == 0)
             yield noise(total)
 
-    def _add(self, rows: Tensor, clip: FixedClip) -> None:
+    def _add(self, rows: Tensor, clip: FixedClip, *, anew: bool) -> None:
         norms = self.gradients.norms(*self.read(rows))
         finite = np.isfinite(norms)
         factors = clip.factors(np.where(finite, norms, 0.0)) * finite
-        self.gradients.add(torch.from_numpy(factors).to(rows.device))
+        self.gradients.add(torch.from_numpy(factors).to(rows.device), anew=anew)
         self.dropped += len(norms) - int(finite.sum())
 
 
@@ -88,8 +92,10 @@ class Formed:
         norms: Floats = squares.sqrt_().cpu().numpy()
         return norms
 
-    def add(self, factors: Tensor) -> None:
+    def add(self, factors: Tensor, *, anew: bool) -> None:
         """See `Gradients.add`. Edge cases: the gradients are not kept."""
+        if anew:
+            self.total.zero_()
         rows = factors.nonzero().view(-1)
         gradients, self._gradients = self._gradients, []
         for gradient, place in zip(gradients, self._places, strict=True):

@@ -135,9 +135,9 @@ class _Hooked:
             parameter.grad = parameter.grad_sample = None
         return self._formed.norms(gradients)
 
-    def add(self, factors: Tensor) -> None:
+    def add(self, factors: Tensor, *, anew: bool) -> None:
         """See `Gradients.add`."""
-        self._formed.add(factors)
+        self._formed.add(factors, anew=anew)
 
     def close(self) -> None:
         """Leave the module as it was, without hooks."""

@@ -32,9 +32,9 @@ class PerRecord:
         gradients = vmap(grad(self._loss_of_one), (None, 0, 0))(self.weights, features, labels)
         return self._formed.norms([gradient.flatten(1) for gradient in gradients.values()])
 
-    def add(self, factors: Tensor) -> None:
+    def add(self, factors: Tensor, *, anew: bool) -> None:
         """See `Gradients.add`."""
-        self._formed.add(factors)
+        self._formed.add(factors, anew=anew)
 
     def _loss_of_one(self, weights: dict[str, Tensor], features: Tensor, label: Tensor) -> Tensor:
         return self.loss.value(functional_call(self.module, weights, (features[None],)), label[None])

@@ -24,6 +24,8 @@ from incrowd._random import Integers, Stream
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.store import ClientTensors
 
+_AHEAD = 16  # batches that are drawn at a time
+
 StepNoise = Callable[[Tensor], Tensor]
 """Hides one step: takes the clipped sum (a float64 vector, private) and gives it back with noise on it.
 
@@ -193,8 +195,12 @@ def poisson_batches(records: int, training: RecordTraining, *, batches: Stream) 
         raise ConfigError(
             field="most_records", value=training.most_records, remedy="the silo holds more records: give a larger bound"
         )
-    for _ in range(training.steps):
-        yield _poisson(records, training.sampling_prob, batches)
+    left = training.steps
+    while left:
+        # A few at a time: what sampling works with stays in the cache, and does not drive out what training works with.
+        some = [_poisson(records, training.sampling_prob, batches) for _ in range(min(left, _AHEAD))]
+        yield from some
+        left -= len(some)
 
 
 def _poisson(records: int, sampling_prob: float, stream: Stream) -> Integers:

@@ -61,8 +61,8 @@ class FastNoise:
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
-        self._noised.resize_(total.shape).copy_(total)
-        for place in torch.split(self._noised, _BLOCK):
-            noise = self._noise[: len(place)].normal_(generator=self.generator)
-            place.add_(noise, alpha=self.std)
+        blocks = zip(torch.split(self._noised.resize_(total.shape), _BLOCK), torch.split(total, _BLOCK), strict=True)
+        for noised, exact in blocks:
+            noise = self._noise[: len(noised)].normal_(generator=self.generator)
+            noised.copy_(exact).add_(noise, alpha=self.std)
         return self._noised.to(total.device)

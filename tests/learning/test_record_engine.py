@@ -357,9 +357,15 @@ def test_both_ways_measure_alike() -> None:
     np.testing.assert_allclose(one, two, rtol=1e-5)
     factors = torch.from_numpy(FixedClip(clip_norm=0.5).factors(one))
     factors[3] = 0
-    ghost.add(factors)
-    other.add(factors)
-    torch.testing.assert_close(ghost.total, other.total, rtol=1e-5, atol=1e-6)
+    totals = []
+    for anew in (True, False, True):
+        for way in (ghost, other):
+            way.norms(records.features, records.labels)
+            way.add(factors, anew=anew)
+        torch.testing.assert_close(ghost.total, other.total, rtol=1e-5, atol=1e-6)
+        totals.append(ghost.total.clone())
+    torch.testing.assert_close(totals[1], 2 * totals[0])
+    assert torch.equal(totals[2], totals[0])
 
 
 def test_settings_that_are_the_same_give_the_same_weights() -> None:
