@@ -176,7 +176,7 @@ def serve_and_wait(folder: Path, *, randomness: Randomness) -> None:
     signal.pause()
 
 
-@pytest.mark.parametrize("stride", [331, pytest.param(17, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [331, pytest.param(67, marks=pytest.mark.slow)])
 def test_a_silo_killed_before_any_line_of_its_answer_has_sent_nothing_that_it_did_not_pay_for(
     folder: Path, stride: int
 ) -> None:

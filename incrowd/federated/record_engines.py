@@ -1,0 +1,51 @@
+"""The engines for record-level training by name, made for one model and one silo's records."""
+
+import copy
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from incrowd.learning import CROSS_ENTROPY, Loss, Model
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, RecordEngine, Records
+
+EngineName = Literal["own", "opacus"]
+
+Make = Callable[[Model, Records, Descent, Loss, str], RecordEngine]
+
+
+def record_engine(
+    name: EngineName,
+    model: Model,
+    records: Records,
+    descent: Descent,
+    *,
+    loss: Loss = CROSS_ENTROPY,
+    device: str = "cpu",
+) -> RecordEngine:
+    """The engine of this name: `own` is the fast one, `opacus` computes gradients as Opacus does."""
+    return _ENGINES[name](model, records, descent, loss, device)
+
+
+def _own(model: Model, records: Records, descent: Descent, loss: Loss, device: str) -> RecordEngine:
+    return BatchedRecords(model, records, descent, loss=loss, device=device)
+
+
+def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device: str) -> RecordEngine:
+    from incrowd.learning.opacus_engine import OpacusRecords
+
+    module = copy.deepcopy(model.module).to(device)
+    features = records.features.float() * records.scale + records.offset
+    optimizer = torch.optim.SGD(
+        module.parameters(),
+        lr=descent.learning_rate,
+        momentum=descent.momentum,
+        weight_decay=descent.weight_decay,
+    )
+    return OpacusRecords(module, optimizer, DataLoader(TensorDataset(features, records.labels)), criterion=loss.value)
+
+
+_ENGINES: dict[EngineName, Make] = {"own": _own, "opacus": _opacus}
+ENGINES: tuple[EngineName, ...] = tuple(_ENGINES)
