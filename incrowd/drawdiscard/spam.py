@@ -1,0 +1,186 @@
+"""The spam test: whether an honest device could have sent an instance.
+
+Each weight has to lie within mean +- t * sqrt(spread^2 + sigma^2): its mean and spread over the pool, and sigma^2 is
+what an update adds to its variance. On average that is t * sqrt(k / 2 + 1) sigma, as honest updates spread. (Pihur et
+al. 2018, section III-D4, leave sigma out. Then a pool whose instances happen to agree in one weight turns everyone
+away, and so stays as it is.)
+
+A fixed t turns nearly every honest device away where there are many weights, so t is computed from the share of them
+that may be. Normal quantiles are not good enough for that: the noise may have the tails of Laplace; the instances
+descend from each other, in one and the same way in every weight, so the spread, and how far an instance is from the
+mean, come and go together for all weights; and what a device drew may have been replaced before it answers. So pools
+are simulated until they are settled, and t is the quantile over many of them; the noise of the update itself is not
+sampled but integrated.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from incrowd import _validate
+from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.drawdiscard.mechanism import Mechanism
+from incrowd.drawdiscard.pool import Pool, stable_variance
+from incrowd.errors import ConfigError
+
+MOST_SIMULATED_WEIGHTS = 256
+SIMULATED = 2**14
+LOOKS = 60
+"""Simulated pools times weights, and how often each is looked at, an eighth of k squared updates apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HonestUpdates:
+    """How the update of an honest device differs from the instance that it drew.
+
+    `noise_scale` is the scale (for Gaussian noise the standard deviation) of the noise on a weight; `drift` bounds what
+    the gradient adds: gamma times the largest honest gradient. 0 stands for gradients that are small against the noise.
+    """
+
+    noise: Literal["laplace", "gaussian"]
+    noise_scale: float
+    drift: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.positive(noise_scale=self.noise_scale)
+        _validate.non_negative(drift=self.drift)
+
+    @property
+    def variance(self) -> float:
+        """What the noise of an update adds to the variance of a weight."""
+        return (1 if self.noise == "gaussian" else 2) * self.noise_scale**2
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, *, gamma: float, gradient: float = 0.0) -> "HonestUpdates":
+        """Those of devices that follow a mechanism, with gradients of at most so much a weight."""
+        if mechanism.noise == "none":
+            raise ConfigError(field="noise", value="none", remedy="without noise there is no spread to test against")
+        return cls(noise=mechanism.noise, noise_scale=gamma * mechanism.noise_scale, drift=gamma * gradient)
+
+
+def spam_threshold(*, instances: int, weights: int, rate: float, honest: HonestUpdates, in_flight: int = 0) -> float:
+    """The t with which this share of honest updates is turned away: all weights together, over the long run.
+
+    `in_flight` is how many other devices answer between a device's draw and its discard.
+
+    Guarantee: for honest updates with noise alone and a settled pool, the share turned away is `rate`, to within what
+    the simulation leaves uncertain (docs/draw-and-discard.md has measured rates); with gradients of up to the drift it
+    is at most that. The same question has the same answer, always.
+
+    Edge cases: one instance has no spread (`ConfigError`). Approximate are: 256 weights stand for more than 256; every
+    device takes equally long; neither what the drift does to the pool nor what the test itself does is followed.
+    """
+    if instances < 2:
+        raise ConfigError(field="instances", value=instances, remedy="the test compares instances: keep two or more")
+    _validate.count(instances=instances, weights=weights)
+    _validate.fraction(rate=rate)
+    _validate.natural(in_flight=in_flight)
+    question = _Question(honest.noise, instances, weights, in_flight)
+    return _threshold(question, rate, round(honest.drift / honest.noise_scale, 12))
+
+
+class SpamTest:
+    """Whether instances may enter a pool.
+
+    Guarantee: a few operations a weight and an instance; see `spam_threshold` for how many honest ones are turned away.
+
+    Edge cases: weights that are not finite are turned away.
+    """
+
+    def __init__(self, pool: Pool, *, threshold: float, honest: HonestUpdates) -> None:
+        _validate.positive(threshold=threshold)
+        self.pool = pool
+        self.threshold = threshold
+        self.honest = honest
+
+    def accepts(self, weights: Floats) -> bool:
+        """Whether an honest device may well have sent this."""
+        mean, spread = self.pool.mean_and_spread()
+        width = self.threshold * np.sqrt(np.square(spread) + self.honest.variance)
+        return bool((np.abs(weights - mean) <= width).all())
+
+
+@dataclass(frozen=True)
+class _Question:
+    noise: Literal["laplace", "gaussian"]
+    instances: int
+    weights: int
+    in_flight: int
+
+
+@lru_cache(maxsize=64)
+def _threshold(question: _Question, rate: float, drift: float) -> float:
+    """`spam_threshold`, in units of the scale of the noise."""
+    distances, spreads = _settled(question)
+    reach = np.abs(distances) + drift
+
+    def excess(log_t: float) -> float:
+        outside = np.minimum(_outside(question.noise, reach, math.exp(log_t) * spreads), 1.0)
+        with np.errstate(divide="ignore"):  # a weight that is certainly outside
+            kept = question.weights * np.log1p(-outside).mean(axis=1)
+        return float(-np.expm1(kept).mean()) - rate
+
+    high = math.log(2.0)
+    while excess(high) > 0:
+        high += math.log(2.0)
+    low = high - math.log(2.0)
+    while excess(low) < 0:
+        low -= math.log(2.0)
+    return math.exp(brentq(excess, low, high, xtol=1e-3))
+
+
+@lru_cache(maxsize=4)
+def _settled(question: _Question) -> tuple[Floats, Floats]:
+    """How far what arrives was from the mean before its noise, and sqrt(spread^2 + sigma^2): a row a look.
+
+    A column a weight, in units of the scale of the noise. Many pools side by side, with honest noise alone.
+    """
+    instances, in_flight, noise = question.instances, question.in_flight, question.noise
+    weights = min(question.weights, MOST_SIMULATED_WEIGHTS)
+    stream = SeededRandomness(seed=0).stream("spam test", instances, weights, in_flight)
+    variance = 1.0 if noise == "gaussian" else 2.0
+    count = min(512, SIMULATED // weights)
+    start = math.sqrt(stable_variance(instances, variance)) * stream.normals(count * instances * weights)
+    pools = start.reshape(count, instances, weights)
+    between = max(1, instances**2 // 8)
+    burn_in = 2 * instances**2 + 4 * in_flight
+    looks = []
+    for number, drawn in enumerate(_arrivals(pools, noise, in_flight, stream)):
+        if number >= burn_in and (number - burn_in) % between == 0:
+            looks.append((drawn - pools.mean(axis=1), np.sqrt(pools.var(axis=1, ddof=1) + variance)))
+            if len(looks) == LOOKS:
+                break
+    distances, spreads = zip(*looks, strict=True)
+    return np.concatenate(distances), np.concatenate(spreads)
+
+
+def _arrivals(pools: Floats, noise: str, in_flight: int, stream: Stream) -> Iterator[Floats]:
+    """The instances that arrive, before their noise; each is looked at before it replaces another."""
+    count, instances, weights = pools.shape
+    rows = np.arange(count)
+    waiting = [pools[rows, _picks(stream, count, instances)] for _ in range(in_flight)]
+    while True:
+        waiting.append(pools[rows, _picks(stream, count, instances)])
+        drawn = waiting.pop(0)
+        yield drawn
+        values = stream.normals(count * weights) if noise == "gaussian" else stream.laplaces(count * weights)
+        pools[rows, _picks(stream, count, instances)] = drawn + values.reshape(count, weights)
+
+
+def _picks(stream: Stream, count: int, instances: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return (stream.bits(count) % np.uint64(instances)).astype(np.int64)
+
+
+def _outside(noise: str, reach: Floats, width: Floats) -> Floats:
+    """The chance that something at this distance is farther away than this width after its noise."""
+    near, far = width - reach, width + reach
+    if noise == "gaussian":
+        return np.asarray(ndtr(-near) + ndtr(-far))
+    half = np.exp(-np.abs(near)) / 2
+    return np.where(near >= 0, half, 1 - half) + np.exp(-far) / 2
