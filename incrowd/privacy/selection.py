@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from incrowd import _validate
 from incrowd._random import Stream
 from incrowd.errors import ConfigError
-from incrowd.privacy.events import OneOfDpEvent
+from incrowd.privacy.events import OneOfDpEvent, canonical
 
 LAWS: Mapping[str, float] = MappingProxyType({"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf})
 """The shapes that have a name; a shape between 0 and infinity is a truncated negative binomial law."""
@@ -63,7 +63,8 @@ class Repetitions:
 
         Edge cases: nothing to pick from is refused.
         """
-        return RepeatAndSelectDpEvent(OneOfDpEvent(tuple(attempts)), float(self.mean), float(self.shape))
+        different = {canonical(attempt): attempt for attempt in attempts}
+        return RepeatAndSelectDpEvent(OneOfDpEvent(tuple(different.values())), float(self.mean), float(self.shape))
 
     def draw(self, stream: Stream) -> int:
         """The number of attempts, which has to stay secret. Under the Poisson law it may be 0."""

@@ -1,0 +1,146 @@
+"""`incrowd sweep`: compare settings, and pay for the choice."""
+
+import math
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from incrowd.cli._options import Json, need_training
+from incrowd.cli._print import print_facts, print_json, print_table, short
+from incrowd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from incrowd.privacy.selection import Repetitions
+
+app = typer.Typer()
+
+
+_PRICES = {
+    "one_run": "one run alone",
+    "every_candidate": "each, all shown",
+    "best_of_logarithmic": "the best of a random number, logarithmic",
+    "best_of_geometric": "the best of a random number, geometric",
+    "best_of_poisson": "the best of a random number, Poisson",
+}
+
+
+class SelectName(StrEnum):
+    """How the choice is paid for."""
+
+    ALL = "all"
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+Axes = Annotated[
+    list[str] | None,
+    typer.Option("--grid", metavar="KEY=A,B,C", help="Values to compare; with --random also KEY=LOW..HIGH[:log]."),
+]
+
+
+@app.command()
+def sweep(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
+    ] = None,
+    axis: Axes = None,
+    random: Annotated[int | None, typer.Option(help="So many random points instead of all combinations.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides which points are random.")] = 0,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for all; may be repeated.")
+    ] = None,
+    select: Annotated[
+        SelectName,
+        typer.Option(help="all: each run is charged; private: only the best is shown; public: the data are public."),
+    ] = SelectName.ALL,
+    expected_runs: Annotated[
+        float | None, typer.Option(help="For --select private: how many runs are expected; the number is drawn.")
+    ] = None,
+    law: Annotated[
+        str, typer.Option(help="Its law: geometric, logarithmic, poisson, or the shape of a negative binomial one.")
+    ] = "geometric",
+    budget: Annotated[float | None, typer.Option(help="The most that the whole search may cost.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Raise the noise of all runs until that is kept.")] = False,
+    validation: Annotated[
+        float, typer.Option(help="Share of the training examples, declared public, that decides; 0: the test set.")
+    ] = 0.1,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; as many as processors without it.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder for the search; out/sweep-... without it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare settings by runs side by side, and state what the choice costs.
+
+    The same command goes on with a search that was stopped; finished runs are not repeated.
+
+    Example: incrowd sweep --grid server.learning_rate=4,8,16 --grid privacy.rounds=10,20 --budget 40
+    """
+    need_training()
+    from incrowd.runs.search import Search
+    from incrowd.runs.space import axis as read
+    from incrowd.runs.sweep import Sweep
+
+    jobs = _processors() if jobs is None else jobs
+    search = Search(
+        source=config,
+        overrides=override or [],
+        data=data,
+        axes=[read(text) for text in axis or []],
+        random=random,
+        seed=seed,
+        select=select.value,
+        repetitions=_repetitions(expected_runs, law),
+        validation=validation,
+        budget=budget,
+        fit=fit,
+    )
+    try:
+        result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(
+            jobs=jobs or _processors()
+        )
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on", err=True)
+        raise typer.Exit(1) from None
+    print_json(result) if as_json else _print(result)
+
+
+def _repetitions(mean: float | None, law: str) -> "Repetitions | None":
+    """The law of the number of runs, if one is expected."""
+    from incrowd.privacy.selection import LAWS, Repetitions
+
+    if mean is None:
+        return None
+    try:
+        shape = LAWS[law] if law in LAWS else float(law)
+    except ValueError as error:
+        remedy = f"choose from {', '.join(LAWS)}, or give a number of at least 0"
+        raise ConfigError(field="law", value=law, remedy=remedy) from error
+    return Repetitions(mean=mean, shape=shape)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _print(result: dict[str, Any]) -> None:
+    rows = sorted(result["runs"], key=lambda row: (row["accuracy"] or 0.0, -(row["loss"] or math.inf)), reverse=True)
+    shown = ("accuracy", "loss", "epsilon", "rounds", "seconds")
+    print_table([{**row["settings"], **{name: short(row[name]) for name in shown}} for row in rows], leave_out=set())
+    best = result["best"] or {"settings": "none: no run was drawn"}
+    facts = {
+        "best": best["settings"],
+        "test accuracy": short(best.get("test_accuracy")),
+        "validation set": result["validation_set"],
+        "epsilon of the search": short(result["epsilon_of_search"]),
+        "the selected": result["holds"]["selected"],
+        "what is shown": result["holds"]["shown"],
+        **{f"epsilon of {_PRICES[name]}": short(value) for name, value in result["prices"].items()},
+        **{name: result[name] for name in ("table", "plot", "out") if result[name] is not None},
+    }
+    print_facts(facts)
+    typer.echo(f"\n{result['statement']['text']}")

@@ -1,0 +1,135 @@
+"""Several runs side by side, a process each, so that they share the machine without waiting for each other."""
+
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Generic, TypeVar
+
+import torch
+
+from incrowd import _validate
+from incrowd.errors import IncrowdError
+from incrowd.learning.workers import CAN_FORK
+from incrowd.runs.database import Record
+from incrowd.runs.trackers import Facts
+
+Task = TypeVar("Task")
+
+
+def side_by_side(
+    tasks: Sequence[Task], *, jobs: int, first: Callable[[Task], None], work: Callable[[Task], None]
+) -> Iterator[Task]:
+    """Do the work on each task, at most `jobs` at a time; yields every task when it is done.
+
+    `first` happens here, in the order of the tasks, right before a task's work begins. The processes are forked, so
+    they see what this one has loaded, and compute with one thread. With one job, or where processes cannot fork, the
+    work happens here, too.
+
+    Edge cases: after a task that failed those that have begun come to an end, no other begins, and its error is raised
+    (as `IncrowdError` if it happened in a process). An interruption interrupts all.
+    """
+    _validate.count(jobs=jobs)
+    if jobs == 1 or not CAN_FORK:
+        for task in tasks:
+            first(task)
+            work(task)
+            yield task
+        return
+    waiting, running, failures = list(tasks), dict[int, _Process[Task]](), list[str]()
+    try:
+        while running or (waiting and not failures):
+            while waiting and not failures and len(running) < jobs:
+                task = waiting.pop(0)
+                first(task)
+                begun = _Process.begin(task, work)
+                running[begun.sentinel] = begun
+            ready = wait(list(running))
+            for sentinel in [one for one in running if one in ready]:
+                ended = running.pop(sentinel)
+                failure = ended.failure()
+                if failure is None:
+                    yield ended.task
+                else:
+                    failures.append(failure)
+    finally:
+        for process in running.values():
+            process.stop()
+    if failures:
+        raise IncrowdError("; ".join(failures))
+
+
+class Orphan:
+    """A tracker that stops a run, resumable, when the process that was to wait for it is gone."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        if multiprocessing.parent_process() is not None and os.getppid() != self._parent:
+            raise KeyboardInterrupt
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Process(Generic[Task]):
+    """A process with its task, seen from here."""
+
+    task: Task
+    process: "multiprocessing.context.ForkProcess"
+    pipe: Connection
+
+    @classmethod
+    def begin(cls, task: Task, work: Callable[[Task], None]) -> "_Process[Task]":
+        here, there = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=_serve, args=(task, work, there))
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads; the child uses no lock that another thread may hold.
+            warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+            process.start()
+        there.close()
+        return cls(task=task, process=process, pipe=here)
+
+    @property
+    def sentinel(self) -> int:
+        return self.process.sentinel
+
+    def failure(self) -> str | None:
+        """Why a process that has ended did not do its task, if it did not."""
+        self.process.join()
+        message = None
+        with suppress(EOFError):
+            message = self.pipe.recv() if self.pipe.poll() else None
+        self.pipe.close()
+        return message or (
+            f"a run's process ended with status {self.process.exitcode}" if self.process.exitcode else None
+        )
+
+    def stop(self) -> None:
+        """Let the process come to a point from which its task can go on later, and end."""
+        self.process.terminate()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(task: Task, work: Callable[[Task], None], pipe: Connection) -> None:
+    """What the process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # and this is how: as an interruption
+    torch.set_num_threads(1)
+    try:
+        work(task)
+    except KeyboardInterrupt:
+        pipe.send("a run was stopped")
+    except IncrowdError as error:
+        pipe.send(str(error))

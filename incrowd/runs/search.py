@@ -1,0 +1,142 @@
+"""Which settings to compare, and how the choice among them is to be paid for."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from incrowd import _validate
+from incrowd._random import SeededRandomness
+from incrowd.errors import ConfigError
+from incrowd.privacy.selection import Repetitions
+from incrowd.runs.config import Config, TableData
+from incrowd.runs.settings import load
+from incrowd.runs.space import Axis, Point, drawn, grid
+
+Select = Literal["all", "private", "public"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One point of the search: what it sets, and the whole config."""
+
+    settings: dict[str, Any]
+    config: Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Settings to compare: a file (or the demonstration) with overrides, and axes over it.
+
+    `select` says how the choice is paid for:
+
+    all       every run is charged, and everything is shown
+    private   a random number of runs, each with settings picked at random; only the best is kept and shown
+    public    the examples are declared public: a rehearsal, for which nothing is charged
+
+    `random` takes so many random points in place of all combinations. `validation` is the share of the training
+    examples that is declared public and decides; 0 leaves it to the test examples. `budget` is the most that the whole
+    search may cost; with `fit` the noise of all runs is raised by one factor until it does not cost more.
+
+    Edge cases: whatever is wrong with any of the configs is a `ConfigError` before anything is loaded; the number of
+    runs can only be drawn for `private`, and nothing can be fitted without a budget or where nothing is charged.
+    """
+
+    source: Path | str | None = None
+    overrides: Sequence[str] = ()
+    data: Path | str | None = None
+    axes: Sequence[Axis] = ()
+    random: int | None = None
+    seed: int = 0
+    select: Select = "all"
+    repetitions: Repetitions | None = None
+    validation: float = 0.1
+    budget: float | None = None
+    fit: bool = False
+    _random: SeededRandomness = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.select not in get_args(Select):
+            remedy = f"choose from {', '.join(get_args(Select))}"
+            raise ConfigError(field="select", value=self.select, remedy=remedy)
+        if (self.repetitions is not None) != (self.select == "private"):
+            remedy = 'give it with select = "private", which needs it, and only there'
+            raise ConfigError(field="expected_runs", value=self.repetitions and self.repetitions.mean, remedy=remedy)
+        if self.validation != 0:
+            _validate.fraction(validation=self.validation)
+        if self.budget is not None:
+            _validate.positive(budget=self.budget)
+        if self.fit and (self.budget is None or self.select == "public"):
+            raise ConfigError(field="fit", value=True, remedy="state the budget that the search has to fit")
+        object.__setattr__(self, "_random", SeededRandomness(seed=self.seed))
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """All points, in order."""
+        return [self._candidate(point) for point in self._points()]
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that differ from point to point."""
+        return tuple(axis.key for axis in self.axes)
+
+    def config(self, candidate: int, *, run: int) -> Config:
+        """The config of a run: its candidate's, and, where randomness is seeded, with a seed of its own.
+
+        Runs share no noise; in a simulation of them, they must not either.
+        """
+        found = self.candidates[candidate].config
+        if found.run.seed is None or "run.seed" in self.keys:
+            return found
+        own = int(SeededRandomness(seed=found.run.seed).stream("search run", run).bits(1)[0]) % 2**31
+        return found.model_copy(update={"run": found.run.model_copy(update={"seed": own})})
+
+    def to_json(self) -> dict[str, Any]:
+        """Whatever the result of the search depends on."""
+        repetitions = self.repetitions
+        law = None if repetitions is None else {"mean": repetitions.mean, "shape": str(repetitions.shape)}
+        found = {
+            "configs": [candidate.config.model_dump(mode="json") for candidate in self.candidates],
+            "keys": self.keys,
+            "select": self.select,
+            "repetitions": law,
+            "budget": self.budget,
+            "fit": self.fit,
+        }
+        return dict(json.loads(json.dumps(found)))
+
+    def _points(self) -> list[Point]:
+        if self.random is None:
+            return grid(self.axes)
+        return drawn(self.axes, count=self.random, randomness=self._random)
+
+    def _candidate(self, point: Point) -> Candidate:
+        config = load(self.source, overrides=[*self._prepared, *self.overrides, *point], data=self.data)
+        dump = config.model_dump(mode="json")
+        return Candidate(settings={key: _value(dump, key) for key in self.keys}, config=config)
+
+    @cached_property
+    def _prepared(self) -> tuple[str, ...]:
+        """What every run of a search has unless it is said otherwise: one thread, no pictures, a validation set."""
+        return tuple(self._prepare(load(self.source, overrides=self._together(), data=self.data)))
+
+    def _prepare(self, config: Config) -> Iterator[str]:
+        yield "run.plot=false"
+        if config.run.threads is None:
+            yield "run.threads=1"
+        if not isinstance(config.data, TableData) and config.data.validation is None and self.validation:
+            yield f"data.validation={self.validation!r}"
+
+    def _together(self) -> list[str]:
+        """The overrides of some point: only with them may a config be complete."""
+        return [*self.overrides, *self._points()[0]]
+
+
+def _value(found: dict[str, Any], key: str) -> Any:
+    """The value under a key with dots."""
+    value: Any = found
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,161 @@
+"""What a search costs: for what it shows, and beside it what the other ways of choosing would have cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dp_accounting import DpEvent
+
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.accounting import Budget, Price, Relation, price
+from incrowd.privacy.calibration import smallest_noise
+from incrowd.privacy.events import Run, compose
+from incrowd.privacy.plan import Plan
+from incrowd.privacy.promise import Promise
+from incrowd.privacy.selection import LAWS, Repetitions
+from incrowd.privacy.statement import Statement, rounded_up
+from incrowd.runs.search import Select
+
+FAST = ("GDP", "RDP")
+"""Who is asked for figures that are only shown beside the one that counts."""
+
+PUBLIC = "the examples were declared public: nothing was charged, and nobody's examples are protected"
+HASTE = "someone who learns how many runs there were, or how long they took together, learns more than epsilon says"
+ON_TEST = "settings were chosen by the test examples, so the accuracy on them is flattering"
+ASSUMED = (
+    "the settings to compare were fixed without looking at the clients' examples",
+    "a person is at most one client in the data of each run",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a search over these plans, one for each candidate.
+
+    Guarantee: `price` bounds what everything that the search shows reveals together: all runs, or, where a random
+    number of attempts is made and only the best shown, that one.
+
+    Edge cases: plans under different neighbouring relations have no common price and are refused. Where they have
+    different deltas, the least is the search's.
+    """
+
+    plans: Sequence[Promise]
+    select: Select
+    repetitions: Repetitions | None = None
+
+    def __post_init__(self) -> None:
+        relations = sorted({plan.relation.name for plan in self.plans})
+        if len(relations) > 1:
+            remedy = "their neighbouring relations differ: search each sampling for itself"
+            raise ConfigError(field="privacy.sampling", value=relations, remedy=remedy)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation of all runs."""
+        return self.plans[0].relation
+
+    @property
+    def delta(self) -> float:
+        """The delta of the search."""
+        return min(plan.budget.delta for plan in self.plans)
+
+    @cached_property
+    def events(self) -> list[Run]:
+        """What a ledger reserves, in order: an event for each run, or one for the whole selection, or nothing."""
+        each = [compose(plan.runs) for plan in self.plans]
+        if self.select == "public":
+            return []
+        return [(event, 1) for event in each] if self.repetitions is None else [(self.repetitions.event(each), 1)]
+
+    @cached_property
+    def price(self) -> Price:
+        """What the search costs."""
+        return price(compose(self.events), delta=self.delta, relation=self.relation)
+
+    @cached_property
+    def prices(self) -> dict[str, float]:
+        """What one run costs (the dearest), what all candidates shown once do, and what the best of a random number
+        would, as many being expected as there are candidates, or as were asked for.
+        """
+        each = [compose(plan.runs) for plan in self.plans]
+        mean = float(len(each)) if self.repetitions is None else self.repetitions.mean
+        best = {name: Repetitions(mean=mean, shape=shape).event(each) for name, shape in LAWS.items()}
+        return {
+            "one_run": max(plan.price.epsilon for plan in self.plans),
+            "every_candidate": self.price.epsilon if self.select == "all" else self._fast(compose(_once(each))),
+            **{f"best_of_{name}": self._fast(event) for name, event in best.items()},
+        }
+
+    def budget(self, most: float | None) -> Budget:
+        """The budget of the search's ledger: what it costs, unless it is stated.
+
+        Edge cases: where it costs more than stated, `BudgetExceeded`.
+        """
+        epsilon = self.price.epsilon
+        if most is not None and epsilon > most:
+            raise BudgetExceeded(
+                f"this search costs epsilon = {epsilon:.6g} at delta = {self.delta:g}, and its budget is {most:g}: "
+                "search less, give each run a smaller privacy.epsilon, or let the noise be raised with --fit"
+            )
+        return Budget(epsilon=epsilon if most is None else most, delta=self.delta)
+
+    def fitted(self, most: float) -> list[Plan]:
+        """The plans with as much more noise, in common proportion, as brings the cost of the search down to `most`.
+
+        Edge cases: a search that costs less is left as it is; correlated noise has no schedule that could be scaled.
+        """
+        plans = [plan for plan in self.plans if isinstance(plan, Plan)]
+        if len(plans) < len(self.plans):
+            raise ConfigError(field="fit", value=True, remedy="correlated noise cannot be raised afterwards: leave fit")
+        if self.price.epsilon <= most:
+            return plans
+        factor = smallest_noise(
+            lambda factor: self._scaled(plans, factor),
+            budget=Budget(epsilon=most, delta=self.delta),
+            relation=self.relation,
+        )
+        return [plan.config.scaled(max(1.0, factor)).plan(plan.budget) for plan in plans]
+
+    def statement(self, statements: Sequence[Statement], *, on_test: bool) -> Statement:
+        """What the search promises, from what its runs promise."""
+        first = statements[0]
+        runs = "every run" if self.repetitions is None else "the best of a random number of runs"
+        caveats = [caveat for each in statements for caveat in each.caveats] + ([ON_TEST] if on_test else [])
+        return replace(
+            first,
+            epsilon=self.price.epsilon,
+            delta=self.delta,
+            accountant=self.price.accountant,
+            sampler=f"{runs}, of {len(self.plans)} settings; the first: {first.sampler}",
+            assumed=(*first.assumed, *ASSUMED),
+            not_covered=(*first.not_covered, *(() if self.repetitions is None else (HASTE,))),
+            caveats=tuple(dict.fromkeys(caveats)),
+        )
+
+    def holds(self) -> dict[str, str]:
+        """In a sentence each: what holds for the selected model, and what for all that the search shows."""
+        if self.select == "public":
+            elsewhere = rounded_up(self.prices["every_candidate"])
+            spent = f"{PUBLIC}; on clients' examples all runs together would cost epsilon = {elsewhere}"
+            return {"selected": spent, "shown": spent}
+        private = f"({rounded_up(self.price.epsilon)}, {self.delta:g})-differentially private"
+        if self.repetitions is None:
+            return {
+                "selected": f"chosen by looking at every run, it has no better bound than all of them: {private}",
+                "shown": f"all {len(self.plans)} models with their settings and scores are, together, {private}",
+            }
+        return {
+            "selected": f"the model with its settings and its score is {private}",
+            "shown": "the selected model alone; the other runs and their number were not kept, and must stay secret",
+        }
+
+    def _fast(self, event: DpEvent) -> float:
+        return price(event, delta=self.delta, relation=self.relation, accountants=FAST).epsilon
+
+    def _scaled(self, plans: Sequence[Plan], factor: float) -> DpEvent:
+        each = [compose(plan.config.scaled(factor).runs()) for plan in plans]
+        return compose(_once(each)) if self.repetitions is None else self.repetitions.event(each)
+
+
+def _once(events: Sequence[DpEvent]) -> list[Run]:
+    return [(event, 1) for event in events]

@@ -1,0 +1,158 @@
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from incrowd.errors import ConfigError, IncrowdError
+from incrowd.runs.database import Record
+from incrowd.runs.processes import Orphan, side_by_side
+from tests.runs.waiting import until
+
+
+def nothing(_: int) -> None:
+    pass
+
+
+def done(*, jobs: int, work: Callable[[int], None]) -> tuple[list[int], list[int]]:
+    begun: list[int] = []
+    return sorted(side_by_side(range(5), jobs=jobs, first=begun.append, work=work)), begun
+
+
+def write(folder: Path) -> Callable[[int], None]:
+    def work(task: int) -> None:
+        (folder / f"{task}").write_text(str(os.getpid()))
+
+    return work
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 9])
+def test_every_task_is_done_once_and_begun_in_order(tmp_path: Path, jobs: int) -> None:
+    finished, begun = done(jobs=jobs, work=write(tmp_path))
+    assert finished == begun == [0, 1, 2, 3, 4]
+    processes = {(tmp_path / f"{task}").read_text() for task in range(5)}
+    assert processes == {str(os.getpid())} if jobs == 1 else len(processes) == 5
+
+
+def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
+    """Each of three waits for the other two, and a fourth would be seen."""
+
+    def work(task: int) -> None:
+        (tmp_path / f"begun-{task}").touch()
+        until(lambda: len(list(tmp_path.glob("begun-*"))) >= min(3, task + 1))
+        if task < 3:
+            until(lambda: len(list(tmp_path.glob("begun-*"))) >= 3)
+            time.sleep(0.05)
+            assert len(list(tmp_path.glob("begun-*"))) - len(list(tmp_path.glob("ended-*"))) <= 3
+        (tmp_path / f"ended-{task}").touch()
+
+    assert done(jobs=3, work=work)[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_failure_lets_the_others_end_and_begins_no_more(tmp_path: Path) -> None:
+    def work(task: int) -> None:
+        if task == 0:
+            raise ConfigError(field="rounds", value=0, remedy="give more")
+        until(lambda: True)
+        (tmp_path / f"{task}").touch()
+
+    begun: list[int] = []
+    with pytest.raises(IncrowdError, match="rounds = 0: give more"):
+        list(side_by_side(range(6), jobs=2, first=begun.append, work=work))
+    assert len(begun) < 6
+    assert {int(path.name) for path in tmp_path.iterdir()} == set(begun) - {0}
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda task: sys.exit(1 // task), "status 1"),
+        (lambda _: os._exit(7), "status 7"),
+        (lambda _: os.kill(os.getpid(), signal.SIGKILL), "status -9"),
+    ],
+)
+def test_however_a_process_ends_it_is_noticed(work: Callable[[int], None], message: str) -> None:
+    with pytest.raises(IncrowdError, match=message):
+        list(side_by_side([0], jobs=2, first=nothing, work=work))
+
+
+def test_an_error_in_this_process_is_raised_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(side_by_side([0], jobs=1, first=nothing, work=lambda task: sys.exit(1 // task)))
+    with pytest.raises(ConfigError, match="jobs"):
+        list(side_by_side([0], jobs=0, first=nothing, work=nothing))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever started the tests may have told them to ignore interruptions."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interruption_reaches_all_and_lets_them_come_to_an_end(tmp_path: Path) -> None:
+    def work(task: int) -> None:
+        try:
+            (tmp_path / f"begun-{task}").touch()
+            until(lambda: False)
+        finally:
+            (tmp_path / f"saved-{task}").touch()
+
+    def interrupt() -> None:
+        until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(range(4), jobs=2, first=nothing, work=work))
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+
+
+def test_who_no_longer_iterates_stops_what_runs() -> None:
+    def work(task: int) -> None:
+        if task:
+            until(lambda: False)
+
+    going = side_by_side(range(3), jobs=2, first=nothing, work=work)
+    assert next(iter(going)) == 0
+    going.close()  # type: ignore[attr-defined]  # it is a generator
+    assert multiprocessing.active_children() == []
+
+
+def test_a_run_whose_parent_is_gone_stops(tmp_path: Path) -> None:
+    """A process begins one more and ends at once; the one it began sees that at the next round."""
+    record = Record(round=0, epsilon=1.0, seconds=1.0, clients_per_second=1.0)
+
+    def orphan() -> None:
+        watcher = Orphan()
+        watcher.start({}, [])
+        watcher.round(record)  # the parent is still there
+        (tmp_path / "begun").touch()
+        try:
+            while True:
+                time.sleep(0.01)
+                watcher.round(record)
+        except KeyboardInterrupt:
+            watcher.end(None)
+            (tmp_path / "stopped").touch()
+            os._exit(0)
+
+    def parent() -> None:
+        multiprocessing.get_context("fork").Process(target=orphan).start()
+        until((tmp_path / "begun").exists)
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=parent)
+    process.start()
+    process.join()
+    until((tmp_path / "stopped").exists)
+    watcher = Orphan()
+    watcher._parent = -1
+    watcher.round(record)  # here nobody waits for a run, so nothing stops it

@@ -1,0 +1,133 @@
+import math
+from typing import Any
+
+import pytest
+from dp_accounting import DpEvent
+
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.accounting import Budget, Relation, price
+from incrowd.privacy.correlated_plan import CorrelatedPlan
+from incrowd.privacy.events import compose
+from incrowd.privacy.plan import Plan, PlanConfig
+from incrowd.privacy.sampling import Everyone, FixedSize
+from incrowd.privacy.schedule import Schedule, Step, constant
+from incrowd.privacy.selection import Repetitions
+from incrowd.privacy.statement import MEDIAN, SIMULATION
+from incrowd.runs.search_cost import HASTE, ON_TEST, PUBLIC, Cost
+
+DELTA = 1e-4
+
+
+def plan(rounds: int = 4, *, epsilon: float = 2.0, delta: float = DELTA) -> Plan:
+    config = PlanConfig(clients=50, schedule=constant(rounds=rounds, cohort=50), sampling=Everyone)
+    return config.calibrate(Budget(epsilon=epsilon, delta=delta))
+
+
+def fixed_size(cohort: float) -> Plan:
+    """With noise as it is, because to search for it takes long."""
+    schedule = Schedule((Step(rounds=2, cohort=cohort, noise_multiplier=2.0),))
+    config = PlanConfig(clients=50, schedule=schedule, sampling=FixedSize, accountants=("RDP",))
+    return config.plan(Budget(epsilon=20.0, delta=DELTA))
+
+
+def cost(*plans: Plan, **wanted: Any) -> Cost:
+    return Cost(plans=plans, **{"select": "all"} | wanted)
+
+
+def epsilon(*events: DpEvent) -> float:
+    return price(compose([(event, 1) for event in events]), delta=DELTA, relation=Relation.ADD_OR_REMOVE_ONE).epsilon
+
+
+def test_all_runs_that_are_shown_are_charged() -> None:
+    plans = [plan(4), plan(9), plan(4, epsilon=1.0)]
+    found = cost(*plans)
+    assert [event for event, _ in found.events] == [compose(each.runs) for each in plans]
+    assert found.price.epsilon == pytest.approx(epsilon(*(each.event for each in plans)))
+    # Gaussian releases about everyone: the sum of the squares of 1/z, and so the exact figure.
+    assert found.price.epsilon > 2.0
+    assert found.price.accountant == "GDP"
+
+
+def test_the_selection_is_one_event_over_all_settings() -> None:
+    plans, law = [plan(4), plan(9, epsilon=1.0)], Repetitions(mean=6.0)
+    found = cost(*plans, select="private", repetitions=law)
+    ((event, count),) = found.events
+    assert (event, count) == (law.event([each.event for each in plans]), 1)
+    assert plans[0].price.epsilon < found.price.epsilon < epsilon(*[plans[0].event] * 6)
+    # A law over the dearest alone costs no more than one over both.
+    dearest = cost(plans[0], select="private", repetitions=law).price.epsilon
+    assert found.price.epsilon >= dearest
+    assert found.holds()["selected"].endswith("differentially private")
+    assert "must stay secret" in found.holds()["shown"]
+
+
+def test_nothing_is_charged_for_public_examples_and_what_it_would_cost_is_said() -> None:
+    found = cost(plan(4), plan(9), select="public")
+    assert found.events == []
+    assert found.price.epsilon == 0
+    assert found.prices["every_candidate"] == pytest.approx(cost(plan(4), plan(9)).price.epsilon)
+    assert PUBLIC in found.holds()["selected"]
+
+
+def test_prices_side_by_side() -> None:
+    found = cost(*[plan(4)] * 8).prices
+    assert found["one_run"] <= 2.0
+    assert found["one_run"] < found["best_of_logarithmic"] < found["best_of_geometric"] < found["every_candidate"]
+    assert math.isfinite(found["best_of_poisson"])
+    fewer = cost(*[plan(4)] * 8, select="private", repetitions=Repetitions(mean=2.0)).prices
+    assert fewer["best_of_geometric"] < found["best_of_geometric"]
+    assert fewer["every_candidate"] == pytest.approx(found["every_candidate"])
+
+
+def test_the_search_s_delta_is_the_least_and_its_relation_is_one() -> None:
+    assert cost(plan(delta=1e-4), plan(delta=1e-5)).delta == 1e-5
+    fixed = fixed_size(10), fixed_size(20)
+    with pytest.raises(ConfigError, match="search each sampling for itself"):
+        cost(plan(), fixed[0])
+    assert cost(*fixed).relation is Relation.REPLACE_ONE
+    assert cost(*fixed).price.epsilon > max(each.price.epsilon for each in fixed)
+
+
+def test_a_budget_is_kept_or_the_search_refused() -> None:
+    found = cost(plan(4), plan(9))
+    assert found.budget(None) == Budget(epsilon=found.price.epsilon, delta=DELTA)
+    assert found.budget(9.0) == Budget(epsilon=9.0, delta=DELTA)
+    with pytest.raises(BudgetExceeded, match="--fit"):
+        found.budget(2.5)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_noise_is_raised_until_the_search_fits(private: bool) -> None:
+    wanted = {"select": "private", "repetitions": Repetitions(mean=3.0)} if private else {"select": "all"}
+    plans = [plan(4), plan(9)]
+    fitted = cost(*plans, **wanted).fitted(2.0)
+    assert 2.0 * 0.999 < cost(*fitted, **wanted).price.epsilon <= 2.0
+    factors = [after.noise_multiplier / before.noise_multiplier for before, after in zip(plans, fitted, strict=True)]
+    assert factors[0] == pytest.approx(factors[1])
+    assert factors[0] > 1
+    assert cost(*plans, **wanted).fitted(1000.0) == plans
+
+
+def test_correlated_noise_is_priced_but_not_raised() -> None:
+    correlated = CorrelatedPlan(clients=50, rounds=4, groups=2, budget=Budget(epsilon=2.0, delta=DELTA))
+    found = Cost(plans=[plan(), correlated], select="all")
+    assert found.price.epsilon > 2.0
+    with pytest.raises(ConfigError, match="correlated"):
+        found.fitted(2.0)
+
+
+def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:
+    plans = [plan(4), plan(9)]
+    statements = [each.statement(simulated=number == 1) for number, each in enumerate(plans)]
+    shown = cost(*plans).statement(statements, on_test=False)
+    assert shown.epsilon == cost(*plans).price.epsilon
+    assert shown.caveats == (SIMULATION,)
+    assert "every run, of 2 settings" in shown.sampler
+    assert set(statements[0].assumed) < set(shown.assumed)
+    assert HASTE not in shown.not_covered
+    law = Repetitions(mean=3.0)
+    selected = cost(*plans, select="private", repetitions=law).statement(statements, on_test=True)
+    assert selected.caveats == (SIMULATION, ON_TEST)
+    assert HASTE in selected.not_covered
+    assert "random number" in selected.sampler
+    assert MEDIAN not in selected.caveats

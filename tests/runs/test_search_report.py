@@ -1,0 +1,65 @@
+import csv
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incrowd.errors import ConfigError
+from incrowd.runs.search_report import Row, best_of, draw_search, ranked, table
+
+
+def row(accuracy: float | None, loss: float | None, **settings: Any) -> Row:
+    return {
+        "settings": settings or {"rate": 1.0},
+        "accuracy": accuracy,
+        "loss": loss,
+        "epsilon": 1.0,
+        "rounds": 2,
+        "seconds": 0.5,
+        "run": "here",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([], None),
+        ([row(0.5, 1.0), row(0.9, 2.0), row(0.6, 0.1)], 1),
+        ([row(0.9, 2.0), row(0.9, 1.0)], 1),
+        ([row(0.9, 1.0), row(0.9, 1.0)], 0),
+        ([row(0.9, None), row(0.9, 99.0)], 1),
+        ([row(None, 2.0), row(None, None), row(None, 1.0)], 2),
+        ([row(0.1, None)], 0),
+    ],
+)
+def test_the_best_is_found(rows: list[Row], best: int | None) -> None:
+    assert best_of(rows) == best
+    if best is not None:
+        assert ranked(rows)[0] is rows[best]
+
+
+def test_the_table_is_csv_with_the_best_first() -> None:
+    rows = [row(0.5, 1.0, rate=1.0, clip="{'kind': 'a, b'}"), row(0.75, 0.5, rate=2.0, clip="c")]
+    found = list(csv.DictReader(StringIO(table(rows, ("rate", "clip")))))
+    assert [line["rate"] for line in found] == ["2.0", "1.0"]
+    assert found[1]["clip"] == "{'kind': 'a, b'}"
+    assert found[0] | {"rate": "2.0", "accuracy": "0.75", "loss": "0.5", "epsilon": "1.0", "rounds": "2"} == found[0]
+    assert table([], ("rate",)).count("\n") == 1
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_picture_takes_numbers_factors_and_names(tmp_path: Path, ending: str) -> None:
+    rows = [
+        row(0.5 + place / 10, 1.0, rate=10.0**place, rounds=5 + place, kind=("sgd", "adam")[place % 2], bias=place > 1)
+        for place in range(3)
+    ]
+    path = tmp_path / f"search.{ending}"
+    assert draw_search(path, rows, ("rate", "rounds", "kind", "bias")) == str(path)
+    assert path.stat().st_size > 1000
+    text = path.read_text() if ending == "svg" else ""
+    assert ending == "png" or all(word in text for word in ("adam", "kind", "validation set"))
+    losses = [row(None, 2.0, rate=1.0), row(None, None, rate=2.0)]
+    assert draw_search(path, losses, ("rate",)) == str(path)
+    with pytest.raises(ConfigError, match="plot"):
+        draw_search(tmp_path / "nowhere" / "search.png", rows, ("rate",))

@@ -1,0 +1,325 @@
+"""Searches of a few small runs: what they cost, that they go on, and that nothing of what must not be seen is left."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from incrowd._random import SeededRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.selection import LAWS, Repetitions
+from incrowd.runs.run import DATABASE, LEDGER, Run
+from incrowd.runs.search import Search
+from incrowd.runs.space import axis
+from incrowd.runs.sweep import ATTEMPTS, RESULT, Result, Sweep
+
+BASE = (
+    "features={name='none'}",
+    "model={kind='linear'}",
+    "data.clients=12",
+    "privacy.rounds=2",
+    "run.randomness=seeded",
+    "run.seed=7",
+)
+
+
+def search(*axes: str, **wanted: Any) -> Search:
+    overrides = (*BASE, *wanted.pop("overrides", ()))
+    return Search(overrides=overrides, axes=[axis(text) for text in axes or ["server.learning_rate=2,16"]], **wanted)
+
+
+def private(seed: int = 7, *, mean: float = 3.0, shape: float = 1.0) -> Search:
+    overrides = (f"run.seed={seed}",)
+    return search(select="private", repetitions=Repetitions(mean=mean, shape=shape), overrides=overrides)
+
+
+def run(wanted: Search, folder: Path, *, jobs: int = 1) -> Result:
+    return Sweep(search=wanted, out=folder / "search").run(jobs=jobs)
+
+
+def spent(folder: Path) -> float:
+    with Ledger.read(folder / "search" / LEDGER) as ledger:
+        return ledger.spent().epsilon
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_grid_is_searched_and_every_run_charged(folder: Path, jobs: int) -> None:
+    said: list[str] = []
+    wanted = search("server.learning_rate=2,16", "privacy.rounds=1,2")
+    found = Sweep(search=wanted, out=folder / "search", say=said.append).run(jobs=jobs)
+    assert [row["settings"] for row in found["runs"]] == [
+        {"server.learning_rate": rate, "privacy.rounds": rounds} for rate in (2, 16) for rounds in (1, 2)
+    ]
+    assert found["best"]["accuracy"] == max(row["accuracy"] for row in found["runs"])
+    assert found["epsilon_of_search"] == pytest.approx(spent(folder))
+    assert found["epsilon_of_search"] > 2 * found["prices"]["one_run"]
+    assert found["validation_set"].startswith("150 examples, public")
+    assert found["statement"]["epsilon"] == found["epsilon_of_search"]
+    assert 0 <= found["best"]["test_accuracy"] <= 1
+    assert Path(found["plot"]).stat().st_size > 1000
+    assert Path(found["table"]).read_text().count("\n") == 5
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert len(said) == 5
+    assert said[-1].startswith("run ")
+
+
+def test_a_run_of_a_search_is_the_run_that_it_would_be_alone(folder: Path) -> None:
+    """Side by side, from shared data, with a schedule that is handed over: the same weights to the last bit."""
+    wanted = search()
+    run(wanted, folder, jobs=2)
+    for number in range(2):
+        alone = Run.create(wanted.config(number, run=number), folder / f"alone-{number}")
+        alone.train()
+        places = (folder / f"search/runs/{number:04d}", folder / f"alone-{number}")
+        ours, theirs = (load_file(place / "model.safetensors") for place in places)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_test_examples_are_for_the_chosen_model_alone(folder: Path) -> None:
+    found = run(search(), folder)
+    best = Path(found["best"]["run"])
+    weights = load_file(best / "model.safetensors")
+    test = Run.open(best).federation  # its own test set is the validation set
+    assert test.data.test is not None
+    assert len(test.data.test) == 150
+    assert {name: array.shape for name, array in weights.items()}
+    assert found["best"]["test_accuracy"] != found["best"]["accuracy"]
+    assert all("test_accuracy" not in row for row in found["runs"])
+    assert "flattering" not in found["statement"]["text"]
+
+
+def test_without_a_validation_set_the_test_examples_decide_and_that_is_said(folder: Path) -> None:
+    found = run(search(validation=0), folder)
+    assert found["validation_set"].startswith("297 examples")
+    assert found["best"]["test_accuracy"] is None
+    assert any("flattering" in caveat for caveat in found["statement"]["caveats"])
+
+
+def test_a_search_that_is_over_says_its_result_again(folder: Path) -> None:
+    first = run(search(), folder)
+    times = {path: path.stat().st_mtime_ns for path in (folder / "search").rglob("*")}
+    assert run(search(), folder) == first
+    assert {path: path.stat().st_mtime_ns for path in (folder / "search").rglob("*")} == times
+    with pytest.raises(ConfigError, match="another search"):
+        run(search("server.learning_rate=2,3"), folder)
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(after: int) -> Callable[[str], None]:
+    """Something to tell lines that stops the search after so many finished runs."""
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if len(lines) == after + 1:
+            raise Stop
+
+    return say
+
+
+def test_a_search_that_was_cut_off_goes_on_and_repeats_no_run(folder: Path) -> None:
+    wanted = search("server.learning_rate=2,4,8")
+    whole = run(wanted, folder / "whole")
+    with pytest.raises(Stop):
+        Sweep(search=wanted, out=folder / "search", say=stopping(1)).run(jobs=1)
+    first = folder / "search/runs/0000/model.safetensors"
+    before = first.stat().st_mtime_ns
+    assert spent(folder) == pytest.approx(whole["prices"]["one_run"])
+    found = run(wanted, folder)
+    assert first.stat().st_mtime_ns == before
+    assert spent(folder) == pytest.approx(whole["epsilon_of_search"])
+    for ours, theirs in zip(found["runs"], whole["runs"], strict=True):
+        assert (ours["accuracy"], ours["loss"]) == (theirs["accuracy"], theirs["loss"])
+
+
+def test_a_run_that_was_paid_for_and_is_gone_is_not_trained_again(folder: Path) -> None:
+    with pytest.raises(Stop):
+        Sweep(search=search(), out=folder / "search", say=stopping(1)).run(jobs=1)
+    shutil.rmtree(folder / "search/runs/0000")
+    with pytest.raises(DataError, match="paid for"):
+        run(search(), folder)
+    for name in (LEDGER, f"{LEDGER}.witness"):
+        (folder / "search" / name).unlink()
+    with pytest.raises(IncrowdError):  # nor does it help to take the ledger away
+        run(search(), folder)
+
+
+@pytest.mark.parametrize("left", [(LEDGER,), (LEDGER, f"{LEDGER}.witness"), (LEDGER, f"{LEDGER}.witness", DATABASE)])
+def test_a_run_that_was_cut_off_while_it_was_made_is_made_again(folder: Path, left: tuple[str, ...]) -> None:
+    with pytest.raises(Stop):
+        Sweep(search=search(), out=folder / "search", say=stopping(1)).run(jobs=1)
+    Run.create(search().config(1, run=1), folder / "other")
+    with sqlite3.connect(folder / "other" / DATABASE) as connection:
+        connection.execute("DELETE FROM settings")
+    connection.close()
+    (folder / "search/runs/0001").mkdir()
+    for name in left:
+        shutil.copy(folder / "other" / name, folder / "search/runs/0001" / name)
+    assert len(run(search(), folder)["runs"]) == 2
+
+
+def test_a_budget_that_does_not_allow_the_search_leaves_nothing_behind(folder: Path) -> None:
+    with pytest.raises(BudgetExceeded):
+        run(search(budget=9.0), folder)
+    assert not (folder / "search").exists()
+    fitted = run(search(budget=9.0, fit=True), folder)
+    assert 8.9 < fitted["epsilon_of_search"] <= 9.0
+    assert all(row["epsilon"] < 7 for row in fitted["runs"])
+    with Ledger.read(folder / "search" / LEDGER) as ledger:
+        assert ledger.budget.epsilon == 9.0
+
+
+def test_a_folder_with_something_else_in_it_is_refused(folder: Path) -> None:
+    (folder / "search").mkdir()
+    (folder / "search" / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match="empty folder"):
+        run(search(), folder)
+
+
+def test_a_search_without_a_place_is_named_after_what_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    places = [Sweep(search=wanted).folder for wanted in (search(), search(), search("server.learning_rate=3"))]
+    assert places[0] == places[1] != places[2]
+    assert places[0].parent == (folder / "out").resolve()
+
+
+def test_a_rehearsal_on_public_examples_charges_nothing(folder: Path) -> None:
+    found = run(search(select="public"), folder)
+    assert found["epsilon_of_search"] == 0
+    assert not (folder / "search" / LEDGER).exists()
+    assert len(found["runs"]) == 2
+    assert "declared public" in found["statement"]["text"]
+
+
+def test_of_a_private_selection_only_the_best_is_left(folder: Path) -> None:
+    found = run(private(), folder)
+    assert found["runs"] == [found["best"]]
+    assert found["best"]["epsilon"] == found["epsilon_of_search"] == pytest.approx(spent(folder))
+    assert found["prices"]["one_run"] < found["epsilon_of_search"] < 3 * found["prices"]["one_run"]
+    left = sorted(path.name for path in (folder / "search").iterdir())
+    assert left == [
+        "best", "ledger.sqlite", "ledger.sqlite.witness", RESULT, "search.json", "search.lock", "table.csv"
+    ]  # fmt: skip
+    best = sorted(path.name for path in (folder / "search/best").iterdir())
+    assert best == ["model.safetensors", "statement.json", "statement.txt", "summary.json"]
+    statement = json.loads((folder / "search/best/statement.json").read_text())
+    assert statement["epsilon"] == found["epsilon_of_search"]
+    with Ledger.read(folder / "search" / LEDGER) as ledger:
+        assert len([entry for entry in ledger.entries() if entry.kind == "charge"]) == 1
+    assert found["plot"] is None
+    assert found["expected_runs"] == 3.0
+    # The generating function of the geometric law of mean 3 is x / (3 - 2 x), at 1/2 it is 1/4.
+    assert found["chance_that_a_setting_is_tried"] == pytest.approx(3 / 4)
+    assert run(private(), folder) == found
+
+
+def attempts(seed: int, mean: float, shape: float) -> int:
+    return Repetitions(mean=mean, shape=shape).draw(SeededRandomness(seed=seed).stream("attempts"))
+
+
+def test_the_number_of_runs_is_drawn_and_kept_over_an_interruption(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = next(seed for seed in range(100) if attempts(seed, 3.0, 1.0) == 3)
+    trained: list[Path] = []
+    train = Run.train
+
+    def counting(self: Run, watchers: Any = ()) -> Any:
+        if len(trained) == 2:
+            trained.clear()
+            raise Stop
+        trained.append(self.folder)
+        return train(self, watchers)
+
+    monkeypatch.setattr(Run, "train", counting)
+    with pytest.raises(Stop):
+        run(private(seed), folder)
+    picks = json.loads((folder / "search" / ATTEMPTS).read_text())
+    assert len(picks) == 3
+    found = run(private(seed), folder)
+    assert [path.name for path in trained] == ["0002"]
+    assert found["best"] is not None
+    assert spent(folder) == pytest.approx(found["epsilon_of_search"])
+
+
+def test_a_selection_whose_draw_is_gone_is_not_drawn_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "train", stop)
+        with pytest.raises(Stop):
+            run(private(), folder)
+    kept = (folder / "search" / ATTEMPTS).read_text()
+    (folder / "search" / ATTEMPTS).unlink()
+    with pytest.raises(DataError, match="paid for"):
+        run(private(), folder)
+    (folder / "search" / ATTEMPTS).write_text(kept)
+    shutil.rmtree(folder / "search/runs/0000")
+    with pytest.raises(DataError, match="paid for"):
+        run(private(), folder)
+
+
+def test_no_run_at_all_may_be_drawn_and_is_paid_for(folder: Path) -> None:
+    seed = next(seed for seed in range(100) if attempts(seed, 1.0, LAWS["poisson"]) == 0)
+    found = run(private(seed, mean=1.0, shape=LAWS["poisson"]), folder)
+    assert (found["best"], found["runs"]) == (None, [])
+    assert found["epsilon_of_search"] == pytest.approx(spent(folder))
+    assert spent(folder) > 7
+
+
+def test_two_processes_do_not_search_in_one_folder(folder: Path) -> None:
+    sweep = Sweep(search=search(), out=folder / "search", say=lambda _: again.append(busy(folder)))
+    again: list[str] = []
+    sweep.run(jobs=1)
+    assert all("searches in this folder" in said for said in again)
+
+
+def busy(folder: Path) -> str:
+    """What another process hears that wants to search here."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from incrowd.runs import _files\n"
+        "with _files.alone(Path(sys.argv[1]), what='searches in this folder'): pass"
+    )
+    command = [sys.executable, "-c", code, str(folder / "search/search.lock")]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+def test_a_table_without_test_examples_cannot_be_searched(folder: Path) -> None:
+    (folder / "shop.csv").write_text("user,age,bought\nbob,31,yes\nann,44,no\ncat,51,yes\n")
+    file = folder / "shop.toml"
+    file.write_text(
+        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\n'
+        'classes = ["no", "yes"]\n'
+        "[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n"
+    )
+    wanted = Search(source=file, axes=[axis("local.learning_rate=0.1,1")])
+    with pytest.raises(ConfigError, match="test_file"):
+        run(wanted, folder)
+    (folder / "test.csv").write_text("user,age,bought\neve,20,no\nfay,60,yes\n")
+    found = run(replace(wanted, overrides=("data.test_file=test.csv",)), folder)
+    assert found["best"]["test_accuracy"] is None
+    assert found["validation_set"].startswith("2 examples")
+
+
+def test_an_edited_ledger_stops_the_search(folder: Path) -> None:
+    with pytest.raises(Stop):
+        Sweep(search=search(), out=folder / "search", say=stopping(1)).run(jobs=1)
+    path = folder / "search" / LEDGER
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(LedgerError):
+        run(search(), folder)

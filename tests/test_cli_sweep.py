@@ -1,0 +1,106 @@
+"""`incrowd sweep`, as its users call it."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command import Command, command
+from tests.runs.waiting import until
+
+QUICK = ("--set", "data.clients=12", "--set", "features={name='none'}", "--set", "privacy.rounds=2")
+GRID = ("--grid", "server.learning_rate=4,16")
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys, "sweep")
+
+
+def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Command) -> None:
+    finished = incrowd(*GRID, *QUICK, "--json")
+    assert finished.status == 0
+    found = finished.object()
+    assert {"runs", "best", "epsilon_of_search"} <= set(found)
+    assert len(found["runs"]) == 2
+    assert found["epsilon_of_search"] > 8
+    assert "2 settings to compare" in finished.err
+    assert incrowd(*GRID, *QUICK, "--json").object() == found
+
+
+def test_a_sweep_prints_a_table_and_what_holds(incrowd: Command) -> None:
+    finished = incrowd(*GRID, *QUICK, "--out", "here")
+    assert finished.status == 0
+    assert finished.out.count("│") > 10
+    for words in ("epsilon of the search", "the selected", "Not covered", "test accuracy", "here/search.png"):
+        assert words in finished.out
+
+
+def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
+    axes = ("--grid", "server.learning_rate=1..30:log", "--random", "3")
+    law = ("--select", "private", "--expected-runs", "1", "--law", "0.5")
+    found = incrowd(*axes, *law, *QUICK, "--json").object()
+    assert found["settings_compared"] == 3
+    assert len(found["runs"]) == 1
+    assert found["epsilon_of_search"] < 9.1  # one run, by the accountant that knows selections
+
+
+def test_none_drawn_is_said(incrowd: Command) -> None:
+    """Seeded, so that the draw is known: at a mean of 1 the Poisson law often gives none."""
+    law = ("--select", "private", "--expected-runs", "1", "--law", "poisson", "--set", "run.randomness=seeded")
+    outs = [incrowd(*GRID, *law, *QUICK, "--set", f"run.seed={seed}", "--out", f"{seed}").out for seed in range(6)]
+    assert any("none: no run was drawn" in out for out in outs)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--grid", "server.learning_rate=4,16", "--budget", "9"), 3, "its budget is 9"),
+        (("--grid", "server.learning_rat=4"), 2, "did you mean server.learning_rate"),
+        (("--grid", "server.learning_rate=1..4"), 2, "--random"),
+        (("--grid", "server.learning_rate=4", "--select", "private"), 2, "expected_runs = None"),
+        (("--grid", "server.learning_rate=4", "--expected-runs", "3"), 2, "expected_runs = 3"),
+        (("--select", "private", "--expected-runs", "3", "--law", "fair"), 2, "law = 'fair'"),
+        (("--select", "private", "--expected-runs", "3", "--law", "-1"), 2, "shape = -1.0"),
+        (("--select", "best"), 2, "best"),
+        (("--jobs", "0"), 2, "jobs = 0"),
+    ],
+)
+def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status: int, message: str) -> None:
+    finished = incrowd(*words, *QUICK)
+    assert (finished.status, finished.out) == (status, "")
+    assert message in finished.err
+    assert "Traceback" not in finished.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path: Path, how: signal.Signals) -> None:
+    grid = ("--grid", "server.learning_rate=1,2,4,8", "--set", "privacy.rounds=30", "--set", "data.clients=30")
+    words = [sys.executable, "-c", START, "sweep", *grid, "--jobs", "2", "--json", "--out", str(tmp_path / "s")]
+    summary = tmp_path / "s/runs/0000/summary.json"
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(summary.exists, seconds=400)
+    first.send_signal(how)
+    out, err = first.communicate(timeout=400)
+    assert (first.returncode, out) == (1 if how is signal.SIGINT else -how, "")
+    assert "Traceback" not in err
+    done = summary.stat().st_mtime_ns
+    last = subprocess.run(words, capture_output=True, text=True, check=False)
+    while "another process trains" in last.stderr:  # what a killed sweep had begun ends its round first
+        last = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr
+    assert len(json.loads(last.stdout)["runs"]) == 4
+    assert summary.stat().st_mtime_ns == done
+
+
+START = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have told them to ignore it
+from incrowd.cli import main
+main()
+"""
