@@ -71,7 +71,7 @@ def geyer_figure1(
     data: Data,
     rows: Annotated[str, typer.Option(help="Numbers of clients, commas between.")] = "100,1000",
     epsilon: Epsilon = 8.0,
-    rounds: Rounds = 60,
+    rounds: Rounds = 100,
     seeds: Seeds = 1,
     runs: Runs = None,
     out: Folder = Path("out/figures"),
@@ -104,7 +104,7 @@ def geyer_figure1(
 @app.command("geyer-figure2")
 def geyer_figure2(
     data: Data,
-    rounds: Rounds = 60,
+    rounds: Rounds = 100,
     seeds: Seeds = 1,
     out: Folder = Path("out/figures"),
     as_json: Json = False,

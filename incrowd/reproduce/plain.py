@@ -19,9 +19,9 @@ from incrowd.reproduce.paper import START, paper_network
 class Plain:
     """Everyone takes part in every round, and the server adds the mean of what they learnt to the paper's network."""
 
-    rounds: int = 60
+    rounds: int = 100
     clients: int = 100
-    local: LocalTraining = field(default_factory=lambda: LocalTraining(learning_rate=0.2, batches=10))
+    local: LocalTraining = field(default_factory=lambda: LocalTraining(learning_rate=0.2, batches=60))
     start: float = START
 
     def __post_init__(self) -> None:
