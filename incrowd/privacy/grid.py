@@ -20,6 +20,7 @@ SHARE = 2.0**-20
 
 _BLOCK = 2**14  # values at a time: their arrays stay in the cache
 _SLOTS = 2**16
+_SPARE = 47  # bits of a draw that choose neither slot nor sign
 _FINE = 2.0**28  # steps in one scale of the noise: a step's probability is its density in the middle, to within 2^-53
 _LARGEST_SCALE = 2.0**50
 _LARGEST_SUM = 2.0**61
@@ -58,7 +59,7 @@ def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
 
     Guarantee: except with probability 2^-62 a value, every whole number has its exact probability to within a factor
     of 1 +- 2^-43, for scales of 2^28 and above: floating point enters as the chance of keeping a number, never as the
-    number. Every value has 128 fresh bits of its own.
+    number. Every value has 64 fresh bits of its own, and 64 more where these leave open whether it is kept.
 
     Edge cases: the magnitude stays below `shape.reach` scales and one cell; the mean is half a step below 0, of 2^28 or
     more steps in a scale; size 0 draws nothing.
@@ -94,6 +95,7 @@ class _Cells:
     width_bits: int
     first: Integers  # a slot's cell, as its first number
     odds: Floats  # 2^64 / (slots of the cell x height); 0 where a slot is left over
+    sure: Integers  # a decision that begins with less than this keeps any number of the slot
 
     @classmethod
     def under(cls, shape: Shape, scale: float) -> "_Cells":
@@ -107,16 +109,24 @@ class _Cells:
         first, odds = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS)
         first[:owned] = np.repeat(starts, slots)
         odds[:owned] = np.repeat(2.0**64 / (slots * height), slots)
-        return cls(shape, scale, width_bits, first, odds)
+        least = shape.density((first + 2.0**width_bits) / scale) * odds  # chance of being kept, times 2^64
+        sure = np.floor(least * (2.0 ** (_SPARE - width_bits - 64) * (1 - 2.0**-40))).astype(np.int64)
+        return cls(shape, scale, width_bits, first, odds, sure)
 
     def propose(self, count: int, stream: Stream) -> Integers:
         """The values kept out of so many proposals."""
-        place, level = stream.bits(2 * count).reshape(2, count)  # place: 16 bits of slot, one of sign, 47 of offset
-        slot = _signed(place >> np.uint64(48))
+        bits = _signed(stream.bits(count))  # 16 for the slot, one for the sign, then the decision's first, the offset
+        slot = bits >> 48 & (_SLOTS - 1)
+        rest = bits & (2**_SPARE - 1)
         magnitude = self.first[slot]
-        magnitude += _signed(place & np.uint64(2**self.width_bits - 1))
-        kept = level < self.chances(slot, magnitude)
-        magnitude ^= -_signed(place >> np.uint64(47) & np.uint64(1))  # m or -1 - m: mirrored around -1/2
+        magnitude += rest & (2**self.width_bits - 1)
+        rest >>= self.width_bits
+        kept = rest < self.sure[slot]
+        left = np.flatnonzero(~kept)
+        # One comparison of real numbers: the decision's first bits and 64 more against the chance.
+        chance = self.chances(slot[left], magnitude[left]) * 2.0 ** (_SPARE - self.width_bits)
+        kept[left] = stream.bits(len(left)) < chance - rest[left] * 2.0**64
+        magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
         return magnitude[kept]
 
     def chances(self, slot: Integers, magnitude: Integers) -> Floats:

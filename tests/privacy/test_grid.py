@@ -1,6 +1,7 @@
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -28,13 +29,13 @@ SHAPES = pytest.mark.parametrize("shape", [grid.NORMAL, grid.LAPLACE], ids=["nor
 
 
 class Given(SystemStream):
-    """A stream that draws the same place and level again and again."""
+    """A stream that draws the same proposal again and again, and the same bits for whatever it leaves open."""
 
-    def __init__(self, *, place: int, level: int) -> None:
-        self.pair = np.array([place, level], np.uint64)
+    def __init__(self, *, proposal: int, more: int) -> None:
+        self.turns = cycle([proposal, more])
 
     def bits(self, size: int) -> Bits:
-        return np.repeat(self.pair, size // 2)
+        return np.full(size, next(self.turns), np.uint64)
 
 
 def drawn(shape: grid.Shape, stream: Stream, *, scale: float = SCALE, size: int = SIZE) -> Floats:
@@ -114,22 +115,40 @@ def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.Sha
 
 @SHAPES
 def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.Shape) -> None:
-    slots = grid._Cells.under(shape, SCALE).odds.nonzero()[0].max()
+    cells = grid._Cells.under(shape, SCALE)
+    slot = int(cells.odds.nonzero()[0].max())
     for sign, side in ((0, 1), (1, -1)):
-        place = int(slots) << 48 | sign << 47 | 2**47 - 1
-        stream = Given(place=place, level=0)
+        proposal = slot << 48 | sign << 47 | 2**cells.width_bits - 1
+        stream = Given(proposal=proposal, more=0)
         value = drawn(shape, stream, size=1)[0]
         assert shape.reach < side * value < shape.reach + 1 / 32 + 1e-9
 
 
 def test_a_slot_left_over_proposes_nothing() -> None:
-    stream = Given(place=2**64 - 1, level=0)
-    assert grid._Cells.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
+    for begun in (0, 2**47 - 1):
+        stream = Given(proposal=(2**16 - 1) << 48 | begun, more=0)
+        assert grid._Cells.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
 
 
-def test_a_level_above_the_chance_of_being_kept_refuses() -> None:
-    stream = Given(place=2**47 - 1, level=2**64 - 1)
-    assert grid._Cells.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
+@SHAPES
+@pytest.mark.parametrize("scale", [64.0, SCALE, 1.99 * 2**50])
+def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.Shape, scale: float) -> None:
+    """The first bits of the decision come with the proposal; near the chance, 64 more tell."""
+    cells = grid._Cells.under(shape, scale)
+    spare = 47 - cells.width_bits
+    generator = np.random.Generator(np.random.PCG64(5))
+    asked = 0
+    for _ in range(300):
+        slot, offset = int(generator.integers(2**15)), int(generator.integers(2**cells.width_bits))
+        magnitude = int(cells.first[slot]) + offset
+        chance = float(cells.chances(np.array([slot]), np.array([magnitude]))[0]) / 2.0**64
+        for level in (chance * (1 - 1e-6), chance * (1 - 1e-12), chance * (1 + 1e-12), chance * (1 + 1e-6), 0.0):
+            begun, more = divmod(min(int(level * 2.0 ** (spare + 64)), 2 ** (spare + 64) - 1), 2**64)
+            proposal = slot << 48 | begun << cells.width_bits | offset
+            kept = cells.propose(1, Given(proposal=proposal, more=more))
+            assert kept.tolist() == ([magnitude] if level < chance else [])
+            asked += begun >= cells.sure[slot]
+    assert 0 < asked < 1500
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**14 - 1, 2**14, 2**14 + 1])
