@@ -109,9 +109,9 @@ class _Cells:
         first, odds = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS)
         first[:owned] = np.repeat(starts, slots)
         odds[:owned] = np.repeat(2.0**64 / (slots * height), slots)
-        least = shape.density((first + 2.0**width_bits) / scale) * odds  # chance of being kept, times 2^64
-        sure = np.floor(least * (2.0 ** (_SPARE - width_bits - 64) * (1 - 2.0**-40))).astype(np.int64)
-        return cls(shape, scale, width_bits, first, odds, sure)
+        ends: Floats = (first + 2**width_bits) / scale
+        least = shape.density(ends) * odds * 2.0 ** (_SPARE - width_bits - 64)
+        return cls(shape, scale, width_bits, first, odds, sure=np.floor(least * (1 - 2.0**-40)).astype(np.int64))
 
     def propose(self, count: int, stream: Stream) -> Integers:
         """The values kept out of so many proposals."""
@@ -127,7 +127,8 @@ class _Cells:
         chance = self.chances(slot[left], magnitude[left]) * 2.0 ** (_SPARE - self.width_bits)
         kept[left] = stream.bits(len(left)) < chance - rest[left] * 2.0**64
         magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
-        return magnitude[kept]
+        values: Integers = magnitude[kept]
+        return values
 
     def chances(self, slot: Integers, magnitude: Integers) -> Floats:
         """How probably a slot's magnitudes are kept, times 2^64."""
