@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from incrowd.data import Examples, Split
+from incrowd.errors import BudgetExceeded
 from incrowd.learning import LocalTraining, linear
 from incrowd.learning.features import (
     FeatureMap,
@@ -21,8 +22,9 @@ from incrowd.learning.features import (
 )
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import FixedClip
+from incrowd.privacy.schedule import Schedule
 from incrowd.reproduce.geyer import ROWS, AnySetup, Measured, measure
-from incrowd.reproduce.paper import PaperSetup
+from incrowd.reproduce.paper import PaperSetup, within
 from incrowd.reproduce.recipes import Case, named
 from incrowd.reproduce.setup import STEEPEST, Setup
 from incrowd.reproduce.table1 import Table
@@ -86,7 +88,7 @@ def variants(setup: AnySetup, case: Case) -> list[Variant]:
     """The setup as it is, and what it could be without each of its ingredients."""
     itself = Variant(name="the recipe", setups=(setup,))
     if isinstance(setup, PaperSetup):
-        return [itself, *_other_constants(setup)]
+        return [itself, *_other_constants(setup), _fewer_clients(setup, case)]
     return [itself, *_other_features(setup, case), *_other_steps(setup)]
 
 
@@ -168,6 +170,26 @@ def _other_steps(setup: Setup) -> Iterator[Variant]:
     for factor in (0.5, 2.0):
         faster = replace(server, learning_rate=server.learning_rate * factor)
         yield Variant(name=f"rate {faster.learning_rate:g}", setups=(replace(setup, server=faster),))
+
+
+def _fewer_clients(setup: PaperSetup, case: Case) -> Variant:
+    """Cohorts of half the size, with the noise that pays for as many rounds."""
+    last = setup.schedule.steps[-1]
+    rounds = within(setup.schedule, clients=case.clients, budget=case.budget).rounds
+    cohort = max(1.0, last.cohort // 2)
+
+    def allowed(noise_multiplier: float) -> Schedule | None:
+        schedule = Schedule((replace(last, cohort=cohort, noise_multiplier=noise_multiplier),))
+        try:
+            found = within(schedule, clients=case.clients, budget=case.budget)
+        except BudgetExceeded:
+            return None
+        return schedule if found.rounds >= rounds else None
+
+    steps = (allowed(last.noise_multiplier * 2 ** (step / 64)) for step in range(-128, 65))
+    schedule = next(found for found in steps if found is not None)
+    noise = schedule.steps[-1].noise_multiplier
+    return Variant(name=f"{cohort:g} clients a round, noise {noise:.3g}", setups=(replace(setup, schedule=schedule),))
 
 
 def _measured(table: Table, setup: AnySetup, case: Case) -> Measured:

@@ -32,7 +32,7 @@ from incrowd.privacy.plan import PlanConfig
 from incrowd.privacy.sampling import Everyone
 from incrowd.privacy.schedule import constant
 from incrowd.reproduce.geyer import AnySetup
-from incrowd.reproduce.paper import CONSTANTS, QUICK, PaperSetup, paper_network
+from incrowd.reproduce.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
 from incrowd.reproduce.setup import Setup
 
 MANY_CLIENTS = 5000
@@ -109,12 +109,14 @@ def general(case: Case) -> Setup:
 def network(case: Case) -> Setup:
     """The paper's perceptron and learning rate, two passes of ten batches (E = 2, B = 10), and long server steps.
 
-    The weights start with a variance of 1 / inputs, which is what the factor on torch's uniform ones amounts to.
+    Where the signal is weak, everyone takes part and the weights start with a variance of 1 / inputs; elsewhere of 2.
     """
     local = LocalTraining(learning_rate=0.1, batches=10, epochs=2)
     server = ServerStep(learning_rate=4.0, decay="linear", average="tail")
-    share, rounds = (1.0, 12) if case.clients < MANY_CLIENTS else (0.05, 40)
-    return Setup(model=paper_network, local=local, rounds=rounds, share=share, server=server, start=math.sqrt(3))
+    if case.signal < 1000:
+        return Setup(model=paper_network, local=local, rounds=12, server=server, start=math.sqrt(3))
+    share, rounds = (0.4, 30) if case.clients < MANY_CLIENTS else (0.05, 40)
+    return Setup(model=paper_network, local=local, rounds=rounds, share=share, server=server, start=START)
 
 
 def paper(case: Case) -> PaperSetup:

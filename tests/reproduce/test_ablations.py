@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,6 +8,7 @@ from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import FixedClip
 from incrowd.reproduce.ablations import HELD_OUT, held_out, variants
 from incrowd.reproduce.geyer import ROWS
+from incrowd.reproduce.paper import PaperSetup, within
 from incrowd.reproduce.recipes import RECIPES, Case
 from incrowd.reproduce.report import report
 from incrowd.reproduce.setup import Setup
@@ -48,6 +51,22 @@ def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: 
             if name == "general":
                 assert other.features is not None
                 assert "Moment" not in other.features.name
+
+
+@pytest.mark.parametrize("clients", ROWS)
+def test_half_of_the_clients_for_as_many_rounds(clients: int) -> None:
+    setup = RECIPES["paper"].setup(case(clients))
+    (half,) = variants(setup, case(clients))[-1].setups
+    assert isinstance(setup, PaperSetup)
+    assert isinstance(half, PaperSetup)
+    (before,), (after,) = setup.schedule.steps, half.schedule.steps
+    assert after.cohort == before.cohort // 2
+    assert after.noise_multiplier < before.noise_multiplier
+    counts = [
+        within(one.schedule, clients=clients, budget=case(clients).budget).rounds
+        for one in (setup, half, replace(half, schedule=half.schedule.scaled(0.97)))
+    ]
+    assert counts[2] < counts[0] <= counts[1] <= 1.1 * counts[0]
 
 
 def test_a_fixed_clip_clips_a_gradient_that_nobody_scaled() -> None:
