@@ -70,6 +70,41 @@ def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
+    picture = tmp_path / "plans.svg"
+    words = (
+        "--clients",
+        "100,1000",
+        "--epsilon",
+        "1,8",
+        "--delta",
+        "1e-5",
+        "--rounds",
+        "5,9",
+        "--sampling",
+        "everyone",
+    )
+    finished = incrowd("plan", *words, "--weights", "400", "--plot", str(picture), "--json")
+    plans = finished.object()["plans"]
+    assert [(plan["clients"], plan["budget_epsilon"], plan["rounds"]) for plan in plans] == [
+        (clients, epsilon, rounds) for clients in (100, 1000) for epsilon in (1, 8) for rounds in (5, 9)
+    ]
+    assert all(plan["epsilon"] <= plan["budget_epsilon"] for plan in plans)
+    assert plans[0]["noise_to_signal"] == pytest.approx(plans[0]["noise_multiplier"] * 20 / 100)
+    text = picture.read_text()
+    assert all(words in text for words in ("epsilon 1, 100 clients", "epsilon 8, 1000 clients", "400 weights"))
+    table = incrowd("plan", *words).out
+    assert re.search(r"budget epsilon", table)
+    assert len(re.findall(r"│\s+1000 │\s+8 │", table)) == 2
+
+
+def test_plan_takes_cohorts_in_parts_of_the_clients(incrowd: Command) -> None:
+    words = ("--clients", "1000", "--epsilon", "8", "--delta", "1e-5", "--rounds", "5", "--accountant", "rdp")
+    plans = incrowd("plan", *words, "--cohort", "30,5%", "--json").object()["plans"]
+    assert [plan["cohort"] for plan in plans] == [30, 50]
+    assert all("clients" not in plan for plan in plans)  # which is the same in all
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -81,7 +116,9 @@ def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "11"], "cohort = 11.0"),
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "many"], "cohort = 'many'"),
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--rounds", "1.5"], "rounds = '1.5'"),
-        (["plan", "--clients", "ten", "--epsilon", "8", "--delta", "1e-5"], "--clients"),
+        (["plan", "--clients", "ten", "--epsilon", "8", "--delta", "1e-5"], "clients = 'ten'"),
+        (["plan", "--clients", ",", "--epsilon", "8", "--delta", "1e-5"], "clients = ','"),
+        (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "120%"], "cohort = 1.2"),
         ([*PLAN, "--plot", "/nowhere/at/all.png"], "plot = "),
         (["ledger", "show", "/nowhere/ledger.sqlite"], "/nowhere/ledger.sqlite"),
         (["launch"], "launch"),

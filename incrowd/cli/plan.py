@@ -1,13 +1,18 @@
 """`incrowd plan`: what a budget buys."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from incrowd.cli._options import Json, numbers, whole_numbers
+from incrowd.cli._options import Json, numbers, whole_numbers, words
 from incrowd.cli._print import print_json, print_table
+from incrowd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from incrowd.privacy.plan import Plan
 
 app = typer.Typer()
 
@@ -32,11 +37,11 @@ class AccountantName(StrEnum):
 
 @app.command()
 def plan(
-    clients: Annotated[int, typer.Option(help="How many clients there are.")],
-    epsilon: Annotated[float, typer.Option(help="The budget's epsilon.")],
-    delta: Annotated[float, typer.Option(help="The budget's delta; well below 1/clients.")],
+    clients: Annotated[str, typer.Option(help="How many clients there are. What if? Several: 100,1000.")],
+    epsilon: Annotated[str, typer.Option(help="The budget's epsilon, or several.")],
+    delta: Annotated[str, typer.Option(help="The budget's delta, or several; well below 1/clients.")],
     rounds: Annotated[str, typer.Option(help="Rounds, one number or several: 10,54.")] = "",
-    cohort: Annotated[str, typer.Option(help="Expected clients a round, one number or several.")] = "",
+    cohort: Annotated[str, typer.Option(help="Expected clients a round, one number or several: 50,20%.")] = "",
     noise: Annotated[
         float | None, typer.Option(help="Fix the noise multiplier; rounds or cohort are then found.")
     ] = None,
@@ -51,27 +56,53 @@ def plan(
     """What a budget buys: noise, rounds and cohort that spend it exactly.
 
     Example: incrowd plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220
-    """
-    from incrowd.privacy.survey import Wish, paper_row, row
 
+    What if: incrowd plan --clients 100,1000 --epsilon 1,2,4,8 --delta 1e-5 --plot plans.png
+    """
+    from incrowd.privacy.survey import Wish, paper_row, row, what_if
+
+    numbers_of_clients, epsilons = _some("clients", whole_numbers, clients), _some("epsilon", numbers, epsilon)
+    deltas = _some("delta", numbers, delta)
     wish = Wish(
-        clients=clients,
-        epsilon=epsilon,
-        delta=delta,
+        clients=numbers_of_clients[0],
+        epsilon=epsilons[0],
+        delta=deltas[0],
         rounds=whole_numbers("rounds", rounds),
-        cohorts=numbers("cohort", cohort),
+        cohorts=numbers("cohort", ",".join(word for word in words(cohort) if not word.endswith("%"))),
+        shares=tuple(
+            part / 100 for word in words(cohort) if word.endswith("%") for part in numbers("cohort", word.rstrip("%"))
+        ),
         noise_multiplier=noise,
         sampling=sampling.value,
         accountant=accountant.value,
         grow_from=grow_from,
     )
-    plans = list(wish.plans())
+    plans = list(what_if(wish, clients=numbers_of_clients, epsilons=epsilons, deltas=deltas))
     if plot is not None:
         from incrowd.runs.plots import draw_plans
 
-        draw_plans(plot, plans)
-    found = [row(plan, weights=weights) | (paper_row(plan) if moments else {}) for plan in plans]
+        draw_plans(plot, plans, weights=weights)
+    several = len(numbers_of_clients) * len(epsilons) * len(deltas) > 1
+    found = [
+        (_what_if(plan) if several else {}) | row(plan, weights=weights) | (paper_row(plan) if moments else {})
+        for plan in plans
+    ]
     if as_json:
         print_json({"plans": found, "plot": None if plot is None else str(plot)})
     else:
-        print_table(found, leave_out={"schedule", "by_accountant"})
+        print_table(found, leave_out={"schedule", "by_accountant", *(("sampling",) if several else ())})
+
+
+T = TypeVar("T")
+
+
+def _some(field: str, read: Callable[[str, str], tuple[T, ...]], text: str) -> tuple[T, ...]:
+    found = read(field, text)
+    if not found:
+        raise ConfigError(field=field, value=text, remedy="give a number, or several with commas between")
+    return found
+
+
+def _what_if(plan: "Plan") -> dict[str, Any]:
+    """What tells a plan from the others where more than rounds and cohorts differ."""
+    return {"clients": plan.config.clients, "budget_epsilon": plan.budget.epsilon}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from incrowd import _validate
@@ -18,8 +18,10 @@ from incrowd.privacy.schedule import Step, growing
 class Wish:
     """What to look at for one budget: every combination of these rounds and cohorts, by name where a name will do.
 
+    `shares` are cohorts, too, in parts of the clients.
+
     Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
-    grid; a cohort that grows starts from `grow_from`.
+    grid; a cohort that grows starts from `grow_from`; a share of less than one client is one client.
     """
 
     clients: int
@@ -27,6 +29,7 @@ class Wish:
     delta: float
     rounds: tuple[int, ...] = ()
     cohorts: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
     noise_multiplier: float | None = None
     sampling: str = "poisson"
     accountant: str = "tightest"
@@ -37,6 +40,8 @@ class Wish:
         Budget(epsilon=self.epsilon, delta=self.delta)
         if self.grow_from is not None and self.noise_multiplier is not None:
             raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
+        for share in self.shares:
+            _validate.probability(cohort=share)
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -57,10 +62,11 @@ class Wish:
         return (10, 30, 100, 300) if self.noise_multiplier is None else (None,)
 
     def _cohorts(self) -> Sequence[float | None]:
-        if self.sampling in ("everyone", "local") and not self.cohorts:
+        asked = [*self.cohorts, *(max(1.0, float(int(share * self.clients))) for share in self.shares)]
+        if self.sampling in ("everyone", "local") and not asked:
             return (float(self.clients),)
-        if self.cohorts:
-            return self.cohorts
+        if asked:
+            return asked
         if self.noise_multiplier is not None and self.rounds:
             return (None,)
         return sorted({max(1.0, float(self.clients * percent // 100)) for percent in (2, 10, 50, 100)})
@@ -87,6 +93,22 @@ class Wish:
             accountants=self.accountants,
         )
         return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
+
+
+def what_if(
+    wish: Wish, *, clients: Sequence[int], epsilons: Sequence[float], deltas: Sequence[float]
+) -> Iterator[Plan]:
+    """The plans of a wish for every combination of other numbers of clients, epsilons and deltas.
+
+    Edge cases: where several of these are looked at, and neither cohorts nor shares are given, it is for a tenth of the
+    clients a round, or all where nobody is sampled.
+    """
+    several = len(clients) * len(epsilons) * len(deltas) > 1
+    sampled = wish.sampling not in ("everyone", "local") and (wish.noise_multiplier is None or not wish.rounds)
+    if several and sampled and not wish.cohorts and not wish.shares:
+        wish = replace(wish, shares=(0.1,))
+    for number, epsilon, delta in product(clients, epsilons, deltas):
+        yield from replace(wish, clients=number, epsilon=epsilon, delta=delta).plans()
 
 
 def paper_row(plan: Plan) -> dict[str, object]:

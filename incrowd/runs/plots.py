@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan import Plan
+from incrowd.privacy.survey import row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from incrowd.runs.database import Record
+
+
+_WHAT_IFS = ("epsilon", "clients", "delta")
+_PANELS = 4
+_TICKS = 8
+_INSIDE = 5  # so many names of curves leave room for the curves
+_NOISE = "noise of the mean, in clip bounds"
+_RATIO = "noise to signal of the mean"
 
 
 @contextmanager
@@ -36,21 +45,86 @@ def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) ->
         ) from error
 
 
-def draw_plans(path: Path, plans: Sequence[Plan]) -> None:
-    """What a budget buys: the noise of one released number of the mean, in clip bounds, over the rounds planned."""
-    lines: dict[float, list[tuple[int, float]]] = defaultdict(list)
-    for plan in plans:
-        last = plan.config.schedule.steps[-1]
-        lines[last.cohort].append((plan.rounds, last.noise_multiplier / last.cohort))
-    budget = plans[0].budget
-    with axes(path) as (panel,):
-        for cohort, points in sorted(lines.items()):
-            panel.loglog(*zip(*sorted(points), strict=True), marker="o", label=f"cohort {cohort:g}")
-        panel.set_xlabel("rounds")
-        panel.set_ylabel("noise of the mean, in clip bounds")
-        panel.set_title(f"{plans[0].config.clients} clients, epsilon {budget.epsilon:g}, delta {budget.delta:g}")
-        panel.grid(visible=True, which="both", alpha=0.3)
+def draw_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
+    """What budgets buy: the noise-to-signal ratio of the mean over the rounds planned, or over what else differs.
+
+    There is a curve for each cohort; where epsilon, the number of clients or delta differ, a curve for each of those,
+    and a panel for each cohort.
+    """
+    points = [_point(plan, weights) for plan in plans]
+    if len({point["cohort"] for point in points}) > len({point["share"] for point in points}):
+        points = [point | {"cohort": f"{point['share']:.3g} of the clients"} for point in points]
+    over, up = _over(points), "noise"
+    if not _differ(points, "multiplier") and _differ(points, "rounds"):
+        up = "rounds"  # how many a given noise allows
+    what_ifs = [name for name in _WHAT_IFS if name != over and _differ(points, name)]
+    cohorts = list(dict.fromkeys(point["cohort"] for point in points))
+    panels = cohorts if what_ifs and over != "cohort" and len(cohorts) <= _PANELS else [None]
+    with axes(path, columns=len(panels)) as several:
+        for panel, cohort in zip(several, panels, strict=True):
+            shown = [point for point in points if cohort in (None, point["cohort"])]
+            apart = [*what_ifs, *(["cohort"] if cohort is None and over != "cohort" else [])]
+            _draw_plans(panel, shown, (over, up), apart)
+            panel.set_ylabel(up if up == "rounds" else _NOISE if weights == 1 else f"{_RATIO}, {weights:,} weights")
+            fixed = [_named(name, points[0][name]) for name in _WHAT_IFS if not _differ(points, name)]
+            panel.set_title(", ".join([*fixed, *([] if cohort is None else [_named("cohort", cohort)])]), fontsize=10)
+
+
+def _draw_plans(
+    panel: "Axes", points: Sequence[dict[str, Any]], directions: tuple[str, str], apart: Sequence[str]
+) -> None:
+    over, up = directions
+    curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for point in points:
+        label = ", ".join(_named(name, point[name]) for name in apart)
+        curves[label].append((point[over], point[up]))
+    for label, curve in curves.items():
+        panel.loglog(*zip(*sorted(curve), strict=True), marker="o", label=label)
+    values = sorted({point[over] for point in points})
+    if len(values) <= _TICKS:
+        panel.set_xticks(values, [f"{value:g}" for value in values])
+        panel.set_xticks([], minor=True)
+    panel.set_xlabel(over)
+    panel.grid(visible=True, which="both", alpha=0.3)
+    if len(curves) > _INSIDE:
+        panel.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    elif apart:
         panel.legend()
+
+
+def _point(plan: Plan, weights: int) -> dict[str, Any]:
+    """A plan as a place in the picture."""
+    found = row(plan, weights=weights)
+    names = ("rounds", "cohort", "delta")
+    return {name: found[name] for name in names} | {
+        "share": found["sampling_prob"],
+        "clients": plan.config.clients,
+        "epsilon": plan.budget.epsilon,
+        "noise": found["noise_to_signal"],
+        "multiplier": found["noise_multiplier"],
+    }
+
+
+def _over(points: Sequence[dict[str, Any]]) -> str:
+    """What the curves run over: the first that takes several values where all else is the same.
+
+    Rounds are no part of all else: those that a given noise allows differ with everything.
+    """
+    names = ("rounds", *_WHAT_IFS, "cohort")
+    for name in names:
+        others = [each for each in names if each not in {name, "rounds"}]
+        if len({tuple(point[each] for each in others) for point in points}) < len(points):
+            return name
+    return "rounds"
+
+
+def _differ(points: Sequence[dict[str, Any]], name: str) -> bool:
+    return len({point[name] for point in points}) > 1
+
+
+def _named(name: str, value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, int | float) else value
+    return f"{text} clients" if name == "clients" else f"{name} {text}"
 
 
 def draw_curve(path: Path, records: "Sequence[Record]", *, simulated: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.survey import Wish, paper_row, row
+from incrowd.privacy.survey import Wish, paper_row, row, what_if
 
 # Asking one accountant is faster, and which one does not matter here.
 BASE: dict[str, Any] = {"clients": 100, "epsilon": 1.0, "delta": 1e-3, "accountant": "pld"}
@@ -50,6 +50,45 @@ def test_impossible_wishes_are_refused() -> None:
         Wish(**BASE | {"clients": 0})
     with pytest.raises(ConfigError, match="delta"):
         Wish(**BASE | {"delta": 1.0})
+
+
+def what_ifs(wish: Wish, **wanted: Any) -> list[tuple[int, float, float, int, float]]:
+    asked = {"clients": (wish.clients,), "epsilons": (wish.epsilon,), "deltas": (wish.delta,)} | wanted
+    return [
+        (
+            plan.config.clients,
+            plan.budget.epsilon,
+            plan.budget.delta,
+            plan.rounds,
+            plan.config.schedule.steps[-1].cohort,
+        )
+        for plan in what_if(wish, **asked)
+    ]
+
+
+def test_what_if_there_were_more_clients_or_another_budget() -> None:
+    wish = Wish(**BASE | {"accountant": "gdp"}, rounds=(2,), sampling="everyone")
+    assert what_ifs(wish) == [(100, 1.0, 1e-3, 2, 100)]
+    assert what_ifs(wish, clients=(100, 200), epsilons=(1.0, 2.0), deltas=(1e-4, 1e-5)) == [
+        (clients, epsilon, delta, 2, clients)
+        for clients in (100, 200)
+        for epsilon in (1.0, 2.0)
+        for delta in (1e-4, 1e-5)
+    ]
+    with pytest.raises(ConfigError, match="cohort"):
+        what_ifs(Wish(**BASE, rounds=(2,), cohorts=(50,)), clients=(20, 100))
+
+
+def test_what_if_looks_at_a_tenth_of_the_clients_unless_it_is_told_otherwise() -> None:
+    settled: dict[str, Any] = BASE | {"accountant": "rdp", "rounds": (2,), "noise_multiplier": 2.0}
+    tenth = Wish(**settled | {"noise_multiplier": None})
+    assert [found[-1] for found in what_ifs(tenth, clients=(100, 250))] == [10, 25]
+    shares = Wish(**settled, shares=(0.5, 0.001), cohorts=(7,))
+    assert [found[-1] for found in what_ifs(shares, clients=(100, 250))] == [7, 50, 1, 7, 125, 1]
+    cohorts = [found[-1] for found in what_ifs(Wish(**settled), epsilons=(0.5, 4.0))]
+    assert cohorts[0] < cohorts[1]  # found, because rounds and noise are given
+    with pytest.raises(ConfigError, match="cohort"):
+        Wish(**BASE, shares=(0.0,))
 
 
 def test_a_row_is_json_and_says_what_the_plan_says() -> None:
