@@ -59,7 +59,10 @@ class Updates:
 
 
 def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
-    """The noise of a mechanism, fast and for simulations only."""
+    """The noise of a mechanism, fast and for simulations only.
+
+    Rows are handed out in the order in which updates are computed: only the same moments repeat the same run.
+    """
     if mechanism.noise == "none":
         return None
     sampler = fill_laplace if mechanism.noise == "laplace" else fill_normal

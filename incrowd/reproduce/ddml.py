@@ -36,37 +36,34 @@ LOOKS = (0.0, 0.1, 0.25, 0.5)
 
 Series = dict[str, Any]
 Say = Callable[[str], object]
-Tosses = Callable[[int, int, Randomness], Coins]
+Tosses = Callable[["Case", int, Randomness], Coins]
 
 
-def _discard(instances: int, updates: int, randomness: Randomness) -> Coins:
-    return draw_and_discard(instances=instances, updates=updates, randomness=randomness)
+def _discard(case: "Case", updates: int, randomness: Randomness) -> Coins:
+    merged = case.strategy.endswith(AVERAGED)
+    return draw_and_discard(
+        instances=case.instances, updates=updates, randomness=randomness, in_flight=case.in_flight, merged=merged
+    )
 
 
-def _discard_merged(instances: int, updates: int, randomness: Randomness) -> Coins:
-    return draw_and_discard(instances=instances, updates=updates, randomness=randomness, merged=True)
+def _same(case: "Case", updates: int, randomness: Randomness) -> Coins:
+    merged = case.strategy.endswith(AVERAGED)
+    return same_instance(instances=case.instances, updates=updates, randomness=randomness, merged=merged)
 
 
-def _same(instances: int, updates: int, randomness: Randomness) -> Coins:
-    return same_instance(instances=instances, updates=updates, randomness=randomness)
+def _accept(case: "Case", updates: int, randomness: Randomness) -> Coins:
+    return accept_one_in(case.instances, updates=updates, randomness=randomness)
 
 
-def _same_merged(instances: int, updates: int, randomness: Randomness) -> Coins:
-    return same_instance(instances=instances, updates=updates, randomness=randomness, merged=True)
-
-
-def _accept(instances: int, updates: int, randomness: Randomness) -> Coins:
-    return accept_one_in(instances, updates=updates, randomness=randomness)
-
-
+AVERAGED = ", averaged"
 BATCHING = "batching"
 STRATEGIES: Mapping[str, Tosses] = MappingProxyType(
     {
         "draw and discard": _discard,
         "accept one in k": _accept,
         "same instance": _same,
-        "draw and discard, averaged": _discard_merged,
-        "same instance, averaged": _same_merged,
+        f"draw and discard{AVERAGED}": _discard,
+        f"same instance{AVERAGED}": _same,
     }
 )
 """What a server may do with an update; "averaged" merges it with what it replaces. `BATCHING` has no coins to toss."""
@@ -80,7 +77,8 @@ class Case:
     what is left of the updates; the noise falls with it. `tail` is the share of the updates, the last ones, over which
     the released model is averaged; 0 takes the last state. Without an epsilon there is no noise, and the instances
     start as far apart as with epsilon 1. Epsilon is about each weight on its own, or with `whole` about all of them
-    together; then `clip` bounds the L1 norm of a gradient.
+    together; then `clip` bounds the L1 norm of a gradient. A device averages the gradient over `examples` of its ten,
+    others in each pass. `in_flight` devices learn at the same time (draw and discard only).
     """
 
     label: str
@@ -92,15 +90,23 @@ class Case:
     decay: float = 0.0
     tail: float = 0.0
     whole: bool = False
+    examples: int = PER_DEVICE
+    in_flight: int = 1
 
     def __post_init__(self) -> None:
-        _validate.count(instances=self.instances)
+        _validate.count(instances=self.instances, examples=self.examples, in_flight=self.in_flight)
         _validate.positive(learning_rate=self.learning_rate, clip=self.clip)
         _validate.non_negative(decay=self.decay, tail=self.tail)
         _validate.at_most(1.0, "all updates", tail=self.tail)
         if self.strategy not in {*STRATEGIES, BATCHING}:
             remedy = f"give one of {', '.join([*STRATEGIES, BATCHING])}"
             raise ConfigError(field="strategy", value=self.strategy, remedy=remedy)
+        if self.in_flight > 1 and STRATEGIES.get(self.strategy) is not _discard:
+            remedy = "only draw and discard is simulated with several devices at a time"
+            raise ConfigError(field="in_flight", value=self.in_flight, remedy=remedy)
+        if PER_DEVICE % self.examples:
+            remedy = f"give a divisor of {PER_DEVICE}, the number of a device's examples"
+            raise ConfigError(field="examples", value=self.examples, remedy=remedy)
 
     def mechanism(self, size: int) -> Mechanism:
         """What hides a device: Laplace noise for each weight."""
@@ -181,7 +187,9 @@ class Study:
             "clip": case.clip,
             "decay": case.decay,
             "tail": case.tail,
-            "examples": [moment * PER_DEVICE for moment in self.moments],
+            "examples_per_update": case.examples,
+            "in_flight": case.in_flight,
+            "examples": [moment * case.examples for moment in self.moments],
             "loss": _means(losses),
             "accuracy": _means(accuracies),
             "final_accuracy": statistics.fmean(finals),
@@ -197,10 +205,12 @@ class Study:
     def _run(self, case: Case, seed: int) -> dict[str, Any]:
         randomness = SeededRandomness(seed)
         mechanism = case.mechanism(self.model.size)
+        parts = PER_DEVICE // case.examples
+        turns = np.repeat(np.arange(self.passes) % parts, self.devices)
         updates = Updates(
-            gradients=self._gradients(seed),
+            gradients=self._gradients(seed, case.examples),
             mechanism=mechanism,
-            devices=order_of(self.devices, self.passes, randomness),
+            devices=order_of(self.devices, self.passes, randomness) * parts + turns,
             rates=case.rates(self.updates),
             noise=seeded_noise(mechanism, randomness),
         )
@@ -220,7 +230,7 @@ class Study:
         if case.strategy == BATCHING:
             found = batch_updates(updates, batch=case.instances, start=np.zeros(size), moments=moments)
             return found, self.updates
-        coins = STRATEGIES[case.strategy](case.instances, self.updates, randomness)
+        coins = STRATEGIES[case.strategy](case, self.updates, randomness)
         variance = stable_variance(coins.instances, updates.mechanism.noise_variance * case.learning_rate**2)
         normals = randomness.stream("initialisation").normals(coins.instances * size)
         start = math.sqrt(variance) * normals.reshape(coins.instances, size)
@@ -237,17 +247,18 @@ class Study:
         outputs = inputs @ weights.reshape(-1, self.model.outputs)
         return float(MULTINOMIAL.losses(outputs, np.eye(self.model.outputs, dtype=np.float32)[labels]).mean())
 
-    def _gradients(self, seed: int) -> GlmGradients:
-        if seed not in self._kept:
+    def _gradients(self, seed: int, examples: int) -> GlmGradients:
+        """The devices' parts, of so many examples each, one after the other."""
+        if (seed, examples) not in self._kept:
             self._kept.clear()  # one deal at a time: each is a copy of all training examples
             inputs, labels = self._train
             order = order_of(len(labels), 1, SeededRandomness(seed), purpose="deal")
-            rows = dealt(len(labels), per_device=PER_DEVICE, order=order)
-            self._kept[seed] = GlmGradients(self.model, inputs[rows], labels[rows], intercepted=True)
-        return self._kept[seed]
+            rows = dealt(len(labels), per_device=PER_DEVICE, order=order).reshape(-1, examples)
+            self._kept[seed, examples] = GlmGradients(self.model, inputs[rows], labels[rows], intercepted=True)
+        return self._kept[seed, examples]
 
     @cached_property
-    def _kept(self) -> dict[int, GlmGradients]:
+    def _kept(self) -> dict[tuple[int, int], GlmGradients]:
         return {}
 
     @cached_property

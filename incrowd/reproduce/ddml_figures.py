@@ -15,6 +15,8 @@ INSTANCES = (1, 2, 5, 10, 20, 30, 50, 100)
 BATCHES = (100, 200, 400, 1_000, 10_000)
 """In examples, as the paper's figure has to be read: 100 are the updates of 10 devices. 10 are k = 1."""
 
+IN_FLIGHT = (1, 10, 100, 1_000)
+
 PRIVACY = (3, 5, 8, 16, 32)
 """Epsilon is the logarithm of these."""
 
@@ -105,16 +107,18 @@ def figure2(study: Study) -> Figure:
 
 
 def figure3(study: Study, *, instances: int = 20, epsilon: float = math.log(16)) -> Figure:
-    """What a server may do with an update; the paper without noise, and beside it with noise."""
+    """What a server may do with an update; the paper without noise, and beside it with noise and with stale draws."""
     quiet = strategies(study, instances=instances)
     noisy = strategies(study, instances=instances, epsilon=epsilon)
+    stale = study.curves([Case(label=f"{c} in flight", instances=instances, in_flight=c) for c in IN_FLIGHT])
     return Figure(
         name="ddml-figure3",
         panels={
             f"k = {instances}, no noise": list(quiet.values()),
             f"k = {instances}, epsilon = {epsilon:.3g}": list(noisy.values()),
+            f"k = {instances}, devices in flight, no noise": stale,
         },
-        findings=[*_equalities(quiet, study), _noise_tells(noisy)],
+        findings=[*_equalities(quiet, study), _noise_tells(noisy), _staleness(stale)],
     )
 
 
@@ -168,6 +172,14 @@ def _noise_tells(found: Mapping[str, Series]) -> Finding:
         f"{found['draw and discard, averaged']['accuracy'][-1]:.4f}",
         agrees=ours >= max(one["accuracy"][-1] for one in found.values()) - CLOSE,
     )
+
+
+def _staleness(series: Sequence[Series]) -> Finding:
+    """The paper takes updates one by one; in production, many devices learn at the same time."""
+    final = [one["accuracy"][-1] for one in series]
+    measured = ", ".join(f"{one['label']} {accuracy:.4f}" for one, accuracy in zip(series, final, strict=True))
+    statement = "not stated: as many devices in flight as there are instances, or more, change nothing"
+    return Finding(statement=statement, measured=measured, agrees=max(final) - min(final) <= CLOSE)
 
 
 def _overlap(statement: str, one: Series, other: Series, study: Study) -> Finding:

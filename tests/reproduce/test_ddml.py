@@ -42,7 +42,7 @@ def test_one_pass_of_one_instance_is_plain_gradient_descent(split: Split) -> Non
     assert split.test is not None
     inputs, model = split.train.values(slice(None)).reshape(300, -1), study.model
     targets = one_hot(split.train.labels.astype(np.int64), 10)
-    gradients = study._gradients(0)
+    gradients = study._gradients(0, 10)
     weights = np.zeros(model.size)
     order = gradients._inputs[..., 1:]  # as dealt: which examples a device has
     devices = [[int(np.flatnonzero((inputs == row).all(axis=1))[0]) for row in device] for device in order]
@@ -84,6 +84,14 @@ def test_steps_may_decay_and_the_last_states_may_be_averaged(study: Study) -> No
     assert averaged["updates_computed"] >= steady["updates_computed"]
 
 
+def test_devices_may_take_their_examples_in_parts_and_learn_at_the_same_time(study: Study) -> None:
+    whole, parts = (study.curve(Case(label="part", instances=1, examples=n)) for n in (10, 2))
+    assert parts["examples"] == [moment // 5 for moment in whole["examples"]]
+    assert parts["loss"][-1] != whole["loss"][-1]
+    one_by_one, flying = (study.curve(Case(label="flying", instances=3, in_flight=n)) for n in (1, 20))
+    assert flying["loss"][-1] > one_by_one["loss"][-1]
+
+
 def test_what_epsilon_is_about_decides_the_noise() -> None:
     feature = Case(label="feature", epsilon=LOG3, clip=0.1).mechanism(100)
     whole = Case(label="whole", epsilon=LOG3, clip=0.1, whole=True).mechanism(100)
@@ -100,6 +108,8 @@ def test_what_epsilon_is_about_decides_the_noise() -> None:
         ({"instances": 0}, "instances = 0"),
         ({"clip": 0.0}, "clip = 0.0"),
         ({"decay": -1.0}, "decay = -1.0"),
+        ({"examples": 3}, "examples = 3"),
+        ({"in_flight": 2, "strategy": "same instance"}, "in_flight = 2"),
     ],
 )
 def test_a_case_that_cannot_be_is_refused(wrong: dict[str, object], message: str) -> None:
@@ -142,7 +152,7 @@ def test_figure_2(study: Study) -> None:
 def test_figures_3_and_4(study: Study) -> None:
     quick = replace(study, passes=1)
     third = figure3(quick, instances=3)
-    check(third, 2)
+    check(third, 3)
     assert [one["label"] for one in next(iter(third.panels.values()))] == list(STRATEGIES)
     fourth = figure4(quick, instances=(2, 4), learning_rate=1e-3)
     check(fourth, 2)
