@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import bench, ddml, fedn, ledger, plan, privacy, reproduce, sweep, train
+from incrowd.cli import bench, ddml, ddml_uses, fedn, ledger, plan, privacy, reproduce, sweep, train
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 for commands in (plan.app, train.app, bench.app, sweep.app):
     app.add_typer(commands)
 reproduce.app.add_typer(ddml.app)
+reproduce.app.add_typer(ddml_uses.app)
 reproduce.app.add_typer(fedn.app)
 for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy"), (reproduce.app, "reproduce")):
     app.add_typer(group, name=name)

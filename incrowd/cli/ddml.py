@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from incrowd.cli._options import Json, numbers
-from incrowd.cli._print import print_json, print_table
+from incrowd.cli._print import print_findings, print_json, print_table
 
 if TYPE_CHECKING:
     from incrowd.reproduce.ddml import Study
@@ -43,7 +43,7 @@ def ddml_figure1(
 
     found = Spread(instances=instances, updates=updates, pools=seeds).measure()
     found["files"] = draw(found, out)
-    print_json(found) if as_json else _print_findings(found)
+    print_json(found) if as_json else print_findings(found)
 
 
 @app.command("ddml-figure2")
@@ -133,7 +133,7 @@ def _show(figure: "Figure", out: Path, as_json: bool) -> None:
     for panel in found["panels"]:
         typer.echo(panel["title"])
         print_table([_row(one) for one in panel["series"]], leave_out=set())
-    _print_findings(found)
+    print_findings(found)
 
 
 def _row(curve: dict[str, Any]) -> dict[str, Any]:
@@ -143,9 +143,3 @@ def _row(curve: dict[str, Any]) -> dict[str, Any]:
 
 def _gain(curve: dict[str, Any]) -> dict[str, Any]:
     return {"gain over the paper's": curve["gain"]}
-
-
-def _print_findings(found: dict[str, Any]) -> None:
-    for one in found["findings"]:
-        typer.echo(f"{'agrees' if one['agrees'] else 'DIFFERS':8} {one['statement']}: {one['measured']}")
-    typer.echo(f"drawn: {', '.join(found['files'])}")

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from incrowd import _validate
 from incrowd.errors import DataError
 
 Numbers = NDArray[np.floating[Any]]
@@ -68,3 +69,23 @@ def _average_precision(positive: NDArray[np.bool_], numbers: Numbers) -> float:
     ends = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True))  # equal numbers come in at once
     hits = np.cumsum(positive[order])[ends]
     return float((np.diff(hits, prepend=0) * hits / (ends + 1)).sum() / positive.sum())
+
+
+def precision_elsewhere(labels: NDArray[np.int64], numbers: Numbers, *, recall: float, share: float) -> float:
+    """The precision at the threshold of this recall, were the positive examples such a share of all.
+
+    Precision depends on how frequent positive examples are, so those of two sets compare at one share only.
+
+    Edge cases: as `BinaryScores.of`; a recall or share that is not between 0 and 1 is refused.
+    """
+    _validate.fraction(recall=recall, share=share)
+    threshold = float(np.quantile(numbers[labels == 1], 1 - recall, method="lower")) if (labels == 1).any() else 0.0
+    reached = BinaryScores.of(labels, numbers, threshold=threshold).recall
+    false = float((numbers[labels != 1] >= threshold).mean())
+    return reached * share / (reached * share + false * (1 - share))
+
+
+def share_behind(*, accuracy: float, precision: float, recall: float) -> float:
+    """The share of positive examples that these three measures, of one set at one threshold, imply."""
+    _validate.fraction(accuracy=accuracy, precision=precision, recall=recall)
+    return (1 - accuracy) / (recall * (1 / precision - 1) + 1 - recall)

@@ -1,0 +1,49 @@
+"""`incrowd reproduce ddml-figure5`, `ddml-phishing`, as a user meets them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import Command, command
+from tests.reproduce.addresses import made_up, write_urls
+
+
+@pytest.fixture
+def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys, "reproduce")
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_urls(tmp_path_factory.mktemp("data"), made_up(400)))
+
+
+def test_known_weights_as_text_and_as_one_json_object(reproduce: Command) -> None:
+    words = ("ddml-figure5", "--updates", "2000", "--instances", "3", "--out", "pictures")
+    finished = reproduce(*words)
+    assert finished.status == 0
+    assert "DIFFERS" in finished.out
+    assert "2,000 of 2,000 updates" in finished.err
+    found = reproduce(*words, "--json").object()
+    assert len(found["estimated"]) == 33
+    assert found["moments"] == [2000]
+    assert Path(found["files"][0]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_phishing_has_the_six_measures_beside_the_papers(reproduce: Command, urls: str) -> None:
+    words = ("ddml-phishing", "--data", urls, "--passes", "2", "--seeds", "1")
+    found = reproduce(*words, "--json").object()
+    for measured in (found, found["paper"], found["not_private"]):
+        assert {"roc_auc", "pr_auc", "accuracy", "precision", "recall", "f1"} <= measured.keys()
+    assert found["setting"] == "paper"
+    finished = reproduce(*words, "--best", "--tune")
+    assert finished.status == 0
+    assert "best, one URL instead of ten" in finished.out
+    assert "387 released numbers" in finished.out
+
+
+def test_wrong_use_is_named(reproduce: Command) -> None:
+    finished = reproduce("ddml-phishing", "--data", "nowhere")
+    assert finished.status == 2
+    assert "urls.csv.gz" in finished.err
