@@ -30,7 +30,7 @@ PEERS = {
 }
 """Whom to compare with: the package that each needs, and how to get it."""
 
-LATER = {"opacus": "it does record-level private training, which is not there to be measured yet"}
+ELSEWHERE = {"opacus": "it trains on records: give --work records"}
 
 ALIKE = 0.1
 """How far two sums may be apart, as a share of what other batches change.
@@ -87,7 +87,7 @@ class Contest:
                 raise ConfigError(field=field, value=values, remedy="name at least one")
         for name in self.against:
             if name not in PEERS:
-                remedy = LATER.get(name, f"give one or several of {', '.join(PEERS)}")
+                remedy = ELSEWHERE.get(name, f"give one or several of {', '.join(PEERS)}")
                 raise ConfigError(field="against", value=name, remedy=remedy)
 
     @property

@@ -69,12 +69,14 @@ WORKS = {
         Work(name="normed", widths=(784, 200, 10), normalised=True),
     )
 }
-LATER = {"records": "record-level private training", "service": "the draw-and-discard service"}
+LATER = {"service": "the draw-and-discard service"}
 _CNN_LAYERS = [2 * 24 * 24 * 32 * 25, 2 * 8 * 8 * 64 * 800, 2 * 1024 * 128, 2 * 128 * 10]
 
 
 def named(name: str) -> Work:
     """The work of this name; one that cannot be measured yet is refused, as is an unknown one."""
+    if name == "records":
+        raise ConfigError(field="work", value=name, remedy="measure it on its own, without --memory")
     if name in LATER:
         raise ConfigError(field="work", value=name, remedy=f"{LATER[name]} is not there to be measured yet")
     if name not in WORKS:

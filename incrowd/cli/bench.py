@@ -13,31 +13,45 @@ app = typer.Typer()
 
 @app.command()
 def bench(
-    work: Annotated[str, typer.Option(help="What to measure, commas between.")] = "linear,mlp,mlp600,cnn",
-    against: Annotated[str, typer.Option(help="Whom to compare with, commas between.")] = "lean,pfl,flower",
-    batch: Annotated[str, typer.Option(help="Batch sizes, commas between.")] = "10,100",
+    work: Annotated[
+        str, typer.Option(help="What to measure, commas between; or records, on its own.")
+    ] = "linear,mlp,mlp600,cnn",
+    against: Annotated[
+        str, typer.Option(help="Whom to compare with, commas between; without it lean,pfl,flower, at records opacus.")
+    ] = "",
+    batch: Annotated[str, typer.Option(help="Batch sizes, commas between; without it 10,100, at records 100.")] = "",
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder that holds mnist/; without it, synthetic images.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One round each instead of three.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One round each instead of several.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Also the memory of a very large round.")] = False,
     as_json: Json = False,
 ) -> None:
-    """How fast the engine is, beside other ways to do the same work, in one run.
+    """How fast the engines are, beside other ways to do the same work, in one run.
 
     Example: incrowd bench --work mlp --against lean --data data
     """
     need_training()
-    from incrowd.bench.compare import Contest
+    from incrowd.bench.compare import PEERS, Contest
+    from incrowd.bench.records import RecordContest
     from incrowd.bench.works import named
 
-    contest = Contest(
-        works=[named(name) for name in words(work)],
-        batch_sizes=whole_numbers("batch", batch),
-        against=words(against),
-        folder=data,
-        rounds=1 if quick else 3,
-        memory=memory,
-    )
+    contest: Contest | RecordContest
+    if words(work) == ("records",) and not memory:
+        contest = RecordContest(
+            batch_sizes=whole_numbers("batch", batch or "100"),
+            against=words(against or "opacus"),
+            folder=data,
+            rounds=1 if quick else 9,
+        )
+    else:
+        contest = Contest(
+            works=[named(name) for name in words(work)],
+            batch_sizes=whole_numbers("batch", batch or "10,100"),
+            against=words(against or ",".join(PEERS)),
+            folder=data,
+            rounds=1 if quick else 3,
+            memory=memory,
+        )
     report = contest.run(lambda line: typer.echo(line, err=True))
     print_json(report.to_dict()) if as_json else typer.echo(report.to_text())

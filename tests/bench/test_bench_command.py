@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from incrowd.bench import works
+from incrowd.bench import records, works
 from incrowd.cli import main
 from tests.bench.small import PERCEPTRON
 
@@ -20,12 +20,16 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--work", "records"], "work = 'records': record-level private training is not there to be measured yet"),
+        (["--work", "mlp,records"], "work = 'records': measure it on its own"),
+        (["--work", "records", "--memory"], "work = 'records': measure it on its own"),
+        (["--work", "records", "--against", "lean"], "against = 'lean': at records, give opacus"),
+        (["--work", "records", "--batch", "0"], "batch_size = 0"),
+        (["--work", "records", "--batch", ","], "batch = "),
         (["--work", "mlp,service"], "work = 'service': the draw-and-discard service is not there"),
         (["--work", "mpl"], "work = 'mpl': give one or several of linear, mlp, mlp600, cnn"),
         (["--work", ","], "work = "),
         (["--against", "lean,nobody"], "against = 'nobody'"),
-        (["--against", "opacus"], "against = 'opacus'"),
+        (["--against", "opacus"], "against = 'opacus': it trains on records: give --work records"),
         (["--batch", "0"], "batch_size = 0"),
         (["--batch", "ten"], "batch = 'ten'"),
         (["--data", "/nowhere/at/all"], "/nowhere/at/all"),
@@ -62,3 +66,13 @@ def test_json_is_one_object_and_nothing_else(
 def test_the_table_is_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--work", "small", "--batch", "10", "--against", "lean", "--quick") == 0
     assert "| small | 10 | lean | 1 |" in capsys.readouterr().out
+
+
+def test_records_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(records, "MODELS", ("small",))
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+    assert run(monkeypatch, "--work", "records", "--batch", "10", "--quick", "--json") == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert "records small b10 vs opacus-ghost" in found["ratios"]
+    assert printed.err.startswith("records small b10: incrowd, ")
