@@ -1,9 +1,10 @@
 """The spam test: whether an honest device could have sent an instance.
 
 Each weight has to lie within mean +- t * sqrt(spread^2 + sigma^2): its mean and spread over the pool, and sigma^2 is
-what an update adds to its variance. On average that is t * sqrt(k / 2 + 1) sigma, as honest updates spread. (Pihur et
-al. 2018, section III-D4, leave sigma out. Then a pool whose instances happen to agree in one weight turns everyone
-away, and so stays as it is.)
+what an update adds to its variance. On average that is t * sqrt(k / 2 + 1) sigma, as honest updates spread. The spread
+is the present one or the remembered one, whichever is larger. (Pihur et al. 2018, section III-D4, have neither sigma
+nor memory. Then a pool whose instances have come to agree in one weight turns everyone away, and so stays as it is; and
+who drew before that is late.)
 
 A fixed t turns nearly every honest device away where there are many weights, so t is computed from the share of them
 that may be. Normal quantiles are not good enough for that: the noise may have the tails of Laplace; the instances
@@ -31,8 +32,7 @@ from incrowd.errors import ConfigError
 
 MOST_SIMULATED_WEIGHTS = 256
 SIMULATED = 2**14
-LOOKS = 60
-"""Simulated pools times weights, and how often each is looked at, an eighth of k squared updates apart."""
+"""Simulated pools times weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,29 +81,57 @@ def spam_threshold(*, instances: int, weights: int, rate: float, honest: HonestU
     _validate.count(instances=instances, weights=weights)
     _validate.fraction(rate=rate)
     _validate.natural(in_flight=in_flight)
-    question = _Question(honest.noise, instances, weights, in_flight)
+    looks = min(200, max(40, math.ceil(1.5 / rate)))  # rarer things take longer to see
+    question = _Question(honest.noise, instances, weights, in_flight, looks)
     return _threshold(question, rate, round(honest.drift / honest.noise_scale, 12))
 
 
 class SpamTest:
     """Whether instances may enter a pool.
 
+    It remembers the squared spread of each weight as an average over about k squared / 2 + in_flight updates, looked at
+    every k squared / 8.
+
     Guarantee: a few operations a weight and an instance; see `spam_threshold` for how many honest ones are turned away.
 
     Edge cases: weights that are not finite are turned away.
     """
 
-    def __init__(self, pool: Pool, *, threshold: float, honest: HonestUpdates) -> None:
+    def __init__(self, pool: Pool, *, threshold: float, honest: HonestUpdates, in_flight: int = 0) -> None:
         _validate.positive(threshold=threshold)
+        _validate.natural(in_flight=in_flight)
         self.pool = pool
         self.threshold = threshold
         self.honest = honest
+        self._memory = _Memory.of(pool.k, in_flight)
+        self._remembered = np.square(pool.mean_and_spread()[1])
+        self._asked = 0
 
     def accepts(self, weights: Floats) -> bool:
         """Whether an honest device may well have sent this."""
         mean, spread = self.pool.mean_and_spread()
-        width = self.threshold * np.sqrt(np.square(spread) + self.honest.variance)
+        variance = np.square(spread)
+        if self._asked % self._memory.between == 0:
+            self._remembered = self._memory.updated(self._remembered, variance)
+        self._asked += 1
+        width = self.threshold * np.sqrt(np.maximum(variance, self._remembered) + self.honest.variance)
         return bool((np.abs(weights - mean) <= width).all())
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """How a variance is remembered: looked at every so often, each look counting for so much."""
+
+    between: int
+    share: float
+
+    @classmethod
+    def of(cls, instances: int, in_flight: int) -> "_Memory":
+        between = max(1, instances**2 // 8)
+        return cls(between, min(1.0, between / (instances**2 / 2 + in_flight)))
+
+    def updated(self, remembered: Floats, variance: Floats) -> Floats:
+        return remembered + self.share * (variance - remembered)
 
 
 @dataclass(frozen=True)
@@ -112,6 +140,7 @@ class _Question:
     instances: int
     weights: int
     in_flight: int
+    looks: int
 
 
 @lru_cache(maxsize=64)
@@ -137,7 +166,7 @@ def _threshold(question: _Question, rate: float, drift: float) -> float:
 
 @lru_cache(maxsize=4)
 def _settled(question: _Question) -> tuple[Floats, Floats]:
-    """How far what arrives was from the mean before its noise, and sqrt(spread^2 + sigma^2): a row a look.
+    """How far what arrives was from the mean before its noise, and the width of the band for t = 1: a row a look.
 
     A column a weight, in units of the scale of the noise. Many pools side by side, with honest noise alone.
     """
@@ -148,14 +177,17 @@ def _settled(question: _Question) -> tuple[Floats, Floats]:
     count = min(512, SIMULATED // weights)
     start = math.sqrt(stable_variance(instances, variance)) * stream.normals(count * instances * weights)
     pools = start.reshape(count, instances, weights)
-    between = max(1, instances**2 // 8)
+    memory = _Memory.of(instances, in_flight)
     burn_in = 2 * instances**2 + 4 * in_flight
-    looks = []
+    remembered, looks = pools.var(axis=1, ddof=1), []
     for number, drawn in enumerate(_arrivals(pools, noise, in_flight, stream)):
-        if number >= burn_in and (number - burn_in) % between == 0:
-            looks.append((drawn - pools.mean(axis=1), np.sqrt(pools.var(axis=1, ddof=1) + variance)))
-            if len(looks) == LOOKS:
-                break
+        now = pools.var(axis=1, ddof=1) if 0 in (number % memory.between, number % (memory.between + 1)) else remembered
+        if number % memory.between == 0:
+            remembered = memory.updated(remembered, now)
+        if number >= burn_in and number % (memory.between + 1) == 0:  # sooner and later after the memory's own look
+            looks.append((drawn - pools.mean(axis=1), np.sqrt(np.maximum(now, remembered) + variance)))
+        if len(looks) == question.looks:
+            break
     distances, spreads = zip(*looks, strict=True)
     return np.concatenate(distances), np.concatenate(spreads)
 
