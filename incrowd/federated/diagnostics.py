@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from incrowd._random import Floats
-from incrowd.privacy.clipped_sum import Chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,18 @@ def noise_to_signal(mean: Floats, noise_std_of_mean: float) -> float | None:
     return math.sqrt(noise / signal) if signal > 0 else None
 
 
+class Seen(Protocol):
+    """Contributions that an engine still has."""
+
+    def norms(self) -> Floats:
+        """The L2 norm of each, in one column."""
+        ...
+
+    def add_to(self, total: Floats, factors: Floats) -> None:
+        """Add each of them times its factor (in one column); a factor of 0 adds nothing, not even of NaN."""
+        ...
+
+
 class Watch:
     """Sees every contribution once, on its way to the sum.
 
@@ -45,9 +57,9 @@ class Watch:
         self._total = np.zeros(size)
         self._norms: list[Floats] = []
 
-    def see(self, chunk: Chunk) -> None:
+    def see(self, chunk: Seen) -> None:
         """Take note of the contributions of a chunk; those that are not finite are left out."""
-        norms = chunk.norms(None)[:, 0]
+        norms = chunk.norms()[:, 0]
         finite = np.isfinite(norms)
         chunk.add_to(self._total, finite[:, None].astype(np.float64))
         self._norms.append(norms[finite])

@@ -16,9 +16,10 @@ from incrowd._random import Randomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import batches, fallback, program
 from incrowd.learning.batches import Batches
-from incrowd.learning.chunk import Chunk, Piece
+from incrowd.learning.chunk import Chunk
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
+from incrowd.learning.pieces import Piece
 from incrowd.learning.store import MEMORY, ClientTensors, Store
 from incrowd.learning.threads import one_thread
 from incrowd.learning.workers import CAN_FORK, Group, Staff
@@ -215,7 +216,7 @@ class CohortEngine:
             pieces = fallback.train(self.model, parameters, feed, self.local)
         else:
             pieces = program.train(self._program, parameters, feed, self.local, loss=self.local.loss.canonical)
-        return Chunk(tuple(group), pieces, self._device)
+        return Chunk(tuple(group), pieces)
 
 
 def _shortened(several: Batches) -> Batches:

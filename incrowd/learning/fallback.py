@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
-from incrowd.learning.chunk import FlatPiece, Piece
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
+from incrowd.learning.pieces import FlatPiece, Piece
 from incrowd.learning.store import Feed
 
 _ROWS = 1000  # examples that are made floats at a time
@@ -18,12 +18,13 @@ _ROWS = 1000  # examples that are made floats at a time
 def train(model: Model, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> list[Piece]:
     """Train the clients of a feed from the same weights (those of each parameter)."""
     worker = _Worker(model, weights, local)
-    changes = [torch.empty(len(feed.rows), *start.shape, device=start.device) for start in weights]
-    for j in range(len(feed.rows)):
+    changes = torch.empty(len(feed.rows), model.size, device=weights[0].device)
+    for j, change in enumerate(changes):
         worker.train(feed, j)
-        for change, now, start in zip(changes, worker.parameters, weights, strict=True):
-            torch.sub(now.detach(), start, out=change[j])
-    return [FlatPiece(change.view(len(change), -1)) for change in changes]
+        places = change.split_with_sizes(list(model.layout.sizes))
+        for place, now, start in zip(places, worker.parameters, weights, strict=True):
+            torch.sub(now.detach(), start, out=place.view(start.shape))
+    return [FlatPiece(changes)]
 
 
 class _Worker:

@@ -17,9 +17,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from incrowd.learning.chunk import FlatPiece, InputPiece, Piece
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.losses import Canonical
+from incrowd.learning.pieces import FlatPiece, InputPiece, Piece, subtracted
 from incrowd.learning.store import Feed
 
 _WIDE = 64  # from so many outputs on, a first layer is fastest stored [inputs, outputs]
@@ -122,9 +122,9 @@ class _Array:
             if local.proximal:
                 self.value.add_(self.start, alpha=local.learning_rate * local.proximal)
 
-    def changes(self) -> Tensor:
-        """What was learnt; ends the training."""
-        return self.value.sub_(self.start)
+    def changes(self, *, out: Tensor) -> None:
+        """What was learnt."""
+        torch.sub(self.value, self.start, out=out)
 
 
 class _Layer:
@@ -262,15 +262,19 @@ class _Stack:
             layer.update(values[number - 1], d, self.ones[:, :, : self.width])
 
     def _pieces(self) -> list[Piece]:
+        """A first weight that is stored by input for itself, all the rest side by side."""
         pieces: list[Piece] = []
-        for layer in self.layers:
-            changes = layer.weight.changes()
-            if layer.by_input:
-                pieces.append(InputPiece(changes, self.feed.columns, self.inputs))
-            else:
-                pieces.append(FlatPiece(changes.flatten(1)))
-            if layer.bias is not None:
-                pieces.append(FlatPiece(layer.bias.changes().flatten(1)))
+        arrays = [array for layer in self.layers for array in (layer.weight, layer.bias) if array is not None]
+        if self.layers[0].by_input:
+            first = arrays.pop(0)
+            measured = subtracted(first.value, first.start)
+            pieces.append(InputPiece(first.value, self.feed.columns, self.inputs, measured))
+        sizes = [array.value[0].numel() for array in arrays]
+        if sizes:
+            rest = self._empty(1, sum(sizes)).squeeze(1)
+            for array, place in zip(arrays, rest.split_with_sizes(sizes, 1), strict=True):
+                array.changes(out=place.view(array.value.shape))
+            pieces.append(FlatPiece(rest))
         return pieces
 
 

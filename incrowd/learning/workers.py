@@ -21,8 +21,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from incrowd._random import Integers
-from incrowd.learning.chunk import Chunk, FlatPiece, InputPiece, Piece
+from incrowd._random import Floats, Integers
+from incrowd.learning.chunk import Chunk
+from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 
 Group = list[int]
 Task = TypeVar("Task")
@@ -71,6 +72,7 @@ class _Form:
     shape: tuple[int, ...]
     columns: Integers | None
     inputs: int | None
+    measured: Floats | None
 
 
 class _Worker(Generic[Task]):
@@ -147,10 +149,12 @@ def _packed(pieces: Sequence[Piece], slot: Tensor) -> list[_Form]:
     for piece in pieces:
         end = place + piece.changes.numel()
         slot[place:end].view(piece.changes.shape).copy_(piece.changes)
-        columns = piece.columns.numpy() if isinstance(piece, InputPiece) and piece.columns is not None else None
-        inputs = piece.inputs if isinstance(piece, InputPiece) else None
-        forms.append(_Form(tuple(piece.changes.shape), columns, inputs))
-        place = end
+        place, shape = end, tuple(piece.changes.shape)
+        if isinstance(piece, InputPiece):
+            columns = None if piece.columns is None else piece.columns.numpy()
+            forms.append(_Form(shape, columns, piece.inputs, piece.measured))
+        else:
+            forms.append(_Form(shape, None, None, None))
     return forms
 
 
@@ -160,7 +164,10 @@ def _unpacked(forms: Sequence[_Form], slot: Tensor) -> list[Piece]:
     for form in forms:
         end = place + prod(form.shape)
         changes = slot[place:end].view(form.shape)
-        columns = None if form.columns is None else torch.from_numpy(form.columns)
-        pieces.append(FlatPiece(changes) if form.inputs is None else InputPiece(changes, columns, form.inputs))
+        if form.inputs is None or form.measured is None:
+            pieces.append(FlatPiece(changes))
+        else:
+            columns = None if form.columns is None else torch.from_numpy(form.columns)
+            pieces.append(InputPiece(changes, columns, form.inputs, form.measured))
         place = end
     return pieces

@@ -1,6 +1,8 @@
 """A sum of clipped contributions, filling up. It is private: only a release may take it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,15 +13,27 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.clipping import Clip, MedianClip, ScalingClip, clip_rows, part_norms
 
 
+class Total(Protocol):
+    """A sum that a batched engine keeps where its arrays live, of contributions scaled by factors of their norms.
+
+    Guarantee: what enters of a contribution is no longer, part by part, than the factor times the norm; a factor of 0
+    adds nothing, not even of NaN.
+    """
+
+    def add(self, chunk: Any) -> Floats:
+        """Add a chunk of the same engine; the norms of its contributions, a row a contribution, a column a part."""
+        ...
+
+    def flat(self) -> Floats:
+        """The sum as one vector."""
+        ...
+
+
 class Chunk(Protocol):
     """Contributions that a batched engine keeps where its arrays live; only norms and sums cross over."""
 
-    def norms(self, parts: tuple[int, ...] | None) -> Floats:
-        """The L2 norm of each part of each contribution: a row a contribution, a column a part."""
-        ...
-
-    def add_to(self, total: Floats, factors: Floats) -> None:
-        """Add every contribution, its parts times their factors; a factor of 0 adds nothing, not even of NaN."""
+    def total(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> Total:
+        """An empty sum for chunks of this engine, whose scaled contributions have norms of at most `bound`."""
         ...
 
     def rows(self) -> NDArray[np.floating[Any]]:
@@ -54,6 +68,7 @@ class ClippedSum:
         self.clip = clip
         self._waiting: list[NDArray[Any]] = []
         self._total: Floats | None = np.zeros(size)
+        self._engines: Total | None = None
         self._contributions = self._dropped = self._unclipped = 0
 
     def add(self, rows: NDArray[Any]) -> None:
@@ -73,12 +88,11 @@ class ClippedSum:
         if not isinstance(clip, ScalingClip):
             self.add(chunk.rows())
             return
-        norms = chunk.norms(clip.parts)
-        lengths: Floats = np.hypot.reduce(norms, axis=1)
-        finite = np.isfinite(lengths)
-        factors = np.where(finite[:, None], clip.factors(np.where(finite[:, None], norms, 0.0)), 0.0)
-        self._count(len(norms), int((~finite).sum()), int((finite & (lengths <= clip.clip_norm)).sum()))
-        chunk.add_to(self._still_open(), factors)
+        self._still_open()
+        if self._engines is None:
+            self._engines = chunk.total(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
+        lengths: Floats = np.hypot.reduce(self._engines.add(chunk), axis=1)
+        self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
     def settle(self) -> Clip:
         """The clip of the round; a median is known only now, when all norms are."""
@@ -94,6 +108,9 @@ class ClippedSum:
     def close(self) -> Floats:
         """Take the sum out: it is not kept, and nothing more comes in."""
         total, self._total = self._still_open(), None
+        if self._engines is not None:
+            total += self._engines.flat()
+            self._engines = None
         return total
 
     @property
@@ -119,3 +136,9 @@ class ClippedSum:
         self._contributions += contributions
         self._dropped += dropped
         self._unclipped += unclipped
+
+
+def _factors(clip: ScalingClip, norms: Floats) -> Floats:
+    """The clip's factors; 0 for the parts of a contribution that is not finite."""
+    finite = np.isfinite(norms).all(axis=1, keepdims=True)
+    return np.where(finite, clip.factors(np.where(finite, norms, 0.0)), 0.0)

@@ -1,5 +1,7 @@
 """Contributions as an engine would hold them, in the plainest way."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from incrowd._random import Floats
@@ -11,7 +13,7 @@ class Stack:
     def __init__(self, rows: Floats) -> None:
         self._rows = rows
 
-    def norms(self, parts: tuple[int, ...] | None) -> Floats:
+    def norms(self, parts: tuple[int, ...] | None = None) -> Floats:
         pieces = np.split(self._rows, np.cumsum(parts or (self._rows.shape[1],))[:-1], axis=1)
         return np.stack([np.linalg.norm(piece, axis=1) for piece in pieces], axis=1)
 
@@ -21,5 +23,25 @@ class Stack:
             if factor.any():
                 total += row * factor
 
+    def total(
+        self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]
+    ) -> "StackTotal":
+        return StackTotal(self._rows.shape[1], parts, factors)
+
     def rows(self) -> Floats:
         return self._rows
+
+
+class StackTotal:
+    """A sum of stacks."""
+
+    def __init__(self, size: int, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> None:
+        self._total, self._parts, self._factors = np.zeros(size), parts, factors
+
+    def add(self, chunk: Stack) -> Floats:
+        norms = chunk.norms(self._parts)
+        chunk.add_to(self._total, self._factors(norms))
+        return norms
+
+    def flat(self) -> Floats:
+        return self._total

@@ -1,0 +1,67 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from incrowd.learning.pieces import squares, subtracted
+
+SIZES = st.integers(1, 700)
+SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])
+
+
+def rows(size: int, scale: float, seed: int) -> Tensor:
+    """One row of numbers that differ in size."""
+    generator = np.random.default_rng(seed)
+    numbers = generator.normal(size=(1, size)) * scale * np.exp(generator.normal(size=(1, size)))
+    return torch.from_numpy(np.clip(numbers, -1e38, 1e38).astype(np.float32))
+
+
+def exactly(numbers: Tensor) -> Fraction:
+    return sum((Fraction(x) ** 2 for x in numbers.flatten().tolist()), Fraction(0))
+
+
+@settings(max_examples=150, deadline=None)
+@given(size=SIZES, scale=SCALES, seed=st.integers(0, 999))
+def test_a_squared_norm_is_never_below_the_real_one_and_hardly_above(size: int, scale: float, seed: int) -> None:
+    numbers = rows(size, scale, seed)
+    exact = exactly(numbers)
+    found = Fraction(float(squares(numbers)[0]))
+    assert exact <= found <= exact * (1 + Fraction(1, 2**15))
+
+
+def test_equal_numbers_whose_squares_all_round_down_are_not_measured_short() -> None:
+    """1 + 2^-12 squared is rounded down by nearly half a unit in every place of the run."""
+    for size in (127, 128, 129, 4096):
+        numbers = torch.full((2, size), 1 + 2.0**-12 - 2.0**-23)
+        assert min(squares(numbers)) >= exactly(numbers[0])
+
+
+def test_numbers_whose_squares_vanish_in_float32_are_measured() -> None:
+    numbers = torch.full((1, 1000), 1e-30)
+    assert squares(numbers)[0] == pytest.approx(1000 * 1e-60, rel=1e-4)
+    assert squares(torch.zeros(1, 1000))[0] == 0
+
+
+@pytest.mark.parametrize("place", [0, 200, 299])
+def test_what_is_not_finite_has_no_finite_norm_and_leaves_the_others_alone(place: int) -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        numbers = torch.ones(3, 300)
+        numbers[1, place] = bad
+        found = squares(numbers)
+        assert not math.isfinite(found[1])
+        assert found[[0, 2]] == pytest.approx([300, 300], rel=2**-15)
+
+
+@pytest.mark.parametrize("shape", [(7, 40), (3, 7, 40)])
+def test_subtracting_leaves_the_changes_and_measures_them(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    values, start = torch.randn(3, 7, 40, generator=generator), torch.randn(shape, generator=generator)
+    expected = values - start
+    found = subtracted(values, start)
+    assert torch.equal(values, expected)
+    assert found.tolist() == squares(expected.flatten(1)).tolist()

@@ -1,0 +1,129 @@
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from incrowd._random import Floats
+from incrowd.learning import Chunk
+from incrowd.learning.pieces import FlatPiece
+from incrowd.learning.total import Total
+from incrowd.privacy.clipping import FixedClip
+from tests.learning.test_chunk import chunk_of
+
+SIZE = 17  # a matrix of 3 outputs by 4 inputs, stored by input, and a vector of 5
+Factors = Callable[[Floats], Floats]
+
+
+def total_of(chunk: Chunk, bound: float, parts: tuple[int, ...] | None = None, factors: Factors | None = None) -> Total:
+    clip = FixedClip(clip_norm=bound)
+    return chunk.total(bound=bound, parts=parts, factors=factors or clip.factors)
+
+
+def given_factors(factors: Floats, _norms: Floats) -> Floats:
+    return factors
+
+
+def some_rows(c: int, scale: float, seed: int) -> NDArray[np.float32]:
+    return (np.random.default_rng(seed).normal(size=(c, SIZE)) * scale).astype(np.float32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    bound=st.sampled_from([1e-100, 1e-40, 2.0**-30, 0.7, 1.0, 3.3, 1e20, 1e60, 1e100]),
+    longer=st.sampled_from([1e-30, 1e-9, 1e-3, 0.2, 1.0, 1.5, 1e6, 1e20]),
+    seed=st.integers(0, 999),
+)
+def test_what_enters_is_never_longer_than_the_bound(bound: float, longer: float, seed: int) -> None:
+    """In exact arithmetic; a sum of one contribution shows what entered."""
+    rows = some_rows(1, float(np.clip(bound * longer, 1e-44, 1e37)), seed)
+    chunk = chunk_of(rows)
+    total = total_of(chunk, bound)
+    total.add(chunk)
+    entered = [Fraction(x) for x in total.flat().tolist()]
+    assert sum(x * x for x in entered) <= Fraction(bound) ** 2
+    assert all(abs(x) <= abs(Fraction(y)) for x, y in zip(entered, rows[0].tolist(), strict=True))
+
+
+def test_a_contribution_enters_as_it_is_within_the_grid() -> None:
+    rows = some_rows(3, 0.3, 1)
+    for parts in (None, (12, 5), (12, 2, 3)):
+        factors = np.random.default_rng(2).uniform(0.1, 0.3, (3, 1 if parts is None else len(parts)))
+        chunk = chunk_of(rows)
+        total = total_of(chunk, 1.0, parts, partial(given_factors, factors))
+        norms = total.add(chunk)
+        expected = (np.repeat(factors, parts or (SIZE,), axis=1) * rows).sum(axis=0)
+        assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
+        assert norms.tolist() == chunk.norms(parts).tolist()
+
+
+def test_sums_are_the_same_in_any_order_and_any_chunks() -> None:
+    """To the last bit, through more contributions than float32 takes at once."""
+    rows = some_rows(100, 0.5, 3)
+    order = np.random.default_rng(4).permutation(100)
+    sums = []
+    for several in ([rows], np.split(rows, [1, 7, 40, 41]), np.split(rows[order], 50)):
+        chunks = [chunk_of(some) for some in several]
+        total = total_of(chunks[0], 1.0)
+        for chunk in chunks:
+            total.add(chunk)
+        sums.append(total.flat().tolist())
+    assert sums[0] == sums[1] == sums[2]
+
+
+def test_the_largest_sums_are_exact() -> None:
+    """All of the bound in one number, and the same again and again."""
+    for place in (0, SIZE - 1):
+        rows = np.zeros((1, SIZE), np.float32)
+        rows[0, place] = 3.0
+        chunk, one = chunk_of(rows), chunk_of(rows)
+        total, single = total_of(chunk, 1.0), total_of(one, 1.0)
+        single.add(one)
+        for _ in range(333):
+            total.add(chunk)
+        entered = single.flat()[place]
+        assert 1 - 2.0**-14 <= entered <= 1
+        assert total.flat()[place] == 333 * entered
+
+
+@pytest.mark.parametrize("columns", [None, [0, 3]])
+def test_features_that_were_left_out_count_as_zero(columns: list[int] | None) -> None:
+    rows = some_rows(5, 0.1, 6)
+    rows[:, :12].reshape(5, 3, 4)[:, :, [1, 2]] = 0
+    chunk = chunk_of(rows, columns=columns)
+    total = total_of(chunk, 4.0)
+    total.add(chunk)
+    assert np.abs(total.flat() - rows.sum(axis=0)).max() <= 5 * 2.0**-17
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_factor_of_zero_leaves_a_part_out_whatever_it_holds(bad: float) -> None:
+    rows = some_rows(3, 0.1, 0)
+    rows[1, 0], rows[2, 16] = bad, bad
+    chunk = chunk_of(rows)
+    total = total_of(chunk, 1.0, (12, 5), lambda norms: np.isfinite(norms).astype(float))
+    assert np.isfinite(total.add(chunk)).tolist() == [[True, True], [False, True], [True, False]]
+    expected = np.concatenate([rows[[0, 2], :12].sum(axis=0), rows[[0, 1], 12:].sum(axis=0)])
+    assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
+
+
+def test_numbers_below_a_step_vanish() -> None:
+    rows = np.full((1, SIZE), 2.0**-20, np.float32)
+    chunk = chunk_of(rows)
+    total = total_of(chunk, 1.0)
+    total.add(chunk)
+    assert not total.flat().any()
+
+
+def test_a_large_contribution_is_added_alone() -> None:
+    """Chunks of contributions that leave the cache are added one at a time, with the same result."""
+    rows = torch.randn(3, 2**18 + 1, generator=torch.Generator().manual_seed(0)) / 2**9
+    chunk = Chunk((0, 1, 2), [FlatPiece(rows)])
+    total = total_of(chunk, 8.0)
+    total.add(chunk)
+    assert np.abs(total.flat() - rows.double().sum(0).numpy()).max() <= 3 * 2.0**-15
