@@ -11,6 +11,7 @@ from incrowd.cli._print import print_facts, print_json, short
 
 if TYPE_CHECKING:
     from incrowd.runs.run import Run
+    from incrowd.runs.silo_run import SiloRun
 
 app = typer.Typer()
 
@@ -37,12 +38,13 @@ def train(
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
     need_training()
-    from incrowd.runs.run import Run, free_folder
-    from incrowd.runs.settings import load
+    from incrowd.runs.run import free_folder
+    from incrowd.runs.settings import tables
+    from incrowd.runs.units import create
 
     overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
-    settings = load(config, overrides=overrides, data=data)
-    _finish(Run.create(settings, free_folder(Path("out")) if out is None else out), as_json)
+    found = tables(config, overrides=overrides, data=data)
+    _finish(create(found, free_folder(Path("out")) if out is None else out), as_json)
 
 
 @app.command()
@@ -54,12 +56,12 @@ def resume(
     Example: incrowd resume out/mnist
     """
     need_training()
-    from incrowd.runs.run import Run
+    from incrowd.runs.units import reopen
 
-    _finish(Run.open(folder), as_json)
+    _finish(reopen(folder), as_json)
 
 
-def _finish(run: "Run", as_json: bool) -> None:
+def _finish(run: "Run | SiloRun", as_json: bool) -> None:
     from incrowd.runs.progress import progress
 
     try:

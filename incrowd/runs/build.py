@@ -61,6 +61,7 @@ from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.schedule import Schedule, constant, growing
 from incrowd.runs.config import (
     CnnSection,
+    CommonSections,
     Config,
     DealtData,
     DigitsData,
@@ -114,10 +115,10 @@ def assemble(
     """
     data = featured(config, federated_data(config)) if data is None else data
     with section("local"):
-        loss = _loss(config, data)
+        loss = loss_of(config.local.loss, data)
         local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
     with section("model"):
-        model = _model(config, data, loss)
+        model = model_of(config, data, loss)
     engine = _engine(config, ClientTensors.of(data), model, local, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
@@ -126,7 +127,7 @@ def assemble(
     return Federation(data=data, engine=engine, plan=plan, server=server, randomness=randomness(config))
 
 
-def federated_data(config: Config) -> FederatedData:
+def federated_data(config: CommonSections) -> FederatedData:
     """The clients and their examples."""
     section_of = config.data
     with section("data"):
@@ -160,7 +161,7 @@ def untouched_test(config: Config) -> Examples | None:
         return transform(_feature_map(wanted, test.shape), test)
 
 
-def featured(config: Config, data: FederatedData) -> FederatedData:
+def featured(config: CommonSections, data: FederatedData) -> FederatedData:
     """The same clients with features in place of their examples: each client's own work, which costs no privacy."""
     wanted = config.features
     if isinstance(wanted, NoFeatures):
@@ -170,7 +171,7 @@ def featured(config: Config, data: FederatedData) -> FederatedData:
         return transform_federated(_feature_map(wanted, data.examples.shape), data, cache=cache)
 
 
-def data_identity(config: Config) -> str:
+def data_identity(config: CommonSections) -> str:
     """What the ledger calls the data: public, and the same for the same data."""
     data = config.data
     if data.identity is not None:
@@ -180,7 +181,7 @@ def data_identity(config: Config) -> str:
     return f"{data.name}, {data.partition} over {data.clients} clients, seed {data.seed}"
 
 
-def randomness(config: Config) -> Randomness:
+def randomness(config: CommonSections) -> Randomness:
     """Where noise, cohorts and first weights come from."""
     return SystemRandomness() if config.run.seed is None else _seeded("run", config.run.seed)
 
@@ -237,8 +238,9 @@ def _table(data: TableData) -> FederatedData:
     return load_table(folder / data.file, columns=columns, test=test)
 
 
-def _loss(config: Config, data: FederatedData) -> Loss:
-    name, classes = config.local.loss, data.examples.classes
+def loss_of(name: str | None, data: FederatedData) -> Loss:
+    """The loss of this name, or the one that the labels suggest."""
+    classes = data.examples.classes
     if name is None:
         return SQUARED if classes is None else CROSS_ENTROPY
     if classes is not None and name in ("squared", "poisson"):
@@ -248,7 +250,8 @@ def _loss(config: Config, data: FederatedData) -> Loss:
     return LOSSES[name]
 
 
-def _model(config: Config, data: FederatedData, loss: Loss) -> Model:
+def model_of(config: CommonSections, data: FederatedData, loss: Loss) -> Model:
+    """The model, for these examples and labels."""
     shape, wanted = data.examples.shape, config.model
     outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else 1
     if isinstance(wanted, CnnSection):

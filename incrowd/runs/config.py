@@ -285,8 +285,11 @@ class PrivacySection(Section):
 
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
+
+    With `unit` "record" the section is another one: see `incrowd.runs.silo_config`.
     """
 
+    unit: Literal["client"] = "client"
     epsilon: float
     delta: float
     rounds: int = 20
@@ -321,12 +324,10 @@ class ServerSection(Section):
     average: Literal["none", "tail"] = "none"
 
 
-class RunSection(Section):
+class BasicRunSection(Section):
     """How it is executed and reported.
 
     Randomness is the operating system's unless a seed is asked for by name; what is seeded is a simulation.
-    `dropout` and `diagnose` are for simulations. `chunk` is how many clients are trained side by side: a number,
-    "measured" (the fastest here), or, when it is left out, a function of the model's size alone.
     """
 
     randomness: Literal["system", "seeded"] = "system"
@@ -334,11 +335,7 @@ class RunSection(Section):
     report_every: Every = 1
     checkpoint_every: Every = 1
     keep: Every = 2
-    threads: int | None = None
     device: str = "cpu"
-    chunk: int | Literal["measured"] | None = None
-    dropout: float = 0.0
-    diagnose: bool = False
     plot: bool = True
     trackers: Annotated[tuple[TrackerName, ...], Field(strict=False)] = ()
 
@@ -350,6 +347,23 @@ class RunSection(Section):
             raise ConfigError(
                 field="run.seed", value=self.seed, remedy='ask for a simulation with run.randomness = "seeded"'
             )
+
+
+class RunSection(BasicRunSection):
+    """How a run of whole clients is executed and reported, beyond what all runs have.
+
+    `dropout` and `diagnose` are for simulations. `chunk` is how many clients are trained side by side: a number,
+    "measured" (the fastest here), or, when it is left out, a function of the model's size alone.
+    """
+
+    threads: int | None = None
+    chunk: int | Literal["measured"] | None = None
+    dropout: float = 0.0
+    diagnose: bool = False
+
+    def model_post_init(self, context: Any, /) -> None:
+        """What reads raw contributions needs a simulation."""
+        super().model_post_init(context)
         if self.randomness == "system" and self.diagnose:
             raise ConfigError(
                 field="run.diagnose",
@@ -358,13 +372,19 @@ class RunSection(Section):
             )
 
 
-class Config(Section):
-    """A whole run."""
+class CommonSections(Section):
+    """What every run has: data, what the model sees of them, the model, and how it is executed."""
 
     data: DataSection = DigitsData()
     features: FeaturesSection = NoFeatures()
     model: ModelSection = LinearSection()
+    server: ServerSection = ServerSection()
+    run: BasicRunSection = BasicRunSection()
+
+
+class Config(CommonSections):
+    """A whole run in which the unit is a client."""
+
     local: LocalSection = LocalSection()
     privacy: PrivacySection
-    server: ServerSection = ServerSection()
     run: RunSection = RunSection()

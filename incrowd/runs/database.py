@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -32,13 +32,19 @@ def _settings_and_rounds(connection: sqlite3.Connection) -> None:
     )
 
 
+@migration
+def _silos(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE rounds ADD COLUMN silos TEXT")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One round as it is remembered. Public, but for `simulation`.
 
     `epsilon` is what all rounds up to this one cost together. `accuracy` and `loss` are measured on the test set that
     the server holds, in the rounds that are reported. `lost` marks a round that a crash cut off after it had been paid
-    for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise.
+    for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise. `silos`
+    says how each silo stands, in a run of silos.
     """
 
     round: int
@@ -51,6 +57,7 @@ class Record:
     loss: float | None = None
     lost: bool = False
     simulation: Mapping[str, object] | None = None
+    silos: Sequence[Mapping[str, object]] | None = None
 
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON data."""
@@ -95,7 +102,8 @@ class Database:
     def add(self, record: Record) -> None:
         """Remember a round."""
         row = record.to_json()
-        row["simulation"] = None if record.simulation is None else json.dumps(record.simulation)
+        for name in _NESTED:
+            row[name] = None if row[name] is None else json.dumps(row[name])
         self._connection.execute(_INSERT, row)
 
     def rounds(self) -> list[Record]:
@@ -114,12 +122,13 @@ class Database:
             cursor.execute("COMMIT")
 
 
+_NESTED = ("simulation", "silos")
 _COLUMNS = [field.name for field in fields(Record)]
 _INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + name for name in _COLUMNS)})"  # noqa: S608 - our own names
 
 
 def _record(row: sqlite3.Row) -> Record:
     found = dict(row) | {"lost": bool(row["lost"])}
-    if found["simulation"] is not None:
-        found["simulation"] = json.loads(found["simulation"])
+    for name in _NESTED:
+        found[name] = None if found[name] is None else json.loads(found[name])
     return Record(**found)

@@ -83,11 +83,14 @@ def progress(stream: TextIO) -> Tracker:
 
 
 def figures(record: Record, *, measured: Record | None = None) -> str:
-    """Epsilon, the last measured accuracy (or loss), and the speed."""
+    """Epsilon, the last measured accuracy (or loss), the silos that have left, and the speed."""
     measured = measured or record
     words = [f"epsilon {record.epsilon:.3f}"]
     if measured.accuracy is not None:
         words.append(f"accuracy {measured.accuracy:.4f}")
     elif measured.loss is not None:
         words.append(f"loss {measured.loss:.4f}")
+    left = [str(standing["silo"]) for standing in record.silos or () if standing["absence"] == "budget spent"]
+    if left:
+        words.append(f"left: {', '.join(left)}")
     return "  ".join([*words, f"{record.clients_per_second:.0f} clients/s"])

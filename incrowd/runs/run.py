@@ -11,25 +11,21 @@
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from incrowd import __version__
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError, LedgerRolledBack
-from incrowd.federated import FedAvg, RoundReport, State, score
+from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.plan import Plan
 from incrowd.privacy.schedule import Schedule, Step
-from incrowd.runs import _files
+from incrowd.runs import _files, results
 from incrowd.runs.build import Federation, assemble, data_identity
-from incrowd.runs.checkpoints import Checkpoints, to_bytes
+from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.config import Config
 from incrowd.runs.database import Database, Record
 from incrowd.runs.settings import parse_json
@@ -222,21 +218,16 @@ class Run:
         )
 
     def _measured(self, state: State) -> dict[str, float | None]:
-        """How good the model is that would be published now, on the test set that the server holds.
-
-        A loss that is not finite, of weights that went astray, is None: JSON has no word for it.
-        """
-        test, engine = self.federation.data.test, self.federation.engine
-        if test is None:
-            return {"accuracy": None, "loss": None}
-        found = score(engine.model, state.published, test, loss=engine.local.loss)
-        return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
+        """How good the model is that would be published now, on the test set that the server holds."""
+        engine = self.federation.engine
+        return results.measured(engine.model, state.published, self.federation.data.test, loss=engine.local.loss)
 
     def _finished(self, state: State, database: Database) -> Summary:
         """Write the results."""
         plan, records = self.federation.plan, database.rounds()
-        statement = plan.statement(simulated=self.federation.randomness.simulated)
-        self._write_model(state)
+        simulated = self.federation.randomness.simulated
+        statement = plan.statement(simulated=simulated)
+        results.write_model(self.folder, self.federation.engine.model, state.published)
         _files.write(self.folder / "statement.txt", statement.text() + "\n")
         _files.write(self.folder / "statement.json", json.dumps(statement.to_json(), indent=1))
         summary = {
@@ -247,18 +238,13 @@ class Run:
             "delta": plan.budget.delta,
             "budget": asdict(plan.budget),
             "noise_multiplier": plan.noise_multiplier,
-            "simulated": self.federation.randomness.simulated,
+            "simulated": simulated,
             "statement": statement.to_json(),
             "run": str(self.folder),
-            "plot": self._drawn(records),
+            "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }
         _files.write(self.folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
         return summary
-
-    def _write_model(self, state: State) -> None:
-        arrays = self.federation.engine.model.layout.unflatten(state.published)
-        content = {name: array.astype(np.float32) for name, array in arrays.items()}
-        _files.write(self.folder / "model.safetensors", to_bytes(content))
 
     def _counted(self, records: Sequence[Record]) -> Summary:
         """How much was done, and how fast: public numbers, so of the expected cohorts."""
@@ -274,15 +260,6 @@ class Run:
             "client_updates_per_second": expected / seconds if seconds else None,
             "seconds": seconds,
         }
-
-    def _drawn(self, records: Sequence[Record]) -> str | None:
-        if not self.config.run.plot or find_spec("matplotlib") is None:
-            return None
-        from incrowd.runs.plots import draw_curve
-
-        path = self.folder / "curve.png"
-        draw_curve(path, records, simulated=self.federation.randomness.simulated)
-        return str(path)
 
 
 def free_folder(parent: Path) -> Path:

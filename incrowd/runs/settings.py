@@ -7,15 +7,17 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config
+from incrowd.runs.config import CommonSections, Config
 
 DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
 """The run that needs no file: the embedded digits."""
+
+C = TypeVar("C", bound=CommonSections)
 
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]*")
 _REMEDIES = {
@@ -34,11 +36,20 @@ _REMEDIES = {
 def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None) -> Config:
     """The config in a file, with `key=value` overrides and another data folder; without a file, the demonstration.
 
+    Edge cases: as `tables` and `parse`; a run of silos (`privacy.unit` is "record") is refused.
+    """
+    return parse(tables(path, overrides=overrides, data=data))
+
+
+def tables(
+    path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None
+) -> dict[str, Any]:
+    """What a file says, with `key=value` overrides and another data folder; without a file, the demonstration.
+
     An override has the type that TOML gives to its value; a plain word needs no quotes. A relative data folder in the
     file is seen from the file, one in an override or in `data` from the working directory.
 
-    Edge cases: a file that cannot be read or is not TOML, an unknown key, a value of the wrong type, a key that is
-    missing: `ConfigError`.
+    Edge cases: a file that cannot be read or is not TOML: `ConfigError`.
     """
     source = DEMONSTRATION if path is None else Path(path)
     found = _read(source)
@@ -50,23 +61,31 @@ def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data:
         if isinstance(section, dict) and section.get("name", "digits") != "digits":
             section["folder"] = str(data)
     _make_absolute(found, Path.cwd())
-    return parse(found)
+    return found
 
 
-def parse(found: Mapping[str, object]) -> Config:
-    """The config that TOML or JSON tables spell."""
+@overload
+def parse(found: Mapping[str, object] | str) -> Config: ...
+
+
+@overload
+def parse(found: Mapping[str, object] | str, kind: type[C]) -> C: ...
+
+
+def parse(found: Mapping[str, object] | str, kind: type[CommonSections] = Config) -> CommonSections:
+    """The config of a kind that TOML tables spell, or the JSON that `model_dump_json` wrote.
+
+    Edge cases: an unknown key, a value of the wrong type, a key that is missing: `ConfigError`.
+    """
     try:
-        return Config.model_validate(found)
+        return kind.model_validate_json(found) if isinstance(found, str) else kind.model_validate(found)
     except ValidationError as error:
-        raise _explained(error) from error
+        raise _explained(error, set(known_keys(kind))) from error
 
 
 def parse_json(text: str) -> Config:
     """The config that `Config.model_dump_json` wrote."""
-    try:
-        return Config.model_validate_json(text)
-    except ValidationError as error:
-        raise _explained(error) from error
+    return parse(text)
 
 
 def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
@@ -89,7 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _make_absolute(found: dict[str, Any], folder: Path) -> None:
-    for name, key in (("data", "folder"), ("features", "cache")):
+    for name, key in (("data", "folder"), ("features", "cache"), ("privacy", "ledgers")):
         section = found.get(name)
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = str(folder.resolve() / section[key])
@@ -117,7 +136,7 @@ def _value(key: str, text: str) -> object:
         raise ConfigError(field=key, value=text, remedy="write a TOML value: 0.1, true, [1, 2] or a word") from error
 
 
-def _explained(error: ValidationError) -> ConfigError:
+def _explained(error: ValidationError, keys: set[str]) -> ConfigError:
     """The first problem; a key that is not known comes before one that is missing, for it may be that one misspelt."""
     problems = error.errors(include_url=False)
     problem = min(problems, key=lambda one: one["type"] != "extra_forbidden")
@@ -125,7 +144,6 @@ def _explained(error: ValidationError) -> ConfigError:
     cause = context.get("error")
     if isinstance(cause, ConfigError):  # raised by a section of ours
         return cause
-    keys = set(known_keys())
     unknown = problem["type"] == "extra_forbidden"
     field = _dotted(problem["loc"], keys, unknown=unknown)
     value = None if problem["type"] == "missing" else problem["input"]

@@ -58,7 +58,7 @@ class JsonLines:
 
 @dataclass
 class Csv:
-    """A table with a row for each round; what only a simulation may look at is left out."""
+    """A table with a row for each round; what only a simulation may look at, and single silos, are left out."""
 
     path: Path
 
@@ -157,4 +157,4 @@ def _numbers(record: Record) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-_COLUMNS = [field.name for field in fields(Record) if field.name != "simulation"]
+_COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]

@@ -1,4 +1,5 @@
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(DataError, match="is of version 99: this incrowd knows 1; update it"):
+    with pytest.raises(DataError, match="is of version 99: this incrowd knows 2; update it"):
         Database(path)
 
 
@@ -80,9 +81,25 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
     assert store.rounds() == [RECORD]
     store.close()
     with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT * FROM notes").fetchall() == []
     connection.close()
+
+
+def test_rounds_of_the_first_version_know_no_silos(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:1])
+    Database(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO rounds VALUES (3, 1.5, 2.0, 4.0, NULL, NULL, NULL, NULL, 0, NULL)")
+    connection.close()
+    monkeypatch.undo()
+    store = Database(path)
+    (old,) = store.rounds()
+    assert (old.round, old.epsilon, old.silos) == (3, 1.5, None)
+    silos = [{"silo": "north", "epsilon": 1.0}]
+    store.add(replace(old, round=4, silos=silos))
+    assert store.rounds()[1].silos == silos
+    store.close()
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,45 @@
+"""What every run leaves behind: the released model, how good it is, and a picture."""
+
+import math
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from incrowd._random import Floats
+from incrowd.data import Examples
+from incrowd.federated import score
+from incrowd.learning import Loss, Model
+from incrowd.runs import _files
+from incrowd.runs.checkpoints import to_bytes
+from incrowd.runs.database import Record
+
+
+def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
+    """How good weights are on the test set that the server holds.
+
+    A loss that is not finite, of weights that went astray, is None: JSON has no word for it.
+    """
+    if test is None:
+        return {"accuracy": None, "loss": None}
+    found = score(model, weights, test, loss=loss)
+    return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
+
+
+def write_model(folder: Path, model: Model, weights: Floats) -> None:
+    """The released model, under torch's names and in its shapes."""
+    arrays = model.layout.unflatten(weights)
+    content = {name: array.astype(np.float32) for name, array in arrays.items()}
+    _files.write(folder / "model.safetensors", to_bytes(content))
+
+
+def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: bool) -> str | None:
+    """Where the picture of the rounds is, if one is wanted and can be drawn."""
+    if not wanted or find_spec("matplotlib") is None:
+        return None
+    from incrowd.runs.plots import draw_curve
+
+    path = folder / "curve.png"
+    draw_curve(path, records, simulated=simulated)
+    return str(path)

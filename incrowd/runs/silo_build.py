@@ -1,0 +1,148 @@
+"""From a config of silos to the objects that do the work. Whatever is wrong shows here, and nothing is spent."""
+
+from dataclasses import dataclass
+
+from incrowd._random import Randomness
+from incrowd.data import FederatedData
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
+from incrowd.federated.record_engines import record_engine
+from incrowd.federated.silo import counter
+from incrowd.federated.silo_fedavg import Ask
+from incrowd.learning import ClientTensors, Loss, Model
+from incrowd.learning.records import Descent, RecordEngine, Records
+from incrowd.privacy.accounting import Budget
+from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.plan import Plan, PlanConfig
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.remaining import CONSTANT_NOISE, Pace, named
+from incrowd.privacy.sampling import Everyone
+from incrowd.privacy.schedule import constant
+from incrowd.runs.build import featured, federated_data, loss_of, model_of, randomness, section
+from incrowd.runs.silo_config import SiloConfig
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloFederation:
+    """Everything that a run of silos needs but its ledgers."""
+
+    config: SiloConfig
+    data: FederatedData
+    model: Model
+    loss: Loss
+    plans: tuple[SiloPlan, ...]
+    records: tuple[Records, ...]
+    engines: tuple[RecordEngine, ...]
+    server: ServerStep
+    clients: Plan | None
+    randomness: Randomness
+    noise_multiplier: float
+
+    def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
+        """One silo, on its ledger."""
+        counts = self.plans[place].count_std is not None
+        return Silo(
+            self.plans[place],
+            Account(ledger=ledger, randomness=self.randomness, label=label, place=place),
+            engine=self.engines[place],
+            counter=counter(self.model, self.records[place]) if counts else None,
+        )
+
+    def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None) -> SiloFedAvg:
+        """The federation; the ledger is the server's, where silos are protected as a whole, too."""
+        private = None
+        if self.clients is not None and ledger is not None:
+            private = PrivateRun(self.clients, ledger=ledger, randomness=self.randomness, size=self.model.size)
+        by_records = self.config.privacy.weigh == "by records"
+        return SiloFedAvg(
+            asks=asks,
+            model=self.model,
+            server=self.server,
+            rounds=self.config.privacy.rounds,
+            randomness=self.randomness,
+            weights=[float(plan.records) for plan in self.plans] if by_records else None,
+            private=private,
+            start=self.config.model.start,
+        )
+
+
+def assemble_silos(config: SiloConfig) -> SiloFederation:
+    """Load the data, build the models and engines, state the plans, and see that the first round can be paid for.
+
+    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    """
+    data = featured(config, federated_data(config))
+    tensors, wanted = ClientTensors.of(data), config.local
+    with section("local"):
+        loss = loss_of(wanted.loss, data)
+        descent = Descent(
+            learning_rate=wanted.learning_rate, momentum=wanted.momentum, weight_decay=wanted.weight_decay
+        )
+    with section("model"):
+        model = model_of(config, data, loss)
+    with section("server"):
+        server = ServerStep(**config.server.model_dump())
+    held = tuple(Records.of(tensors, client) for client in range(data.clients))
+    with section("privacy"):
+        plans = tuple(_plan(config, place, len(records), data.clients) for place, records in enumerate(held))
+        _check_counts(config, data)
+        clients = _client_level(config, model, data.clients)
+        first = plans[0].noise_multiplier(0, spent=())
+    engines = tuple(
+        record_engine(wanted.engine, model, records, descent, loss=loss, device=config.run.device) for records in held
+    )
+    return SiloFederation(
+        config=config,
+        data=data,
+        model=model,
+        loss=loss,
+        plans=plans,
+        records=held,
+        engines=engines,
+        server=server,
+        clients=clients,
+        randomness=randomness(config),
+        noise_multiplier=first,
+    )
+
+
+def _plan(config: SiloConfig, place: int, records: int, silos: int) -> SiloPlan:
+    wanted, local = config.privacy, config.local
+    epsilons = wanted.epsilon if isinstance(wanted.epsilon, tuple) else (wanted.epsilon,) * silos
+    if len(epsilons) != silos:
+        raise ConfigError(field="epsilon", value=epsilons, remedy=f"give one for each of the {silos} silos, or one")
+    noise: Pace | float = CONSTANT_NOISE if wanted.pace is None else named(wanted.pace)
+    if wanted.noise_multiplier is not None:
+        noise = wanted.noise_multiplier
+    return SiloPlan(
+        name=f"silo-{place + 1}",
+        budget=Budget(epsilon=epsilons[place], delta=wanted.delta),
+        rounds=wanted.rounds,
+        records=records,
+        batch_size=records if local.batch_size is None else local.batch_size,
+        epochs=local.epochs,
+        clip_norm=wanted.clip_norm,
+        noise=noise,
+        most_noise=wanted.most_noise,
+        count_std=wanted.count_std,
+        physical_batch=local.physical_batch,
+    )
+
+
+def _check_counts(config: SiloConfig, data: FederatedData) -> None:
+    if config.privacy.count_std is not None and data.examples.classes is None:
+        raise DataError("count_std counts right labels, and these labels are numbers, not classes: leave it out")
+
+
+def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:
+    wanted = config.privacy.clients
+    if wanted is None:
+        return None
+    with section("clients"):
+        plan = PlanConfig(
+            clients=silos,
+            schedule=constant(rounds=config.privacy.rounds, cohort=silos),
+            sampling=Everyone,
+            clip=wanted.clip.clip(model.parts, silos),
+        )
+        return plan.calibrate(Budget(epsilon=wanted.epsilon, delta=wanted.delta))

@@ -1,0 +1,80 @@
+"""What a run of silos is: the sections of a TOML file whose `privacy.unit` is "record".
+
+The sections for data, features and model are those of any run (`incrowd.runs.config`); each client is a silo.
+"""
+
+from typing import Any, Literal
+
+from incrowd.errors import ConfigError
+from incrowd.federated.record_engines import EngineName
+from incrowd.runs.config import ClipSection, CommonSections, NormalisedSection, Numbers, Section
+
+PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
+
+
+class RecordLocalSection(Section):
+    """What a silo does in a round: DP-SGD over its records.
+
+    `batch_size` is the expected one (all records unless it is given); `physical_batch` is how many records are worked
+    on at once, which changes nothing but memory and speed.
+    """
+
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    epochs: float = 1.0
+    batch_size: float | None = None
+    physical_batch: int = 256
+    engine: EngineName = "own"
+    loss: Literal["cross entropy", "logistic", "squared", "poisson"] | None = None
+
+
+class ClientLevelSection(Section):
+    """The second promise, about a silo as a whole: a budget of its own, kept by the server."""
+
+    epsilon: float
+    delta: float
+    clip: ClipSection = NormalisedSection()
+
+
+class RecordPrivacySection(Section):
+    """The budget of each silo, and how it is used up over the rounds.
+
+    `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with
+    `noise_multiplier` in its place there are as many rounds as the budget allows. `hardlimit` may be left out, because
+    there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
+    noised counts a round. `ledgers` is a folder for the silos' ledgers that outlives the run.
+    """
+
+    unit: Literal["record"]
+    epsilon: float | Numbers
+    delta: float
+    rounds: int = 10
+    pace: PaceName | None = None
+    noise_multiplier: float | None = None
+    clip_norm: float = 1.0
+    most_noise: float = 100.0
+    count_std: float | None = None
+    hardlimit: bool = True
+    weigh: Literal["equally", "by records"] = "equally"
+    ledgers: str | None = None
+    clients: ClientLevelSection | None = None
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse what would have no meaning."""
+        if not self.hardlimit:
+            remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
+            raise ConfigError(field="privacy.hardlimit", value=False, remedy=remedy)
+        if self.pace is not None and self.noise_multiplier is not None:
+            remedy = "give a pace, whose noise is solved for, or a noise_multiplier"
+            raise ConfigError(field="privacy.noise_multiplier", value=self.noise_multiplier, remedy=remedy)
+        if self.clients is not None and self.weigh != "equally":
+            remedy = "with a promise to clients, too, all silos weigh the same: leave it out"
+            raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)
+
+
+class SiloConfig(CommonSections):
+    """A whole run of silos."""
+
+    local: RecordLocalSection = RecordLocalSection()
+    privacy: RecordPrivacySection

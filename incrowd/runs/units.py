@@ -1,0 +1,43 @@
+"""Runs of either unit, whole clients or single records, as the command line meets them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.runs.database import Database
+from incrowd.runs.run import DATABASE, Run
+from incrowd.runs.settings import parse
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_run import SiloRun
+
+UNITS = ("client", "record")
+
+
+def create(tables: Mapping[str, Any], folder: Path) -> Run | SiloRun:
+    """A new run of what TOML tables spell: `privacy.unit` says who is protected, "client" unless it is given."""
+    return (
+        SiloRun.create(parse(tables, SiloConfig), folder) if _of_records(tables) else Run.create(parse(tables), folder)
+    )
+
+
+def reopen(folder: Path) -> Run | SiloRun:
+    """The run in a folder, of whichever unit it is. Edge cases: no run there, or one that was never begun: refused."""
+    if not (folder / DATABASE).is_file():
+        raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
+    database = Database(folder / DATABASE)
+    try:
+        settings = database.settings
+    finally:
+        database.close()
+    if "config" not in settings:
+        raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
+    return SiloRun.open(folder) if _of_records(settings["config"]) else Run.open(folder)
+
+
+def _of_records(tables: Mapping[str, Any]) -> bool:
+    privacy = tables.get("privacy")
+    unit = privacy.get("unit", "client") if isinstance(privacy, Mapping) else "client"
+    if unit not in UNITS:
+        raise ConfigError(field="privacy.unit", value=unit, remedy=f"choose from {' or '.join(UNITS)}")
+    return bool(unit == "record")

@@ -1,0 +1,328 @@
+"""Runs of silos: each pays for itself, is killed and goes on, and leaves when its budget is spent."""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
+from incrowd.privacy.ledger import Ledger, verify
+from incrowd.runs.database import Database
+from incrowd.runs.progress import progress
+from incrowd.runs.run import Run, Summary
+from incrowd.runs.settings import parse, tables
+from incrowd.runs.silo_build import assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_run import SiloRun
+from incrowd.runs.units import create, reopen
+from tests.command import command
+from tests.privacy.ledgers import start, status_of
+from tests.runs.kills import Place, killed_in
+
+ROUNDS, KILLED = 3, -signal.SIGKILL
+SMALL = (
+    "features={name='none'}",
+    "model={kind='linear'}",
+    "data.clients=2",
+    "local={learning_rate=2.0, epochs=2}",  # batches of all records, whose price takes no time
+    f"privacy={{unit='record', epsilon=8, delta=1e-5, rounds={ROUNDS}}}",
+    "run={plot=false}",
+    "server={}",
+)
+SEEDED = ("run.randomness=seeded", "run.seed=7")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """A forked child has none of the threads that torch may have started here, and must not wait for them."""
+    torch.set_num_threads(1)
+
+
+def small(*overrides: str) -> SiloConfig:
+    return parse(tables(overrides=(*SMALL, *overrides)), SiloConfig)
+
+
+def ledgers(folder: Path) -> list[Path]:
+    return sorted(folder.glob("silos/*/ledger.sqlite"))
+
+
+def check_budgets(folder: Path, *, events: int | None = None, silos: int = 2) -> None:
+    """Every ledger is intact and within its budget; after a whole run, it is met."""
+    assert len(ledgers(folder)) == silos
+    for path in ledgers(folder):
+        Ledger.open(path).close()  # takes an interrupted write back
+        report = verify(path)
+        assert report["intact"], report
+        assert report["epsilon"] is not None
+        assert report["epsilon"] <= 8.0
+        if events is not None:
+            assert report["events"] == events
+            assert report["epsilon"] > 0.999 * 8
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    database = Database(folder / "run.sqlite")
+    found = [record.to_json() | {"seconds": 0, "clients_per_second": 0} for record in database.rounds()]
+    database.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    """A simulation that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, SiloRun.create(small(*SEEDED), folder).train()
+
+
+def test_each_silo_meets_its_budget_on_a_ledger_of_its_own(whole: tuple[Path, Summary]) -> None:
+    folder, summary = whole
+    check_budgets(folder, events=ROUNDS)
+    assert summary["rounds"] == ROUNDS
+    assert set(summary["epsilon_by_silo"]) == {"silo-1", "silo-2"}
+    assert 0.999 * 8 < summary["epsilon"] <= 8
+    assert summary["left"] == []
+    assert summary["accuracy"] > 0.5
+    found = rows(folder)
+    silos = found[-1]["silos"]
+    assert isinstance(silos, list)
+    assert [standing["silo"] for standing in silos] == ["silo-1", "silo-2"]
+    assert (folder / "model.safetensors").exists()
+    assert json.loads((folder / "summary.json").read_text())["simulated"]
+    text = (folder / "statement.txt").read_text()
+    assert text.startswith("silo-1, silo-2 may claim:")
+    assert "SIMULATION" in text
+
+
+def test_a_run_that_is_over_says_the_same_again_and_spends_nothing(whole: tuple[Path, Summary]) -> None:
+    folder, summary = whole
+    again = reopen(folder).train()
+    assert again == summary
+    check_budgets(folder, events=ROUNDS)
+
+
+PLACES = [
+    Place("federated/permit.py", "__init__", "call", 2),
+    Place("privacy/ledger.py", "charge", "return", 3),
+    Place("privacy/noise.py", "add", "return", 5),
+    Place("federated/silo.py", "answer", "return", 3),
+    Place("runs/outbox.py", "answer", "return", 4),
+    Place("federated/silo_fedavg.py", "apply", "return", 2),
+    Place("runs/database.py", "add", "return", 2),
+    Place("runs/silo_run.py", "_finished", "call", 1),
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
+def test_a_seeded_run_killed_anywhere_ends_as_if_it_had_not_been(
+    folder: Path, whole: tuple[Path, Summary], place: Place
+) -> None:
+    SiloRun.create(small(*SEEDED), folder / "run")
+    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
+    SiloRun.open(folder / "run").train()
+    for name in ("model.safetensors", "statement.txt"):
+        assert (folder / "run" / name).read_bytes() == (whole[0] / name).read_bytes()
+    assert rows(folder / "run") == rows(whole[0])
+    check_budgets(folder / "run", events=ROUNDS)
+
+
+LOSES = {("charge", 3), ("add", 5), ("answer", 3)}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
+def test_in_earnest_what_a_silo_paid_for_and_did_not_send_is_lost_for_it_alone(folder: Path, place: Place) -> None:
+    SiloRun.create(small(), folder / "run")
+    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
+    SiloRun.open(folder / "run").train()
+    absences = [standing["absence"] for row in rows(folder / "run") for standing in standings(row)]
+    lost = (place.function, place.time) in LOSES and "outbox" not in place.file
+    assert absences.count("round lost") == int(lost)
+    assert len(absences) == 2 * ROUNDS
+    check_budgets(folder / "run", events=ROUNDS)
+
+
+def standings(row: dict[str, object]) -> list[dict[str, object]]:
+    found = row["silos"]
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize(("kills", "rounds"), [(3, 30), pytest.param(100, 400, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finished(
+    folder: Path, kills: int, rounds: int
+) -> None:
+    moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
+    config = small(f"privacy.rounds={rounds}", "local.epochs=1", "run.report_every=50")
+    run = SiloRun.create(config, folder / "run")
+    for _ in range(kills):
+        before = len(rows(run.folder))
+        process = start(run.train)
+        while len(rows(run.folder)) < before + moments.choice([0, 1, 2]):
+            assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended by itself"
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0.0, 0.02))
+        os.kill(process, signal.SIGKILL)
+        assert status_of(process) == KILLED
+        check_budgets(run.folder)
+    run.train()
+    check_budgets(run.folder, events=rounds)
+
+
+def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small("privacy.epsilon=[8, 3]", "privacy.noise_multiplier=2.2", "privacy.rounds=6")
+    summary = SiloRun.create(config, folder / "run").train([progress(sys.stderr)])
+    assert summary["left"] == ["silo-2"]
+    assert summary["epsilon_by_silo"]["silo-2"] <= 3 < summary["epsilon_by_silo"]["silo-1"] <= 8
+    assert "left: silo-2" in capsys.readouterr().err
+    absences = [[standing["absence"] for standing in standings(row)] for row in rows(folder / "run")]
+    assert [pair[0] for pair in absences] == [None] * 6
+    assert absences[0][1] is None
+    assert absences[-1][1] == "budget spent"
+    assert "silo-1 may claim" in (folder / "run/statement.txt").read_text()
+
+
+def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path) -> None:
+    kept = f"privacy.ledgers='{folder / 'kept'}'"
+    SiloRun.create(small(kept, "privacy.rounds=2", "privacy.noise_multiplier=4.0"), folder / "first").train()
+    spent = verify(folder / "kept/silo-1/ledger.sqlite")["epsilon"]
+    assert spent is not None
+    assert 0 < spent < 8
+    SiloRun.create(small(kept), folder / "second").train()
+    after = verify(folder / "kept/silo-1/ledger.sqlite")
+    assert (after["events"], after["intact"]) == (2 + ROUNDS, True)
+    assert 0.999 * 8 < (after["epsilon"] or 0) <= 8
+    summary = SiloRun.create(small(kept), folder / "third").train()
+    assert summary["left"] == ["silo-1", "silo-2"]
+    with pytest.raises(LedgerMismatch):
+        SiloRun.create(small(kept, "privacy.epsilon=9"), folder / "fourth")
+
+
+def test_both_levels_have_a_ledger_and_a_claim_each(folder: Path) -> None:
+    config = small("privacy.clients={epsilon=50, delta=1e-3}", "data.clients=3")
+    summary = SiloRun.create(config, folder / "run").train()
+    check_budgets(folder / "run", events=ROUNDS, silos=3)
+    server = verify(folder / "run/ledger.sqlite")
+    assert (server["intact"], server["events"]) == (True, ROUNDS)
+    text = " ".join(summary["statement"]["text"].split())
+    assert "silo-1, silo-2, silo-3 may claim" in text
+    assert "the server may claim" in text
+    assert "add or remove one client" in text
+    assert "add or remove one record" in text
+
+
+@pytest.mark.parametrize(("seeds", "lost"), [((), 1), (SEEDED, 0)])
+def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
+    folder: Path, seeds: tuple[str, ...], lost: int
+) -> None:
+    SiloRun.create(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds), folder / "run")
+    place = Place("federated/silo_fedavg.py", "_combined", "return", 2)
+    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
+    summary = SiloRun.open(folder / "run").train()
+    assert summary["rounds"] == ROUNDS - lost
+    assert verify(folder / "run/ledger.sqlite")["events"] == ROUNDS
+    check_budgets(folder / "run", events=ROUNDS)
+    for path in folder.glob("run/ledger.sqlite*"):
+        path.unlink()
+    plan = assemble_silos(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds)).clients
+    assert plan is not None
+    Ledger.open(folder / "run/ledger.sqlite", budget=plan.budget, relation=plan.relation, data_identity="fresh").close()
+    with pytest.raises(LedgerRolledBack, match="knows fewer rounds"):
+        SiloRun.open(folder / "run").train()
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("privacy.hardlimit=false", "privacy.hardlimit = False: leave it out"),
+        ("privacy.pace=fast", "privacy.pace = 'fast': choose from 'constant-noise'"),
+        ("privacy.epsilon=[8]", "privacy.epsilon = .*one for each of the 2 silos"),
+        ("privacy.epsilon=0", "privacy.epsilon = 0"),
+        ("privacy.cohort=5", "privacy.cohort = 5: there is no such key"),
+        ("local.proximal=1.0", "local.proximal = 1.0: there is no such key"),
+        ("run.chunk=5", "run.chunk = 5: there is no such key"),
+        ("local.batch_size=100000", "privacy.batch_size = 100000"),
+        ("local.learning_rate=0", "local.learning_rate = 0"),
+        ("local.engine=torch", "local.engine = 'torch': choose from 'own' or 'opacus'"),
+        ("privacy={unit='record', epsilon=8, delta=1e-5, pace='square-root', noise_multiplier=1.0}", "give a pace"),
+        (
+            "privacy={unit='record', epsilon=8, delta=1e-5, weigh='by records', clients={epsilon=8, delta=1e-3}}",
+            "privacy.weigh = 'by records'",
+        ),
+        ("privacy.clients={epsilon=-1, delta=1e-3}", r"privacy\.clients\.epsilon = -1"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_its_section(folder: Path, override: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        SiloRun.create(small(override), folder / "run")
+    assert not (folder / "run").exists()
+
+
+def test_counts_need_classes(folder: Path) -> None:
+    table = folder / "table.csv"
+    table.write_text("who,x,y\n" + "".join(f"{n % 2},{n},{n / 2}\n" for n in range(20)))
+    data = f"data={{name='table', folder='{folder}', file='table.csv', client='who', label='y'}}"
+    with pytest.raises(DataError, match="count_std counts right labels"):
+        SiloRun.create(small(data, "privacy.count_std=5.0"), folder / "run")
+    plain = SiloRun.create(small(data), folder / "run")
+    assert plain.train()["accuracy"] is None
+    with pytest.raises(ConfigError, match=r"it holds run\.sqlite of a run"):
+        SiloRun.create(small(data), folder / "run")
+
+
+def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
+    config = small(
+        "privacy.count_std=9.0",
+        "privacy.weigh='by records'",
+        "privacy.pace='square-root'",
+        "privacy.clip_norm=0.5",
+        "local.engine=opacus",
+        "local.batch_size=100",
+        "local.physical_batch=17",
+    )
+    federation = assemble_silos(config)
+    first = federation.plans[0]
+    assert (first.count_std, first.clip_norm, first.batch_size, first.physical_batch) == (9.0, 0.5, 100, 17)
+    assert getattr(first.noise, "name", None) == "square-root"
+    assert type(federation.engines[0]).__name__ == "OpacusRecords"
+    assert federation.algorithm((lambda *_: None,) * 2, None).weights == [  # type: ignore[arg-type]  # never asked
+        float(plan.records) for plan in federation.plans
+    ]
+
+
+def test_the_unit_decides_which_run_it_is(folder: Path) -> None:
+    of_records = create(tables(overrides=SMALL), folder / "records")
+    assert isinstance(of_records, SiloRun)
+    assert isinstance(reopen(folder / "records"), SiloRun)
+    clients = (*SMALL[:3], "local={batch_size=32}", "privacy={epsilon=8, delta=1e-5, rounds=1}", *SMALL[5:])
+    assert isinstance(create(tables(overrides=clients), folder / "clients"), Run)
+    assert isinstance(reopen(folder / "clients"), Run)
+    with pytest.raises(ConfigError, match=r"privacy\.unit = 'person': choose from client or record"):
+        create(tables(overrides=["privacy.unit=person"]), folder / "persons")
+    with pytest.raises(ConfigError, match=r"privacy\.unit = 'record'"):
+        parse(tables(overrides=SMALL))
+    with pytest.raises(ConfigError, match="there is no run"):
+        reopen(folder / "nowhere")
+    (folder / "half").mkdir()
+    Database(folder / "half/run.sqlite").close()
+    with pytest.raises(DataError, match="cut off while it was made"):
+        reopen(folder / "half")
+
+
+def test_the_command_line_trains_and_resumes_silos(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [word for override in SMALL for word in ("--set", override)]
+    trained = command(monkeypatch, capsys, "train")(*overrides, "--out", str(folder / "run"), "--json")
+    assert trained.status == 0
+    assert trained.object()["epsilon_by_silo"].keys() == {"silo-1", "silo-2"}
+    resumed = command(monkeypatch, capsys, "resume")(str(folder / "run"))
+    assert resumed.status == 0
+    assert "silo-1, silo-2 may claim" in resumed.out
