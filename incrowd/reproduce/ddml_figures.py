@@ -21,7 +21,7 @@ PRIVACY = (3, 5, 8, 16, 32)
 """Epsilon is the logarithm of these."""
 
 CLOSE = 0.01
-"""Curves overlap if their accuracies differ by no more, from the end of the first pass on."""
+"""Curves overlap if their accuracies differ by no more in the second half."""
 
 SLIGHT = 0.05
 """An accuracy lower by no more than this is no substantial impact."""
@@ -183,9 +183,14 @@ def _staleness(series: Sequence[Series]) -> Finding:
 
 
 def _overlap(statement: str, one: Series, other: Series, study: Study) -> Finding:
-    after = [place for place, moment in enumerate(study.moments) if moment >= study.devices]
-    gap = max(abs(one["accuracy"][place] - other["accuracy"][place]) for place in after)
-    return Finding(statement=statement, measured=f"accuracies differ by at most {gap:.4f}", agrees=gap <= CLOSE)
+    """Judged in the second half: before, the random starts of the instances are still seen."""
+    gaps = [abs(mine - theirs) for mine, theirs in zip(one["accuracy"], other["accuracy"], strict=True)]
+    after = [
+        max(gap for gap, moment in zip(gaps, study.moments, strict=True) if moment >= since)
+        for since in (study.devices, study.updates / 2)
+    ]
+    measured = f"accuracies differ by at most {after[0]:.4f} after the first pass, {after[1]:.4f} in the second half"
+    return Finding(statement=statement, measured=measured, agrees=after[1] <= CLOSE)
 
 
 def _above(statement: str, one: Series, others: Sequence[Series]) -> Finding:

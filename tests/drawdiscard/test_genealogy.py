@@ -67,6 +67,17 @@ def test_little_is_needed_where_little_survives() -> None:
     assert len(Genealogy(coins, [0]).needed) == 0
 
 
+@pytest.mark.parametrize("flying", [1, 5, 60])
+def test_devices_in_flight_make_lines_of_descent_shorter(flying: int) -> None:
+    """Back from an update to its parent it is k arrivals, and those that came between the draw and its return."""
+    coins = draw_and_discard(instances=10, updates=100_000, randomness=RANDOM, in_flight=flying)
+    line, length = int(Genealogy(coins, [100_000]).looked_at[0, 0]), 0
+    parents = Genealogy(coins, [100_000]).parents
+    while line >= 10:
+        line, length = int(parents[line - 10]), length + 1
+    assert length == pytest.approx(100_000 / (10 + flying - 1), rel=0.06)
+
+
 def test_nothing_is_lost_where_each_update_replaces_what_it_drew() -> None:
     coins = same_instance(instances=20, updates=500, randomness=RANDOM)
     assert len(Genealogy(coins, [500]).needed) == 500
