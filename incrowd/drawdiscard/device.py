@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from incrowd import _validate
 from incrowd._random import Floats, Randomness, SystemRandomness
 from incrowd.drawdiscard.allowance import Allowance, utc_today
+from incrowd.drawdiscard.glm import FlatModel
 from incrowd.drawdiscard.mechanism import RELATION, Contribution, Mechanism, Unit
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.table import ExampleTable
@@ -130,21 +131,29 @@ class Device:
         except ConfigError as error:
             raise SpecificationRefused(f"the server's specification makes no sense: {error}") from error
         self.policy.check(asked, self.table.columns)
-        instance = _instance(weights, asked.size)
-        contribution = Contribution(asked.mechanism, self._gradient(asked, instance))
+        instance, model = _instance(weights, asked.size), _model(asked)
+        contribution = Contribution(asked.mechanism, self._gradient(asked, model, instance))
         note = {"specification": asked.fingerprint}
         noised = contribution.release(
             charge=lambda mechanism: self.allowance.charge(mechanism, note=note), randomness=self.randomness
         )
-        return instance - asked.gamma * noised
+        with np.errstate(over="ignore"):  # a server may ask for steps beyond every number
+            return instance - asked.gamma * noised
 
-    def _gradient(self, asked: Specification, instance: Floats) -> Floats:
+    def _gradient(self, asked: Specification, model: FlatModel, instance: Floats) -> Floats:
         """The mean gradient over some of the device's examples. Private."""
         stream = self.randomness.stream("examples", int(self.ledger.head[:12], 16))  # other examples every time
         features, responses = asked.encode(self.table.sample(asked.names, most=asked.examples, stream=stream))
         with np.errstate(all="ignore"):  # what is not finite in the end counts as zero, without a word
-            gradient: Floats = asked.model.gradient(instance, features, responses).astype(np.float64)
+            gradient: Floats = model.gradient(instance, features, responses).astype(np.float64)
         return gradient
+
+
+def _model(asked: Specification) -> FlatModel:
+    try:
+        return asked.model
+    except ImportError as error:
+        raise SpecificationRefused(f"this device cannot compute such a model: {error}") from error
 
 
 def _instance(weights: ArrayLike, size: int) -> Floats:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.accounting import Budget, Relation
 from incrowd.privacy.calibration import smallest_noise
 from incrowd.privacy.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
@@ -41,8 +41,9 @@ class Mechanism:
     device's table; per `feature` each released number alone is, per `model` all of them together are. The noise is
     drawn on a public grid (see `incrowd.privacy.noise`), which adds at most 2^-42 a number to epsilon.
 
-    Edge cases: noise ``none`` is for simulations: it has no event, and nothing can be released through it. A delta
-    without Gaussian noise, or Gaussian noise without, and a bound of the norm per feature are refused.
+    Edge cases: numbers so extreme that no grid fits are refused at once. Noise ``none`` is for simulations: it has no
+    event, and nothing can be released through it. A delta without Gaussian noise, or Gaussian noise without, and a
+    bound of the norm per feature are refused.
     """
 
     size: int
@@ -62,6 +63,10 @@ class Mechanism:
             _validate.fraction(delta=self.delta)
         if self.privacy == "feature" and self.bound == "norm":
             raise ConfigError(field="bound", value="norm", remedy="a norm bounds a whole model; per feature: element")
+        if not 1e-100 < self.epsilon < 1e100:
+            raise ConfigError(field="epsilon", value=self.epsilon, remedy="give an epsilon nearer 1")
+        if self.noise != "none":
+            self._noise.step(self.size, contributions_bound=1)  # now, rather than when it has been paid for
 
     @cached_property
     def clipping(self) -> Clip:
@@ -76,7 +81,12 @@ class Mechanism:
         if self.delta is None:
             return 1 / self.epsilon
         budget = Budget(epsilon=self.epsilon, delta=self.delta)
-        return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)
+        try:
+            return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)
+        except (AccountingError, BudgetExceeded) as error:
+            raise ConfigError(
+                field="epsilon", value=self.epsilon, remedy=f"no noise is known for it: {error}"
+            ) from error
 
     @property
     def noise_scale(self) -> float:
@@ -100,14 +110,7 @@ class Mechanism:
         """A bounded gradient plus noise, on a public grid. Only a `Contribution` may call this."""
         if self.noise == "none":
             raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
-        noise: GaussianNoise | LaplaceNoise
-        if self.noise == "gaussian":
-            norm = self.clipping.clip_norm
-            noise = GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
-        else:
-            norm = self._l1_bound
-            noise = LaplaceNoise(noise_multiplier=self.noise_scale / norm, l1_bound=norm)
-        return noise.add(bounded, stream=stream, contributions_bound=1)
+        return self._noise.add(bounded, stream=stream, contributions_bound=1)
 
     def describe(self) -> str:
         """One sentence for people: what is protected, and by how much."""
@@ -138,6 +141,13 @@ class Mechanism:
         if unit == "feature" or self.bound == "norm":
             return 2 * self.clip
         return 2 * (self.clipping.clip_norm if self.noise == "gaussian" else self._l1_bound)
+
+    @property
+    def _noise(self) -> GaussianNoise | LaplaceNoise:
+        if self.noise == "gaussian":
+            norm = self.clipping.clip_norm
+            return GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
+        return LaplaceNoise(noise_multiplier=self.noise_scale / self._l1_bound, l1_bound=self._l1_bound)
 
     @property
     def _l1_bound(self) -> float:

@@ -46,12 +46,20 @@ class GaussianNoise:
 
     def add(self, total: Floats, *, stream: Stream, contributions_bound: int) -> Floats:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
-        largest_sum = check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
-        scale = self.noise_multiplier * padded(self.clip_norm, contributions_bound=contributions_bound)
-        share = grid.SHARE * self.clip_norm / math.sqrt(max(1, total.size))  # a step a number: sqrt(size) steps in L2
-        step = grid.step(share=share, scale=scale, largest_sum=largest_sum)
+        check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
+        step = self.step(total.size, contributions_bound=contributions_bound)
+        scale = self._scale(contributions_bound)
         noise = grid.draw(grid.NORMAL, scale=scale / step, size=total.size, stream=stream)
         return grid.add(total, noise, step=step)
+
+    def step(self, size: int, *, contributions_bound: int) -> float:
+        """The step of the public grid for sums of so many numbers; `ConfigError` where none fits."""
+        share = grid.SHARE * self.clip_norm / math.sqrt(max(1, size))  # a step a number: sqrt(size) steps in L2
+        largest_sum = largest_norm(self.clip_norm, contributions_bound=contributions_bound)
+        return grid.step(share=share, scale=self._scale(contributions_bound), largest_sum=largest_sum)
+
+    def _scale(self, contributions_bound: int) -> float:
+        return self.noise_multiplier * padded(self.clip_norm, contributions_bound=contributions_bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +84,20 @@ class LaplaceNoise:
 
     def add(self, total: Floats, *, stream: Stream, contributions_bound: int) -> Floats:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
-        largest_sum = check_sum(total, bound=self.l1_bound, contributions_bound=contributions_bound)
-        scale = self.noise_multiplier * padded(self.l1_bound, contributions_bound=contributions_bound)
-        share = grid.SHARE * self.l1_bound / max(1, total.size)  # a step a number: size steps in L1
-        step = grid.step(share=share, scale=scale, largest_sum=largest_sum)
+        check_sum(total, bound=self.l1_bound, contributions_bound=contributions_bound)
+        step = self.step(total.size, contributions_bound=contributions_bound)
+        scale = self._scale(contributions_bound)
         noise = grid.draw(grid.LAPLACE, scale=scale / step, size=total.size, stream=stream)
         return grid.add(total, noise, step=step)
+
+    def step(self, size: int, *, contributions_bound: int) -> float:
+        """The step of the public grid for sums of so many numbers; `ConfigError` where none fits."""
+        share = grid.SHARE * self.l1_bound / max(1, size)  # a step a number: size steps in L1
+        largest_sum = largest_norm(self.l1_bound, contributions_bound=contributions_bound)
+        return grid.step(share=share, scale=self._scale(contributions_bound), largest_sum=largest_sum)
+
+    def _scale(self, contributions_bound: int) -> float:
+        return self.noise_multiplier * padded(self.l1_bound, contributions_bound=contributions_bound)
 
 
 def padded(bound: float, *, contributions_bound: int) -> float:
@@ -96,8 +112,13 @@ def padded(bound: float, *, contributions_bound: int) -> float:
     return bound * (1 + 2 * grid.SHARE + contributions_bound**2 * 2.0**-52)
 
 
-def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> float:
-    """Refuse what cannot be a sum of so many bounded contributions; the largest norm that can.
+def largest_norm(bound: float, *, contributions_bound: int) -> float:
+    """The largest norm that a sum of so many bounded contributions can have, with room for rounding."""
+    return 1.000001 * contributions_bound * bound
+
+
+def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> None:
+    """Refuse what cannot be a sum of so many bounded contributions.
 
     The refusal depends on private values, but only where the contract of clipping is already broken; it does not show
     them.
@@ -106,7 +127,7 @@ def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> float
     _validate.at_most(MOST_CONTRIBUTIONS, "MOST_CONTRIBUTIONS", contributions_bound=contributions_bound)
     if total.ndim != 1 or total.dtype != np.float64:
         raise DataError(f"a sum of shape {total.shape} and type {total.dtype}: give a flat float64 array")
-    largest = 1.000001 * contributions_bound * bound
+    largest = largest_norm(bound, contributions_bound=contributions_bound)
     with np.errstate(over="ignore"):  # too large to square is too large
         norm = math.sqrt(np.dot(total, total))
     if not math.isfinite(norm):
@@ -116,4 +137,3 @@ def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> float
             f"a sum of norm above {largest:.6g} is not {contributions_bound} contributions of at most {bound:.6g}: "
             "clip every contribution with the bound that the noise has, and give the largest number of contributions"
         )
-    return largest

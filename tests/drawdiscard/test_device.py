@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -182,6 +183,10 @@ def malicious() -> dict[str, tuple[str, Any]]:
         "no clip": (text(clip=0), zeros),
         "a negative clip": (text(clip=-1.0), zeros),
         "no gamma": (text(gamma=0.0), zeros),
+        "an epsilon that no grid has room for": (text(epsilon=1e-15), zeros),
+        "an epsilon beyond the small numbers": (text(epsilon=1e-300), zeros),
+        "a clip beyond the small numbers": (text(clip=1e-200), zeros),
+        "Gaussian noise that does not exist": (text(noise="gaussian", epsilon=1e-12, delta=1e-300), zeros),
         "too many instances": (text(instances=10**9), zeros),
         "too many examples": (text(examples=10**6), zeros),
         "too many weights": (text(fields={**FIELDS, "E1": levels, "E2": levels}), zeros),
@@ -261,6 +266,20 @@ def test_extreme_weights_are_answered_without_a_word(table: ExampleTable, link: 
     target = "O" if link == "logistic" else "I"
     asked = from_formula(f"{target} ~ B + D", {**KEYS, "link": link})
     device(table).contribute(asked.to_json(), np.full(3, size))
+
+
+def test_a_step_beyond_every_number_is_the_server_s_own_loss(table: ExampleTable) -> None:
+    asked = from_formula("O ~ B", {**KEYS, "gamma": 1e308, "clip": 1e50})
+    assert not np.isfinite(device(table).contribute(asked.to_json(), np.zeros(2))).any()
+
+
+def test_a_device_without_torch_refuses_what_needs_it(table: ExampleTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.torch_model", None)
+    asked = from_formula("O ~ B", {**KEYS, "hidden": [3]})
+    own = device(table)
+    with pytest.raises(SpecificationRefused, match="cannot compute such a model"):
+        own.contribute(asked.to_json(), np.zeros(asked.size))
+    assert charges(own) == 0
 
 
 def test_two_answers_share_no_noise(table: ExampleTable) -> None:
