@@ -1,6 +1,6 @@
 """What a growing cohort is worth at the same budget: m_t rises while sigma_t^2 / m_t stays as it is.
 
-Geyer, Klein and Nabi (2017, sections 3 and 6) say that in early rounds fewer clients with less noise hardly harm, and
+Geyer, Klein and Nabi (2017, sections 3 and 6) state that in early rounds fewer clients with less noise hardly harm, and
 save budget for later rounds. Both parts are measured: `early` after a few rounds, `whole` at the end of the budget.
 Everything but cohorts and noise is that of the recipe `paper`.
 """
@@ -85,8 +85,8 @@ class Growing:
         found = repeated(follow, plan=plan, claim={}, weights=weights, seeds=seeds, say=self.say)
         return {
             "clients": clients,
-            "first_cohort": steps[0].cohort,
-            "last_cohort": steps[-1].cohort,
+            "first_cohort": float(steps[0].cohort),
+            "last_cohort": float(steps[-1].cohort),
             "ratio": steps[-1].noise_multiplier ** 2 / steps[-1].cohort,
             "rounds": plan.rounds,
             "communications": plan.config.schedule.communications,

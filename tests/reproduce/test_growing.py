@@ -3,9 +3,10 @@ import pytest
 from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.privacy.accounting import Budget
+from incrowd.privacy.moments import moments_price
 from incrowd.privacy.schedule import constant
 from incrowd.reproduce.growing import EARLY_ROUNDS, Growing, grown
-from incrowd.reproduce.paper import within
+from incrowd.reproduce.paper import CONSTANTS, as_poisson, within
 
 BUDGET = Budget(epsilon=8, delta=1e-5)
 
@@ -30,14 +31,18 @@ def test_growing_leaves_more_rounds_where_early_noise_stays_above_one(noise: flo
     assert (after > before) is more
 
 
-@pytest.mark.slow
-def test_early_rounds_of_fewer_clients_cost_less_at_the_same_ratio(split: Split) -> None:
-    full, less = Growing(split=split, factors=(1.0, 0.5), seeds=1).early()
-    assert full["ratio"] == pytest.approx(less["ratio"])
-    assert full["first_cohort"] == full["last_cohort"] > less["first_cohort"] == less["last_cohort"]
-    assert full["rounds"] == less["rounds"] == EARLY_ROUNDS
-    assert less["epsilon"] < full["epsilon"]
-    assert full["accuracy_sd"] is None
+def test_early_rounds_are_a_few_of_so_many_clients_at_the_same_ratio(split: Split) -> None:
+    (entry,) = Growing(split=split, factors=(0.25,), seeds=1).early()
+    (last,) = CONSTANTS[100].schedule.steps
+    cohort, noise = last.cohort / 4, last.noise_multiplier / 2
+    assert entry["ratio"] == pytest.approx(last.noise_multiplier**2 / last.cohort)
+    assert entry["first_cohort"] == entry["last_cohort"] == cohort
+    assert entry["rounds"] == EARLY_ROUNDS
+    rounds = constant(rounds=EARLY_ROUNDS, cohort=cohort).scaled(noise)
+    price = moments_price(as_poisson(rounds, clients=100), delta=1e-3)
+    assert entry["epsilon"] == pytest.approx(price.epsilon)
+    assert price.honest.epsilon < entry["epsilon"] < entry["epsilon_honest"]
+    assert entry["accuracy_sd"] is None
 
 
 def test_the_whole_budget_is_spent_by_cohorts_that_grow(split: Split) -> None:
