@@ -3,8 +3,8 @@
 A record's gradient of a Linear layer is the outer product of d, the gradient of the layer's outputs, and a, its inputs
 (and 1, for the bias). Its norm is |d| times the root of |a|^2 + 1, so norms need no gradients (Goodfellow 2015), and
 the clipped sum of all records is one matrix product in which every d is scaled by its record's factor: there is no
-second backward pass. Norms and sums are computed in float64 from the same d and a, so that a sum is as exact as its
-noise assumes (`incrowd.privacy.noise.padded`).
+second backward pass. Norms are computed in float64 from these d and a; so are sums, but for those of few records, where
+float32 is twice as fast and its rounding is paid for (`incrowd.learning.records.RecordTraining.sensitivity`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,9 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.learning.losses import Canonical
 from incrowd.learning.program import Dense, Program
+from incrowd.learning.records import FLOAT32_RECORDS
+
+_LEAST = 2.0**-126
 
 
 class Ghost:
@@ -29,10 +32,25 @@ class Ghost:
         self.layers = [_Layer(dense, left, rows) for dense in program.layers]
         self.loss = loss
         self.rows = rows
-        self.total = torch.zeros(sum(part.numel() for part in weights), dtype=torch.float64, device=weights[0].device)
-        places = self.total.split_with_sizes([layer.size for layer in self.layers])
-        for layer, place in zip(self.layers, places, strict=True):
-            layer.place_in(place)
+        size, device = sum(part.numel() for part in weights), weights[0].device
+        self._sums = {kind: torch.zeros(size, dtype=kind, device=device) for kind in (torch.float32, torch.float64)}
+        for total in self._sums.values():
+            places = total.split_with_sizes([layer.size for layer in self.layers])
+            for layer, place in zip(self.layers, places, strict=True):
+                layer.place_in(place)
+        self.begin(0)
+
+    @property
+    def total(self) -> Tensor:
+        """See `Gradients.total`."""
+        return self._sums[self._kind]
+
+    def begin(self, records: int) -> None:
+        """See `Gradients.begin`."""
+        self._kind = torch.float32 if records <= min(self.rows, FLOAT32_RECORDS) else torch.float64
+        self._beta = 0  # the first gradients overwrite what was there, which spares a pass over the memory
+        if records == 0:
+            self.total.zero_()
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `Gradients.norms`."""
@@ -42,11 +60,12 @@ class Ghost:
         norms: Floats = squares.sqrt_().cpu().numpy()
         return norms
 
-    def add(self, factors: Tensor, *, anew: bool) -> None:
+    def add(self, factors: Tensor) -> None:
         """See `Gradients.add`."""
         rows = factors.nonzero().view(-1)
         for layer in self.layers:
-            layer.add(factors, rows, beta=0 if anew else 1)
+            layer.add(factors, rows, kind=self._kind, beta=self._beta)
+        self._beta = 1
 
     def _forward(self, x: Tensor) -> None:
         for layer in self.layers:
@@ -72,8 +91,9 @@ class _Layer:
         self._d = torch.empty_like(self._values)
         self._exact_d = torch.empty_like(self._values, dtype=torch.float64)
         self._exact_inputs = torch.empty(rows, dense.inputs, dtype=torch.float64, device=device)
-        self._ones = torch.ones(rows, dtype=torch.float64, device=device)
-        self._length = self._ones  # the squared norm of each record's inputs
+        self._length = torch.empty(0)  # the squared norm of each record's inputs
+        self._inputs = torch.empty(0)
+        self._sums: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
         self.rows = 0
 
     @property
@@ -82,9 +102,9 @@ class _Layer:
         return self.dense.outputs * (self.dense.inputs + self.dense.bias)
 
     def place_in(self, place: Tensor) -> None:
-        """Where sums go."""
-        weight, self._bias_sum = place.split_with_sizes([self.weight.numel(), place.numel() - self.weight.numel()])
-        self._weight_sum = weight.view(self.weight.shape)
+        """Where sums of its kind go."""
+        weight, bias = place.split_with_sizes([self.weight.numel(), place.numel() - self.weight.numel()])
+        self._sums[place.dtype] = weight.view(self.weight.shape), bias
 
     @property
     def values(self) -> Tensor:
@@ -98,9 +118,9 @@ class _Layer:
 
     def forward(self, x: Tensor) -> Tensor:
         """What the layer, and the function after it, make of its inputs."""
-        self.rows = len(x)
-        inputs = self._exact_inputs[: self.rows].copy_(x)
-        self._length = torch.linalg.vector_norm(inputs, dim=1).square_()
+        self.rows, self._inputs = len(x), x
+        exact = self._exact_inputs[: self.rows].copy_(x)
+        self._length = torch.linalg.vector_norm(exact, dim=1).square_()
         out = self.values
         if self.bias is None:
             torch.mm(x, self.weight.t(), out=out)
@@ -122,11 +142,15 @@ class _Layer:
         squares: Tensor = torch.linalg.vector_norm(d, dim=1).square_().mul_(length)
         return squares
 
-    def add(self, factors: Tensor, kept: Tensor, *, beta: int) -> None:
-        """Add the gradients of the records that are kept, times their factors, to beta times the sum."""
+    def add(self, factors: Tensor, kept: Tensor, *, kind: torch.dtype, beta: int) -> None:
+        """Add the gradients of the records that are kept, times their factors, to beta times the sum of a kind."""
         d, inputs = self._exact_d[: self.rows].mul_(factors[:, None]), self._exact_inputs[: self.rows]
+        if kind == torch.float32:
+            # Numbers too small for all digits of a float32 become 0, so that rounding lengthens no gradient.
+            d, inputs = self.d.copy_(torch.nn.functional.hardshrink(d, _LEAST)), self._inputs
         if len(kept) < self.rows:  # what is left out may hold anything, and zero times infinity is not zero
             d, inputs = d[kept], inputs[kept]
-        self._weight_sum.addmm_(d.t(), inputs, beta=beta)
+        weight_sum, bias_sum = self._sums[kind]
+        weight_sum.addmm_(d.t(), inputs, beta=beta)
         if self.bias is not None:
-            self._bias_sum.addmv_(d.t(), self._ones[: len(d)], beta=beta)
+            bias_sum.addmv_(d.t(), d.new_ones(len(d)), beta=beta)

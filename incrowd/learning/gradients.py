@@ -19,7 +19,7 @@ class Gradients(Protocol):
 
     @property
     def total(self) -> Tensor:
-        """The sum so far, a float64 vector. Private."""
+        """The sum so far, a vector. Private."""
         ...
 
     @property
@@ -27,15 +27,16 @@ class Gradients(Protocol):
         """How many records it works on at once, at most."""
         ...
 
+    def begin(self, records: int) -> None:
+        """Begin a sum anew, of the gradients of so many records."""
+        ...
+
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """The L2 norms of the gradients of these records' losses, in float64; not finite where a gradient is not."""
         ...
 
-    def add(self, factors: Tensor, *, anew: bool) -> None:
-        """Add the gradients just measured, times their factors, or begin a sum anew with them.
-
-        A factor of 0 leaves a gradient out, whatever it holds.
-        """
+    def add(self, factors: Tensor) -> None:
+        """Add the gradients just measured, times their factors; a factor of 0 leaves one out, whatever it holds."""
         ...
 
 
@@ -56,26 +57,24 @@ class NoisedSums:
 
     def steps(self, training: RecordTraining, *, noise: StepNoise, batches: Stream) -> Iterator[Tensor]:
         """The noised sum of each step; move the weights before you take the next."""
-        clip = FixedClip(clip_norm=training.clip_norm)
-        total = self.gradients.total
+        gradients, clip = self.gradients, FixedClip(clip_norm=training.clip_norm)
         for batch in poisson_batches(self.records, training, batches=batches):
-            if len(batch) == 0:
-                total.zero_()
-            for begin in range(0, len(batch), self.gradients.rows):
-                rows = torch.from_numpy(batch[begin : begin + self.gradients.rows])
-                self._add(rows.to(total.device), clip, anew=begin == 0)
-            yield noise(total)
+            gradients.begin(len(batch))
+            for begin in range(0, len(batch), gradients.rows):
+                rows = torch.from_numpy(batch[begin : begin + gradients.rows])
+                self._add(rows.to(gradients.total.device), clip)
+            yield noise(gradients.total)
 
-    def _add(self, rows: Tensor, clip: FixedClip, *, anew: bool) -> None:
+    def _add(self, rows: Tensor, clip: FixedClip) -> None:
         norms = self.gradients.norms(*self.read(rows))
         finite = np.isfinite(norms)
         factors = clip.factors(np.where(finite, norms, 0.0)) * finite
-        self.gradients.add(torch.from_numpy(factors).to(rows.device), anew=anew)
+        self.gradients.add(torch.from_numpy(factors).to(rows.device))
         self.dropped += len(norms) - int(finite.sum())
 
 
 class Formed:
-    """A clipped sum of gradients that are there as numbers."""
+    """A clipped sum, in float64, of gradients that are there as numbers."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
@@ -92,10 +91,8 @@ class Formed:
         norms: Floats = squares.sqrt_().cpu().numpy()
         return norms
 
-    def add(self, factors: Tensor, *, anew: bool) -> None:
+    def add(self, factors: Tensor) -> None:
         """See `Gradients.add`. Edge cases: the gradients are not kept."""
-        if anew:
-            self.total.zero_()
         rows = factors.nonzero().view(-1)
         gradients, self._gradients = self._gradients, []
         for gradient, place in zip(gradients, self._places, strict=True):

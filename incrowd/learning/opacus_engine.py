@@ -123,6 +123,10 @@ class _Hooked:
         self._formed = Formed([p.numel() for p in self._parameters], self._parameters[0].device)
         self.total = self._formed.total
 
+    def begin(self, records: int) -> None:
+        """See `Gradients.begin`."""
+        self.total.zero_()
+
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `Gradients.norms`."""
         loss: Any = self._criterion(self._hooked(features), labels)
@@ -135,9 +139,9 @@ class _Hooked:
             parameter.grad = parameter.grad_sample = None
         return self._formed.norms(gradients)
 
-    def add(self, factors: Tensor, *, anew: bool) -> None:
+    def add(self, factors: Tensor) -> None:
         """See `Gradients.add`."""
-        self._formed.add(factors, anew=anew)
+        self._formed.add(factors)
 
     def close(self) -> None:
         """Leave the module as it was, without hooks."""

@@ -27,14 +27,18 @@ class PerRecord:
         self._formed = Formed(sizes, weights[0].device)
         self.total = self._formed.total
 
+    def begin(self, records: int) -> None:
+        """See `Gradients.begin`."""
+        self.total.zero_()
+
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `Gradients.norms`."""
         gradients = vmap(grad(self._loss_of_one), (None, 0, 0))(self.weights, features, labels)
         return self._formed.norms([gradient.flatten(1) for gradient in gradients.values()])
 
-    def add(self, factors: Tensor, *, anew: bool) -> None:
+    def add(self, factors: Tensor) -> None:
         """See `Gradients.add`."""
-        self._formed.add(factors, anew=anew)
+        self._formed.add(factors)
 
     def _loss_of_one(self, weights: dict[str, Tensor], features: Tensor, label: Tensor) -> Tensor:
         return self.loss.value(functional_call(self.module, weights, (features[None],)), label[None])

@@ -25,9 +25,9 @@ from incrowd.learning.records import Descent, Reader, Records, RecordTraining, S
 class BatchedRecords:
     """Trains a model on the records of a silo, a physical batch at a time.
 
-    Guarantee: as `RecordEngine`. A step's sum is the sum of the records' clipped gradients, added in float64, so that
-    one record moves it by at most what `incrowd.privacy.noise.padded` says; but see "Edge cases". The module that the
-    model was made of is never written to.
+    Guarantee: as `RecordEngine`. One record moves a step's sum of the others' gradients by at most
+    ``training.sensitivity``, the rounding of the sum included; but see "Edge cases". The module that the model was made
+    of is never written to.
 
     Edge cases: gradients are computed in float32 beside those of others, and a matrix product may round differently
     when it has another number of rows; as everywhere in learning, this is not covered by the bound. Records that the

@@ -19,7 +19,7 @@ class GridNoise:
     """Gaussian noise that is safe on floating point, from the stream ``noise`` of a round.
 
     Guarantee: every call costs ``training.event`` (see `incrowd.privacy.noise.GaussianNoise`, with the bound
-    ``training.most_records`` on the number of contributions).
+    ``training.sensitivity`` on a contribution and ``training.most_records`` on their number).
     """
 
     training: RecordTraining
@@ -32,8 +32,11 @@ class GridNoise:
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
-        gaussian = GaussianNoise(noise_multiplier=self.training.noise_multiplier, clip_norm=self.training.clip_norm)
-        noised = gaussian.add(total.cpu().numpy(), stream=self.stream, contributions_bound=self.training.most_records)
+        training = self.training
+        gaussian = GaussianNoise(noise_multiplier=training.noise_multiplier, clip_norm=training.sensitivity)
+        noised = gaussian.add(
+            total.double().cpu().numpy(), stream=self.stream, contributions_bound=training.most_records
+        )
         return torch.from_numpy(noised).to(total.device)
 
 
@@ -47,7 +50,7 @@ class FastNoise:
     """
 
     def __init__(self, training: RecordTraining, generator: torch.Generator) -> None:
-        self.std = training.noise_multiplier * training.clip_norm
+        self.std = training.noise_multiplier * training.sensitivity
         self.generator = generator
         self._noised, self._noise = torch.empty(0), torch.empty(_BLOCK)
 

@@ -147,7 +147,6 @@ def test_each_sum_is_that_of_the_slow_twin(kind: str, clip_norm: float) -> None:
     )
     assert len(found.totals) == settings.steps
     for one, other in zip(found.totals, expected.totals, strict=True):
-        assert one.dtype == torch.float64
         assert float((one - other).norm() / other.norm()) < 1e-6
 
 
@@ -252,7 +251,7 @@ def test_a_record_that_is_not_finite_is_a_zero_contribution_and_counted(kind: st
     )
     assert one.dropped == 3
     assert one.weights.isfinite().all()
-    torch.testing.assert_close(found.totals[0], expected.totals[0], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found.totals[0], expected.totals[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "normalised"])
@@ -303,7 +302,7 @@ def test_one_record_never_moves_a_sum_by_more_than_the_clip_bound(kind: str) -> 
         BatchedRecords(model, alone, PLAIN, loss=loss).train(
             start(model), settings, noise=seen, batches=RANDOMNESS.stream("batches")
         )
-        assert clip_norm * (1 - 1e-6) < float(seen.totals[0].norm()) <= clip_norm
+        assert clip_norm * (1 - 1e-6) < float(seen.totals[0].double().norm()) <= clip_norm * (1 + 1e-6)
 
 
 def test_sums_are_exact_where_float32_is_not() -> None:
@@ -316,6 +315,32 @@ def test_sums_are_exact_where_float32_is_not() -> None:
         torch.zeros(1), training(steps=1, sampling_prob=1, clip_norm=1e5), noise=seen, batches=RANDOMNESS.stream("b")
     )
     assert seen.totals[0].item() == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("records", [128, 129])
+def test_few_gradients_are_added_in_float32_and_many_in_float64(records: int) -> None:
+    model, data, seen = mlp((FEATURES, 30, 4)), rows(records), Seen()
+    settings = training(steps=1, sampling_prob=1, physical_batch=256, clip_norm=0.01)
+    BatchedRecords(model, data, PLAIN).train(start(model), settings, noise=seen, batches=RANDOMNESS.stream("b"))
+    (total,) = seen.totals
+    assert total.dtype == (torch.float32 if records == 128 else torch.float64)
+    exact = Seen()
+    settings = training(steps=1, sampling_prob=1, physical_batch=64, clip_norm=0.01)
+    BatchedRecords(model, data, PLAIN).train(start(model), settings, noise=exact, batches=RANDOMNESS.stream("b"))
+    assert exact.totals[0].dtype == torch.float64
+    apart = float((total - exact.totals[0]).norm())
+    assert apart < (settings.sensitivity - settings.clip_norm) / 2
+
+
+def test_what_float32_rounds_badly_becomes_zero_and_never_longer() -> None:
+    # Inputs of 1e30 need factors that float32 holds with few digits, or none.
+    model = linear(2, 1, bias=False)
+    data = Records(features=torch.full((3, 2), 1e30), labels=torch.tensor([0.0, 1.0, 2.0]))
+    settings, seen = training(steps=1, sampling_prob=1, clip_norm=1e-12), Seen()
+    BatchedRecords(model, data, PLAIN, loss=SQUARED).train(
+        torch.zeros(2), settings, noise=seen, batches=RANDOMNESS.stream("b")
+    )
+    assert float(seen.totals[0].double().norm()) <= 3 * settings.clip_norm
 
 
 def test_the_weights_given_and_the_module_stay_as_they_are() -> None:
@@ -360,9 +385,11 @@ def test_both_ways_measure_alike() -> None:
     totals = []
     for anew in (True, False, True):
         for way in (ghost, other):
+            if anew:
+                way.begin(90)
             way.norms(records.features, records.labels)
-            way.add(factors, anew=anew)
-        torch.testing.assert_close(ghost.total, other.total, rtol=1e-5, atol=1e-6)
+            way.add(factors)
+        torch.testing.assert_close(ghost.total.double(), other.total, rtol=1e-5, atol=1e-6)
         totals.append(ghost.total.clone())
     torch.testing.assert_close(totals[1], 2 * totals[0])
     assert torch.equal(totals[2], totals[0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.records import Descent, Reader, Records, RecordTraining, poisson_batches
+from incrowd.learning.records import FLOAT32_RECORDS, Descent, Reader, Records, RecordTraining, poisson_batches
 from tests.learning.cohorts import clients
 
 STREAM = SeededRandomness(seed=5)
@@ -50,6 +50,18 @@ def test_counts_are_whole_and_at_least_one(field: str, value: float) -> None:
 def test_no_step_without_noise_bound_denominator_or_chance(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{field} = "):
         training(**{field: value})
+
+
+@pytest.mark.parametrize("clip_norm", [1e-21, 1e21])
+def test_clip_bounds_at_the_ends_of_float32_are_refused(clip_norm: float) -> None:
+    with pytest.raises(ConfigError, match="give a bound from 1e-20 to 1e20"):
+        training(clip_norm=clip_norm)
+
+
+def test_the_sensitivity_covers_the_rounding_of_two_float32_sums() -> None:
+    settings = training(clip_norm=3.0)
+    rounding = FLOAT32_RECORDS**2 * 2.0**-24 * 3.0
+    assert settings.sensitivity == pytest.approx(3.0 + 2 * rounding, rel=1e-12)
 
 
 def test_a_round_costs_its_steps() -> None:
