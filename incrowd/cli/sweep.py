@@ -100,9 +100,7 @@ def sweep(
         fit=fit,
     )
     try:
-        result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(
-            jobs=jobs or _processors()
-        )
+        result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(jobs=jobs)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on", err=True)
         raise typer.Exit(1) from None

@@ -22,6 +22,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+from incrowd import _validate
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
@@ -110,6 +111,7 @@ class Sweep:
         """Search to the end, from wherever it stands, at most `jobs` runs at a time; a search that is over says its
         result again.
         """
+        _validate.count(jobs=jobs)
         self._check_folder()
         if (self.folder / RESULT).exists():
             self._clean()
@@ -125,11 +127,18 @@ class Sweep:
                     ledger.reserve(self.cost.events, label=LABEL)
             tasks = self._tasks()
             waiting = [task for task in tasks if not (self._place(task) / "summary.json").exists()]
-            for task in side_by_side(waiting, jobs=jobs, first=self._begin, work=self._train):
+            for task in side_by_side(waiting, jobs=self.at_a_time(jobs), first=self._begin, work=self._train):
                 self._open.pop(task.number, None)
                 if self.search.select != "private":
                     self._tell(task, len(tasks))
             return self._finished(tasks)
+
+    def at_a_time(self, jobs: int) -> int:
+        """How many runs there may be at a time: one where a device other than the processors computes, which processes
+        cannot share.
+        """
+        devices = {candidate.config.run.device for candidate in self.search.candidates}
+        return jobs if devices == {"cpu"} else min(jobs, 1)
 
     def _tasks(self) -> list[Task]:
         """The runs: one for each candidate, or, where the number has to be random, as many as are drawn. Drawn once."""

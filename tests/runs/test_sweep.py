@@ -299,6 +299,17 @@ def busy(folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
+def test_a_device_is_not_shared() -> None:
+    assert Sweep(search=search()).at_a_time(4) == 4
+    assert Sweep(search=search("run.device=cpu,cuda")).at_a_time(4) == 1
+
+
+def test_no_job_at_all_is_refused_before_anything_is_written(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="jobs"):
+        run(search(), folder, jobs=0)
+    assert not (folder / "search").exists()
+
+
 def test_a_table_without_test_examples_cannot_be_searched(folder: Path) -> None:
     (folder / "shop.csv").write_text("user,age,bought\nbob,31,yes\nann,44,no\ncat,51,yes\n")
     file = folder / "shop.toml"
