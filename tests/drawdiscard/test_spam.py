@@ -119,6 +119,21 @@ def test_more_weights_and_smaller_rates_need_a_larger_t() -> None:
     assert t() < min(t(weights=50_000), t(rate=0.005), t(in_flight=9), t(drift=1.0))
 
 
+def test_with_gradients_up_to_the_drift_no_more_are_turned_away() -> None:
+    honest = replace(LAPLACE, drift=1.0)
+    randomness, rate = SeededRandomness(seed=4), 0.05
+    pool = Pool.initial(np.zeros(8), instances=5, update_variance=honest.variance, randomness=randomness)
+    threshold = spam_threshold(instances=5, weights=8, rate=rate, honest=honest)
+    test, noise, rejected = SpamTest(pool, threshold=threshold, honest=honest), randomness.stream("noise"), 0
+    for _ in range(4000):
+        arrived = pool.draw() + noise.laplaces(8) + 1.0
+        if test.accepts(arrived):
+            pool.discard(arrived)
+        else:
+            rejected += 1
+    assert 0 < rejected / 4000 < rate
+
+
 def test_the_scale_of_the_noise_does_not_matter_to_t() -> None:
     small = HonestUpdates(noise="laplace", noise_scale=1e-6, drift=1e-7)
     large = HonestUpdates(noise="laplace", noise_scale=10.0, drift=1.0)
