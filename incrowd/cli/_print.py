@@ -37,7 +37,8 @@ def print_findings(found: dict[str, Any]) -> None:
     """A line for each statement of a paper, what was measured about it, and the files of the pictures."""
     for one in found["findings"]:
         typer.echo(f"{'agrees' if one['agrees'] else 'DIFFERS':8} {one['statement']}: {one['measured']}")
-    typer.echo(f"drawn: {', '.join(found['files'])}")
+    if "files" in found:
+        typer.echo(f"drawn: {', '.join(found['files'])}")
 
 
 def short(value: object) -> object:

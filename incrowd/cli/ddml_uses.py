@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from incrowd.cli._options import Json
-from incrowd.cli._print import print_findings, print_json, print_table
+from incrowd.cli._print import print_facts, print_findings, print_json, print_table, short
 
 app = typer.Typer()
 
@@ -75,6 +75,35 @@ def ddml_phishing(
     rows: list[dict[str, Any]] = [*found["table"], found["without_noise"]]
     rows += [{"label": name.replace("_", " "), **found[name]} for name in ("not_private", "paper")]
     print_table([{name: row[name] for name in ("label", *MEASURES)} for row in rows], leave_out=set())
+    typer.echo(found["promise"])
+    print_findings(found)
+
+
+@app.command("ddml-ranking")
+def ddml_ranking(
+    updates: Annotated[int, typer.Option(help="Updates to the pool.")] = 200_000,
+    devices: Annotated[int, typer.Option(help="Devices, each with five texts.")] = 20_000,
+    items: Annotated[int, typer.Option(help="Items to rank.")] = 7_000,
+    weights: Annotated[int, typer.Option(help="Weights of the model.")] = 50_000,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """7,000 made-up items ranked by what people write, with 50,000 weights: quality, load, memory, hot keys.
+
+    Example: incrowd reproduce ddml-ranking --updates 1000000
+    """
+    from incrowd.reproduce.ranked_items import World
+    from incrowd.reproduce.ranking import Ranking
+
+    world = World(items=items, weights=weights, seed=seed)
+    found = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=_say).report()
+    if as_json:
+        print_json(found)
+        return
+    print_table(found["table"], leave_out=set())
+    print_facts({name: short(value) for name, value in found["load"].items()})
+    for rows in (found["hot_keys"], found["instances_needed"]):
+        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out=set())
     typer.echo(found["promise"])
     print_findings(found)
 

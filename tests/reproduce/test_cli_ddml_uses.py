@@ -1,4 +1,4 @@
-"""`incrowd reproduce ddml-figure5`, `ddml-phishing`, as a user meets them."""
+"""`incrowd reproduce ddml-figure5`, `ddml-phishing`, `ddml-ranking`, as a user meets them."""
 
 from pathlib import Path
 
@@ -41,6 +41,17 @@ def test_phishing_has_the_six_measures_beside_the_papers(reproduce: Command, url
     assert finished.status == 0
     assert "best, one URL instead of ten" in finished.out
     assert "387 released numbers" in finished.out
+
+
+def test_ranking_has_quality_load_and_hot_keys(reproduce: Command) -> None:
+    words = ("ddml-ranking", "--items", "200", "--weights", "45000", "--devices", "50", "--updates", "200")
+    finished = reproduce(*words)
+    assert finished.status == 0
+    for word in ("mean place", "updates_per_second", "busiest key", "writes a key", "agrees"):
+        assert word in finished.out
+    found = reproduce(*words, "--json").object()
+    assert found["load"]["draw_bytes"] == 8 * 45_000
+    assert reproduce("ddml-ranking", "--weights", "10").status == 2
 
 
 def test_wrong_use_is_named(reproduce: Command) -> None:
