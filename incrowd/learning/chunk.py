@@ -1,7 +1,6 @@
 """What a few clients learnt, kept where it was computed: only norms and sums need to cross over."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,18 +12,32 @@ from incrowd.learning.pieces import Piece, norms, segments
 from incrowd.learning.total import Total
 
 
-@dataclass(frozen=True, eq=False)
 class Chunk:
     """The contributions of `clients`: their weights after local training minus the server's.
 
     Guarantee: a norm is never below the real one, and at most one part in 2^16 above it; a contribution that is not
     finite has a norm that is not finite. What the methods give is the caller's own and outlives the chunk.
 
-    Edge cases: parts that cut the weight of a wide first layer in two are refused.
+    Edge cases: parts that cut the weight of a wide first layer in two are refused, and so is a chunk that a `Total` has
+    used up.
     """
 
-    clients: tuple[int, ...]
-    pieces: Sequence[Piece]
+    def __init__(self, clients: tuple[int, ...], pieces: Sequence[Piece]) -> None:
+        self.clients = clients
+        self._pieces: Sequence[Piece] | None = pieces
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The contributions in pieces."""
+        if self._pieces is None:
+            remedy = "its numbers have been used up by a sum; look at them before"
+            raise ConfigError(field="chunk", value=self.clients, remedy=remedy)
+        return self._pieces
+
+    def take(self) -> Sequence[Piece]:
+        """The pieces, for someone who overwrites their numbers; the chunk has none afterwards."""
+        pieces, self._pieces = self.pieces, None
+        return pieces
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -138,6 +138,8 @@ class CohortEngine:
         if staff is None:
             slot_size = self.chunk * self.model.size
             staff = Staff(self._train_group, workers=self.execution.threads, slot_size=slot_size)
+        # Sending a tensor moves its memory, and the caller may have other views of it.
+        task = replace(task, weights=task.weights.clone())
         try:
             yield from staff.in_order(task, groups, here=self._train_group)
         finally:

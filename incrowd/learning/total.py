@@ -18,11 +18,10 @@ _CACHED = 2**19  # numbers that are measured, scaled and added while they are in
 
 
 class Contributions(Protocol):
-    """What some clients changed, in pieces."""
+    """What some clients changed."""
 
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """The pieces."""
+    def take(self) -> Sequence[Piece]:
+        """It in pieces, to be overwritten."""
         ...
 
 
@@ -58,16 +57,17 @@ class Total:
         self._at_once = max(1, min(_TOGETHER, _CACHED // self._exact.size)) if on_cpu else _TOGETHER
 
     def add(self, chunk: Contributions) -> Floats:
-        """Add several contributions to the same parameters; their norms, [c, parts]."""
-        lengths = norms(chunk.pieces, self._segments)
+        """Add several contributions to the same parameters, which uses them up; their norms, [c, parts]."""
+        pieces = chunk.take()
+        lengths = norms(pieces, self._segments)
         # One part in 2^22 makes up for the rounding of the quotients.
         factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
-        device = chunk.pieces[0].changes.device
+        device = pieces[0].changes.device
         divisors = torch.from_numpy(_divisors(factors)).to(device)
         left_out = None if factors.all() else torch.from_numpy(factors == 0).to(device)
         for begin in range(0, len(lengths), self._at_once):
             some = slice(begin, min(begin + self._at_once, len(lengths)))
-            self._add(chunk.pieces, some, divisors[some], None if left_out is None else left_out[some])
+            self._add(pieces, some, divisors[some], None if left_out is None else left_out[some])
         return lengths
 
     def flat(self) -> Floats:
@@ -76,11 +76,11 @@ class Total:
         return np.multiply(self._exact, self._step, out=self._exact)
 
     def _add(self, pieces: Sequence[Piece], some: slice, divisors: Tensor, left_out: Tensor | None) -> None:
-        changes = [piece.changes[some].flatten(1) for piece in pieces]
-        steps = [torch.empty_like(rows) for rows in changes]
+        # In place: the other half of the cache would go to memory that is written once and read once.
+        steps = [piece.changes[some].flatten(1) for piece in pieces]
         for one in self._segments:
             place = steps[one.piece][:, one.place]
-            torch.div(changes[one.piece][:, one.place], divisors[:, one.part, None], rounding_mode="trunc", out=place)
+            place.div_(divisors[:, one.part, None], rounding_mode="trunc")
             if left_out is not None:
                 place[left_out[:, one.part]] = 0  # what is not finite has no quotient either
         if self._held + len(divisors) > _TOGETHER:

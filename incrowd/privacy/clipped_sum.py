@@ -21,7 +21,7 @@ class Total(Protocol):
     """
 
     def add(self, chunk: Any) -> Floats:
-        """Add a chunk of the same engine; the norms of its contributions, a row a contribution, a column a part."""
+        """Add a chunk of the same engine, which uses it up; its norms, a row a contribution, a column a part."""
         ...
 
     def flat(self) -> Floats:

@@ -20,7 +20,7 @@ def chunk_of(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]], *, columns
     kept = None if columns is None else torch.tensor([columns] * len(rows))
     changes = by_input if columns is None else by_input[:, columns]
     matrix = InputPiece(changes, kept, 4, squares(changes.flatten(1)))
-    return Chunk(tuple(range(len(rows))), [matrix, FlatPiece(torch.from_numpy(rows[:, 12:]))])
+    return Chunk(tuple(range(len(rows))), [matrix, FlatPiece(torch.from_numpy(rows[:, 12:].copy()))])
 
 
 @settings(max_examples=50, deadline=None)

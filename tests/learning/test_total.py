@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd._random import Floats
+from incrowd.errors import ConfigError
 from incrowd.learning import Chunk
 from incrowd.learning.pieces import FlatPiece
 from incrowd.learning.total import Total
@@ -56,10 +57,10 @@ def test_a_contribution_enters_as_it_is_within_the_grid() -> None:
         factors = np.random.default_rng(2).uniform(0.1, 0.3, (3, 1 if parts is None else len(parts)))
         chunk = chunk_of(rows)
         total = total_of(chunk, 1.0, parts, partial(given_factors, factors))
-        norms = total.add(chunk)
+        norms = chunk.norms(parts)
+        assert total.add(chunk).tolist() == norms.tolist()
         expected = (np.repeat(factors, parts or (SIZE,), axis=1) * rows).sum(axis=0)
         assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
-        assert norms.tolist() == chunk.norms(parts).tolist()
 
 
 def test_sums_are_the_same_in_any_order_and_any_chunks() -> None:
@@ -81,11 +82,10 @@ def test_the_largest_sums_are_exact() -> None:
     for place in (0, SIZE - 1):
         rows = np.zeros((1, SIZE), np.float32)
         rows[0, place] = 3.0
-        chunk, one = chunk_of(rows), chunk_of(rows)
-        total, single = total_of(chunk, 1.0), total_of(one, 1.0)
-        single.add(one)
+        total, single = (total_of(chunk_of(rows), 1.0) for _ in range(2))
+        single.add(chunk_of(rows))
         for _ in range(333):
-            total.add(chunk)
+            total.add(chunk_of(rows))
         entered = single.flat()[place]
         assert 1 - 2.0**-14 <= entered <= 1
         assert total.flat()[place] == 333 * entered
@@ -124,6 +124,15 @@ def test_a_large_contribution_is_added_alone() -> None:
     """Chunks of contributions that leave the cache are added one at a time, with the same result."""
     rows = torch.randn(3, 2**18 + 1, generator=torch.Generator().manual_seed(0)) / 2**9
     chunk = Chunk((0, 1, 2), [FlatPiece(rows)])
-    total = total_of(chunk, 8.0)
+    total, expected = total_of(chunk, 8.0), rows.double().sum(0).numpy()
     total.add(chunk)
-    assert np.abs(total.flat() - rows.double().sum(0).numpy()).max() <= 3 * 2.0**-15
+    assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-15
+
+
+def test_a_chunk_that_was_added_cannot_be_used_again() -> None:
+    chunk = chunk_of(some_rows(2, 1.0, 0))
+    total = total_of(chunk, 1.0)
+    total.add(chunk)
+    for use in (chunk.norms, chunk.rows, lambda: total.add(chunk)):
+        with pytest.raises(ConfigError, match="used up by a sum"):
+            use()
