@@ -45,13 +45,14 @@ TUNED = "the settings were chosen on training examples declared public; that cho
 class Network:
     """How silos learn: everything but their number, their budget and their seed.
 
-    `batch_share` is the part of a silo's records that a step expects.
+    `batch_share` is the part of a silo's records that a step expects; `descent` follows from epsilon, because with less
+    noise steps can be longer.
     """
 
     name: str
     prior: str
     model: Callable[[int, int], Model]
-    descent: Descent
+    descent: Callable[[float], Descent]
     batch_share: float
     epochs: float
     clip_norm: float
@@ -88,16 +89,16 @@ NETWORKS = {
             name="article",
             prior="none: raw pixels, the article's perceptron 784-64-32-10",
             model=_article,
-            descent=Descent(learning_rate=2.0),
-            batch_share=1 / 60,
-            epochs=1,
+            descent=lambda epsilon: Descent(learning_rate=8.0 if epsilon >= 4 else 4.0),
+            batch_share=0.1,
+            epochs=4,
             clip_norm=1.0,
         ),
         Network(
             name="best",
             prior="handwriting: moments, oriented energies, a metric of random drawings; a linear model",
             model=_linear,
-            descent=Descent(learning_rate=32.0),
+            descent=lambda _epsilon: Descent(learning_rate=32.0),
             batch_share=0.1,
             epochs=4,
             clip_norm=1.0,
@@ -244,7 +245,7 @@ class Silos:
                 physical_batch=1024,
             )
             ledger = Ledger.in_memory(budget=budget, relation=RELATION)
-            engine = record_engine(self.engine, model, records, network.descent)
+            engine = record_engine(self.engine, model, records, network.descent(budget.epsilon))
             found.append(Silo(plan, Account(ledger=ledger, randomness=randomness, place=place), engine=engine))
         return found
 

@@ -16,6 +16,8 @@ from incrowd.reproduce.fedn import NETWORKS, Silos, shown, shown_published
 from incrowd.reproduce.fedn_schedule import ROUNDS, Published
 from tests.command import Command, command
 
+TRUE_NETWORKS = dict(NETWORKS)
+
 
 @pytest.fixture(autouse=True)
 def quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +109,16 @@ def test_a_schedule_that_stays_within_its_budget_says_so() -> None:
 @pytest.mark.slow
 def test_the_examples_own_numbers_break_their_budget_in_round_six() -> None:
     assert Published(records=30_000, epsilon=8.0).simulated()["first_round_over_budget"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("epsilon", "least"), [(8.0, 0.985), (2.0, 0.97)])
+def test_two_silos_learn_mnist(mnist: Split, monkeypatch: pytest.MonkeyPatch, epsilon: float, least: float) -> None:
+    monkeypatch.setitem(NETWORKS, "best", TRUE_NETWORKS["best"])
+    (run,) = Silos(split=mnist, silos=(2,), epsilons=(epsilon,), networks=("best",)).runs()
+    assert run["accuracy"] >= least
+    assert 0.999 * epsilon < run["epsilon_by_round"][-1] <= epsilon
 
 
 @pytest.fixture
