@@ -14,9 +14,10 @@ from torch import Tensor
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import batches, fallback, program
+from incrowd.learning import batches, program
 from incrowd.learning.batches import Batches
 from incrowd.learning.chunk import Chunk
+from incrowd.learning.fallback import Autograd
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.pieces import Piece
@@ -99,6 +100,7 @@ class CohortEngine:
         narrow = self._program is not None and self._program.wide and local.weight_decay == 0
         self._store = Store(self._data, narrow=narrow, memory=MEMORY // self.execution.threads)
         self._staff: Staff[_Task] | None = None
+        self._autograd: Autograd | None = None
 
     @property
     def fused(self) -> bool:
@@ -215,7 +217,11 @@ class CohortEngine:
         parameters = [place.view(shape) for place, shape in places]
         pieces: list[Piece]
         if self._program is None or self.local.loss.canonical is None:
-            pieces = fallback.train(self.model, parameters, feed, self.local)
+            # Kept only after a success, because a failure may leave anything behind.
+            worker, self._autograd = self._autograd, None
+            worker = Autograd(self.model, self.local, self._device) if worker is None else worker
+            pieces = worker.train(parameters, feed)
+            self._autograd = worker
         else:
             pieces = program.train(self._program, parameters, feed, self.local, loss=self.local.loss.canonical)
         return Chunk(tuple(group), pieces)

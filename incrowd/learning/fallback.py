@@ -15,30 +15,34 @@ from incrowd.learning.store import Feed
 _ROWS = 1000  # examples that are made floats at a time
 
 
-def train(model: Model, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> list[Piece]:
-    """Train the clients of a feed from the same weights (those of each parameter)."""
-    worker = _Worker(model, weights, local)
-    changes = torch.empty(len(feed.rows), model.size, device=weights[0].device)
-    for j, change in enumerate(changes):
-        worker.train(feed, j)
-        places = change.split_with_sizes(list(model.layout.sizes))
-        for place, now, start in zip(places, worker.parameters, weights, strict=True):
-            torch.sub(now.detach(), start, out=place.view(start.shape))
-    return [FlatPiece(changes)]
+class Autograd:
+    """A copy of a module at work, for one client at a time; making it takes as long as a few batches.
 
+    Edge cases: a module whose buffers change in training is refused. What it remembers elsewhere is not noticed.
+    """
 
-class _Worker:
-    """A module at work, for one client at a time."""
-
-    def __init__(self, model: Model, weights: Sequence[Tensor], local: LocalTraining) -> None:
+    def __init__(self, model: Model, local: LocalTraining, device: torch.device) -> None:
         # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
-        module = copy.deepcopy(model.module).to(weights[0].device)
+        module = copy.deepcopy(model.module).to(device)
         self.module = module.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # not in its stubs
+        self.model = model
         self.local = local
         self.parameters: list[Tensor] = list(self.module.parameters())
-        self.starts = [torch.empty_like(p).copy_(start) for p, start in zip(self.parameters, weights, strict=True)]
+        self.starts = [torch.empty_like(parameter) for parameter in self.parameters]
 
-    def train(self, feed: Feed, j: int) -> None:
+    def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
+        """Train the clients of a feed from the same weights (those of each parameter)."""
+        changes = torch.empty(len(feed.rows), self.model.size, device=weights[0].device)
+        with torch.no_grad():
+            torch._foreach_copy_(self.starts, list(weights))
+        for j, change in enumerate(changes):
+            self._train(feed, j)
+            places = change.split_with_sizes(list(self.model.layout.sizes))
+            for place, now, start in zip(places, self.parameters, weights, strict=True):
+                torch.sub(now.detach(), start, out=place.view(start.shape))
+        return [FlatPiece(changes)]
+
+    def _train(self, feed: Feed, j: int) -> None:
         """Take client j's steps."""
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, self.starts)
