@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.reproduce.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, Phishing, Variant, draw
+from incrowd.reproduce.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, draw
 from incrowd.reproduce.url_features import Parts
 from incrowd.reproduce.urls import Urls
 from tests.reproduce.addresses import made_up
@@ -34,7 +34,7 @@ def test_the_report_has_what_was_asked_for(study: Phishing, tmp_path: Path) -> N
     assert found["not_private"]["roc_auc"] > 0.95
     assert "387 released numbers" in found["promise"]
     assert found["weights"] == 387
-    assert len(found["findings"]) == 4
+    assert len(found["findings"]) == 3
     files = draw(tmp_path / "figures", found)
     assert all(Path(file).stat().st_size > 1_000 for file in files)
 
@@ -58,6 +58,13 @@ def test_the_same_seed_gives_the_same_numbers(study: Phishing) -> None:
     first, second = (study.measure(Variant(case=BEST)) for _ in range(2))
     assert first["roc_auc_over_time"] == second["roc_auc_over_time"]
     assert first["pr_auc"] == second["pr_auc"]
+
+
+def test_a_delta_makes_the_whole_model_private() -> None:
+    whole = VARIANTS[-1].mechanism(387)
+    assert (whole.noise, whole.privacy, whole.bound) == ("gaussian", "model", "norm")
+    assert whole.epsilon == AS_PAPER.epsilon
+    assert Variant(case=AS_PAPER).mechanism(387).privacy == "feature"
 
 
 def test_tuning_never_sees_the_test_urls(urls: Urls, study: Phishing) -> None:
