@@ -15,12 +15,12 @@ sampled but integrated.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
@@ -74,7 +74,7 @@ def spam_threshold(*, instances: int, weights: int, rate: float, honest: HonestU
     is at most that. The same question has the same answer, always.
 
     Edge cases: one instance has no spread (`ConfigError`). Approximate are: 256 weights stand for more than 256; every
-    device takes equally long; neither what the drift does to the pool nor what the test itself does is followed.
+    device takes equally long; what the drift does to the pool is not followed.
     """
     if instances < 2:
         raise ConfigError(field="instances", value=instances, remedy="the test compares instances: keep two or more")
@@ -145,12 +145,17 @@ class _Question:
 
 @lru_cache(maxsize=64)
 def _threshold(question: _Question, rate: float, drift: float) -> float:
-    """`spam_threshold`, in units of the scale of the noise."""
-    distances, spreads = _settled(question)
+    """`spam_threshold`, in units of the scale of the noise: first without, then with what the test does to the pool."""
+    first = _quantile(question, rate, drift, pools_tested_with=math.inf)
+    return _quantile(question, rate, drift, pools_tested_with=first)
+
+
+def _quantile(question: _Question, rate: float, drift: float, *, pools_tested_with: float) -> float:
+    distances, bands = _settled(question, pools_tested_with)
     reach = np.abs(distances) + drift
 
     def excess(log_t: float) -> float:
-        outside = np.minimum(_outside(question.noise, reach, math.exp(log_t) * spreads), 1.0)
+        outside = np.minimum(_outside(question.noise, reach, math.exp(log_t) * bands), 1.0)
         with np.errstate(divide="ignore"):  # a weight that is certainly outside
             kept = question.weights * np.log1p(-outside).mean(axis=1)
         return float(-np.expm1(kept).mean()) - rate
@@ -165,47 +170,67 @@ def _threshold(question: _Question, rate: float, drift: float) -> float:
 
 
 @lru_cache(maxsize=4)
-def _settled(question: _Question) -> tuple[Floats, Floats]:
+def _settled(question: _Question, threshold: float) -> tuple[Floats, Floats]:
     """How far what arrives was from the mean before its noise, and the width of the band for t = 1: a row a look.
 
     A column a weight, in units of the scale of the noise. Many pools side by side, with honest noise alone.
     """
-    instances, in_flight, noise = question.instances, question.in_flight, question.noise
+    instances, in_flight = question.instances, question.in_flight
     weights = min(question.weights, MOST_SIMULATED_WEIGHTS)
     stream = SeededRandomness(seed=0).stream("spam test", instances, weights, in_flight)
-    variance = 1.0 if noise == "gaussian" else 2.0
+    variance = 1.0 if question.noise == "gaussian" else 2.0
     count = min(512, SIMULATED // weights)
     start = math.sqrt(stable_variance(instances, variance)) * stream.normals(count * instances * weights)
-    pools = start.reshape(count, instances, weights)
+    pools = _Pools(start.reshape(count, instances, weights))
     memory = _Memory.of(instances, in_flight)
     burn_in = 2 * instances**2 + 4 * in_flight
-    remembered, looks = pools.var(axis=1, ddof=1), []
-    for number, drawn in enumerate(_arrivals(pools, noise, in_flight, stream)):
-        now = pools.var(axis=1, ddof=1) if 0 in (number % memory.between, number % (memory.between + 1)) else remembered
+    waiting = [pools.draw(stream) for _ in range(in_flight)]
+    remembered, looks, number = pools.variance(), list[tuple[Floats, Floats]](), 0
+    while len(looks) < question.looks:
+        waiting.append(pools.draw(stream))
+        drawn, now, mean = waiting.pop(0), pools.variance(), pools.sums / instances
         if number % memory.between == 0:
             remembered = memory.updated(remembered, now)
+        band = np.sqrt(np.maximum(now, remembered) + variance)
         if number >= burn_in and number % (memory.between + 1) == 0:  # sooner and later after the memory's own look
-            looks.append((drawn - pools.mean(axis=1), np.sqrt(np.maximum(now, remembered) + variance)))
-        if len(looks) == question.looks:
-            break
-    distances, spreads = zip(*looks, strict=True)
-    return np.concatenate(distances), np.concatenate(spreads)
+            looks.append((drawn - mean, band))
+        size = count * weights
+        values = stream.normals(size) if question.noise == "gaussian" else stream.laplaces(size)
+        arrived = drawn + values.reshape(count, weights)
+        pools.discard(arrived, (np.abs(arrived - mean) <= threshold * band).all(axis=1), stream)
+        number += 1
+    distances, bands = zip(*looks, strict=True)
+    return np.concatenate(distances), np.concatenate(bands)
 
 
-def _arrivals(pools: Floats, noise: str, in_flight: int, stream: Stream) -> Iterator[Floats]:
-    """The instances that arrive, before their noise; each is looked at before it replaces another."""
-    count, instances, weights = pools.shape
-    rows = np.arange(count)
-    waiting = [pools[rows, _picks(stream, count, instances)] for _ in range(in_flight)]
-    while True:
-        waiting.append(pools[rows, _picks(stream, count, instances)])
-        drawn = waiting.pop(0)
-        yield drawn
-        values = stream.normals(count * weights) if noise == "gaussian" else stream.laplaces(count * weights)
-        pools[rows, _picks(stream, count, instances)] = drawn + values.reshape(count, weights)
+class _Pools:
+    """Many pools side by side: [pools, instances, weights], and the sums and sums of squares over the instances."""
+
+    def __init__(self, values: Floats) -> None:
+        self.values = values
+        self.sums = values.sum(axis=1)
+        self.squares = np.square(values).sum(axis=1)
+        self._rows = np.arange(len(values))
+
+    def variance(self) -> Floats:
+        instances = self.values.shape[1]
+        variance: Floats = np.maximum(self.squares - np.square(self.sums) / instances, 0.0) / (instances - 1)
+        return variance
+
+    def draw(self, stream: Stream) -> Floats:
+        drawn: Floats = self.values[self._rows, _picks(stream, *self.values.shape[:2])]
+        return drawn
+
+    def discard(self, arrived: Floats, accepted: NDArray[np.bool_], stream: Stream) -> None:
+        places = _picks(stream, *self.values.shape[:2])
+        replaced = self.values[self._rows, places]
+        arrived = np.where(accepted[:, None], arrived, replaced)
+        self.sums += arrived - replaced
+        self.squares += np.square(arrived) - np.square(replaced)
+        self.values[self._rows, places] = arrived
 
 
-def _picks(stream: Stream, count: int, instances: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _picks(stream: Stream, count: int, instances: int) -> NDArray[np.int64]:
     return (stream.bits(count) % np.uint64(instances)).astype(np.int64)
 
 
