@@ -107,6 +107,7 @@ def test_a_schedule_that_stays_within_its_budget_says_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_examples_own_numbers_break_their_budget_in_round_six() -> None:
     assert Published(records=30_000, epsilon=8.0).simulated()["first_round_over_budget"] == 6
 
