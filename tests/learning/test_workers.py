@@ -152,3 +152,11 @@ def test_workers_end_when_their_process_is_killed() -> None:
         assert all(map(is_alive, workers))
         process.kill()
     assert eventually(lambda: not any(map(is_alive, workers)))
+
+
+def test_weights_stay_where_they_are() -> None:
+    """Sending a tensor to another process would move its memory, and leave other views of it behind."""
+    weights = MODEL.initial(RANDOMNESS)
+    place = weights.data_ptr()
+    trained(engine(2), weights, COHORT)
+    assert weights.data_ptr() == place
