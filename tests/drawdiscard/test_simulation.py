@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, dealt, with_intercept
 from incrowd.drawdiscard.fast_noise import BlockNoise, Row, fill_laplace, fill_normal
-from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
+from incrowd.drawdiscard.genealogy import Coins, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
 from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Pool
@@ -22,6 +22,7 @@ from tests.statistics import LAPLACE_MOMENTS, NORMAL_MOMENTS, ks, rejects_wrong_
 RANDOM = SeededRandomness(8)
 DEVICES, EXAMPLES, FEATURES, OUTPUTS = 40, 6, 9, 4
 UPDATES, RATE = 300, 0.3
+CONSTANT = np.full(UPDATES, RATE)
 MOMENTS = [300, 0, 120, 121]
 MODEL = Glm(features=FEATURES, outputs=OUTPUTS, link=MULTINOMIAL)
 GENERATOR = np.random.Generator(np.random.SFC64(2))
@@ -53,19 +54,19 @@ def updates(rates: float | Floats = RATE) -> Updates:
     return Updates(gradients=gradients, mechanism=mechanism(), devices=ORDER, rates=rates, noise=noise)
 
 
-def plain_step(weights: Floats, update: int) -> Floats:
+def plain_step(weights: Floats, update: int, rate: float = RATE) -> Floats:
     device = ORDER[update]
     gradient = np.clip(MODEL.gradient(weights, X[device], TARGETS[device]), -0.05, 0.05)
-    updated: Floats = weights - RATE * (gradient + NOISE[update])
+    updated: Floats = weights - rate * (gradient + NOISE[update])
     return updated
 
 
-def plain_loop(strategy: Strategy, moments: Sequence[int]) -> Floats:
+def plain_loop(strategy: Strategy, moments: Sequence[int], rates: Floats = CONSTANT) -> Floats:
     """The slow way, through the strategies that a server would use."""
     seen = {0: strategy.weights()}
     for update in range(UPDATES):
         handout = strategy.draw()
-        strategy.discard(handout, plain_step(handout.weights, update))
+        strategy.discard(handout, plain_step(handout.weights, update, float(rates[update])))
         seen[update + 1] = strategy.weights()
     return np.stack([seen[moment] for moment in moments])
 
@@ -119,14 +120,10 @@ def test_devices_in_flight_update_what_they_drew() -> None:
 
 def test_each_update_has_its_own_rate() -> None:
     coins = draw_and_discard(instances=2, updates=UPDATES, randomness=RANDOM)
-    start = pool(2).snapshot().instances
-    rates = np.where(np.arange(UPDATES) < 120, RATE, 0.0)
-    found = simulate(updates(rates), coins, start=start, moments=[120, 300])
-    np.testing.assert_allclose(found[0], plain_loop(DrawAndDiscard(pool(2)), [120])[0], atol=2e-5)
-    last = Genealogy(coins, [300]).needed
-    assert (last >= 120).any()
-    still = simulate(updates(0.0), coins, start=found[:1].repeat(2, axis=0), moments=[300])
-    np.testing.assert_allclose(still[0], found[0], atol=1e-6)
+    rates = RATE * (1 - np.arange(UPDATES) / UPDATES)
+    found = simulate(updates(rates), coins, start=pool(2).snapshot().instances, moments=MOMENTS)
+    np.testing.assert_allclose(found, plain_loop(DrawAndDiscard(pool(2)), MOMENTS, rates), atol=2e-5)
+    assert np.abs(found - plain_loop(DrawAndDiscard(pool(2)), MOMENTS)).max() > 0.01
 
 
 def test_memory_is_that_of_the_instances_that_still_matter() -> None:
