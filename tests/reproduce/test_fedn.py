@@ -130,15 +130,15 @@ def fedn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 
 def test_the_command_prints_one_json_object_and_progress_beside_it(fedn: Command, folder: Path) -> None:
-    quick = ("--data", str(folder), "--silos", "2", "--epsilon", "8", "--network", "best", "--rounds", "2")
+    quick = ("--data", str(folder), "--silos", "2", "--epsilon", "0.5", "--network", "best", "--rounds", "2")
     finished = fedn(*quick, "--pace", "square-root", "--json")
     assert finished.status == 0
     found = finished.object()
     (run,), (published,) = found["runs"], found["published"]
-    assert (run["silos"], run["network"], run["epsilon"]) == (2, "best", 8.0)
+    assert (run["silos"], run["network"], run["epsilon"]) == (2, "best", 0.5)
     assert len(run["epsilon_by_round"]) == len(published["epsilon_by_round"]) == 2
-    assert 7.99 < run["epsilon_by_round"][-1] <= 8 < published["epsilon_by_round"][-1]
-    assert "best, 2 silos, epsilon 8" in finished.err
+    assert 0.499 < run["epsilon_by_round"][-1] <= 0.5 < published["epsilon_by_round"][-1]
+    assert "best, 2 silos, epsilon 0.5" in finished.err
     table = fedn(*quick[:-1], "1")
     assert table.status == 0
     assert "first round over budget" in " ".join(table.out.split())
