@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json
+from incrowd.cli._options import Json, words
 from incrowd.cli._print import print_facts, print_findings, print_json, print_table, short
+from incrowd.errors import ConfigError
 
 app = typer.Typer()
 
@@ -106,6 +107,50 @@ def ddml_ranking(
         print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out=set())
     typer.echo(found["promise"])
     print_findings(found)
+
+
+@app.command("ddml-spam")
+def ddml_spam(
+    rate: Annotated[float, typer.Option(help="The wanted share of honest updates that are turned away.")] = 0.01,
+    attackers: Annotated[float, typer.Option(help="The share of updates that attackers send.")] = 0.05,
+    honest: Annotated[int, typer.Option(help="Honest updates to each pool.")] = 40_000,
+    pools: Annotated[
+        str, typer.Option(help="Instances and weights of pools with honest traffic, commas between.")
+    ] = "30x33,20x387,10x650",
+    updates: Annotated[int, typer.Option(help="Updates of each training under attack.")] = 12_000,
+    instances: Annotated[int, typer.Option(help="k of each training under attack.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Whom the spam test turns away, honest devices and attackers, and what attacks do to a model of digits.
+
+    Example: incrowd reproduce ddml-spam --rate 0.01 --attackers 0.05
+    """
+    from incrowd.reproduce.spam import Spam
+
+    found = Spam(
+        rate=rate,
+        attackers=attackers,
+        honest=honest,
+        updates=updates,
+        instances=instances,
+        pools=[_pool(one) for one in words(pools)],
+        seed=seed,
+        say=_say,
+    ).report()
+    if as_json:
+        print_json(found)
+        return
+    for rows in (found["honest"], found["attacks"]):
+        print_table(rows, leave_out=set())
+    print_findings(found)
+
+
+def _pool(text: str) -> tuple[int, int]:
+    instances, sign, weights = text.partition("x")
+    if not (sign and instances.isdigit() and weights.isdigit()):
+        raise ConfigError(field="pools", value=text, remedy="give instances x weights: 20x387")
+    return int(instances), int(weights)
 
 
 def _say(line: str) -> None:

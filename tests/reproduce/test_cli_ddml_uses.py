@@ -1,4 +1,4 @@
-"""`incrowd reproduce ddml-figure5`, `ddml-phishing`, `ddml-ranking`, as a user meets them."""
+"""`incrowd reproduce ddml-figure5`, `ddml-phishing`, `ddml-ranking`, `ddml-spam`, as a user meets them."""
 
 from pathlib import Path
 
@@ -52,6 +52,30 @@ def test_ranking_has_quality_load_and_hot_keys(reproduce: Command) -> None:
     found = reproduce(*words, "--json").object()
     assert found["load"]["draw_bytes"] == 8 * 45_000
     assert reproduce("ddml-ranking", "--weights", "10").status == 2
+
+
+def test_spam_has_honest_traffic_and_attacks(reproduce: Command) -> None:
+    words = (
+        "ddml-spam",
+        "--rate",
+        "0.05",
+        "--honest",
+        "100",
+        "--updates",
+        "60",
+        "--instances",
+        "3",
+        "--pools",
+        "3x5,4x5",
+    )
+    finished = reproduce(*words)
+    assert finished.status == 0
+    assert "rejected with t of 3" in finished.out
+    assert "signs flipped" in finished.out
+    found = reproduce(*words, "--json").object()
+    assert [row["weights"] for row in found["honest"]] == [5, 5]
+    assert reproduce("ddml-spam", "--rate", "2").status == 2
+    assert reproduce("ddml-spam", "--pools", "many").status == 2
 
 
 def test_wrong_use_is_named(reproduce: Command) -> None:
