@@ -35,8 +35,8 @@ ELSEWHERE = {"opacus": "it trains on records: give --work records"}
 ALIKE = 0.1
 """How far two sums may be apart, as a share of what other batches change.
 
-Rounding alone moves a sum by 1e-7 of its norm. But where it pushes a unit over the kink of its rectifier, a client goes
-another way from there on, so no fixed tolerance fits all models.
+Rounding alone moves a sum by 1e-7 of its norm, and whole steps of our grid by up to 1e-3. But where it pushes a unit
+over the kink of its rectifier, a client goes another way from there on, so no fixed tolerance fits all models.
 """
 
 

@@ -35,7 +35,8 @@ class Total:
     float32 adds up 32 contributions without rounding, float64 up to 2^34. A factor of 0 leaves a contribution out,
     whatever it holds.
 
-    Edge cases: numbers that are below a step once they are scaled vanish.
+    Edge cases: numbers that are below a step once they are scaled vanish. Rounding towards zero shortens a contribution
+    of d numbers that are alike by about sqrt(d) 2^-20 of the bound (for 532,110 numbers 0.07 %).
     """
 
     def __init__(

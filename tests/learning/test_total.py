@@ -120,6 +120,15 @@ def test_numbers_below_a_step_vanish() -> None:
     assert not total.flat().any()
 
 
+def test_many_small_numbers_are_shortened_a_little() -> None:
+    numbers = torch.randn(1, 532_110, generator=torch.Generator().manual_seed(0)) / 1000
+    length = float(numbers.double().norm())
+    chunk = Chunk((0,), [FlatPiece(numbers)])
+    total = total_of(chunk, 1.0)
+    total.add(chunk)
+    assert 0.0004 < 1 - np.linalg.norm(total.flat()) / length < 0.001
+
+
 def test_a_large_contribution_is_added_alone() -> None:
     """Chunks of contributions that leave the cache are added one at a time, with the same result."""
     rows = torch.randn(3, 2**18 + 1, generator=torch.Generator().manual_seed(0)) / 2**9
