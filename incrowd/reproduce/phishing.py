@@ -156,6 +156,7 @@ class Phishing:
             **asdict(case),
             **scores,
             "per_device": variant.per_device,
+            "delta": variant.delta,
             "roc_auc_sd": statistics.stdev(aucs) if len(aucs) > 1 else None,
             "precision_elsewhere": statistics.fmean(elsewhere),
             "moments": self._moments,
