@@ -65,11 +65,11 @@ def test_the_update_is_a_noised_gradient_step(table: ExampleTable) -> None:
 
 
 def test_the_noise_is_that_of_the_specification(tmp_path: Path) -> None:
-    levels = [f"level {number}" for number in range(2000)]
+    levels = [f"level {number}" for number in range(6000)]
     fields = {"y": {"type": "boolean"}, "x": {"type": "category", "levels": levels}}
     asked = from_formula("y ~ x", {**KEYS, "fields": fields, "bound": "norm", "clip": 0.5})
     with ExampleTable(tmp_path / "wide.db", columns={"y": "INTEGER", "x": "TEXT"}) as table:
-        updated = device(table).contribute(asked.to_json(), np.zeros(2001))
+        updated = device(table).contribute(asked.to_json(), np.zeros(6001))
     assert rejects_wrong_scale(ks("laplace", scale=0.005 * 2 * 0.5 / 2.0), updated)
 
 

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -87,14 +87,6 @@ def test_an_error_in_this_process_is_raised_as_it_is() -> None:
         list(side_by_side([0], jobs=1, first=nothing, work=lambda task: sys.exit(1 // task)))
     with pytest.raises(ConfigError, match="jobs"):
         list(side_by_side([0], jobs=0, first=nothing, work=nothing))
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Whoever started the tests may have told them to ignore interruptions."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def waits() -> bool:
