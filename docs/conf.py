@@ -25,5 +25,6 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!incrowd\.).*"),
     (r"py:.*", r".*\._.*"),
-    (r"py:.*", r"incrowd\.learning\.workers\.Task"),  # a type variable has no page
+    # Type variables have no page.
+    (r"py:.*", r"incrowd\.(learning\.workers\.Task|runs\.processes\.Task|runs\.settings\.C)"),
 ]

@@ -1,10 +1,11 @@
 """Clipped sums of gradients without the gradients: stacks of Linear layers, many records at once.
 
 A record's gradient of a Linear layer is the outer product of d, the gradient of the layer's outputs, and a, its inputs
-(and 1, for the bias). Its norm is |d| times the root of |a|^2 + 1, so norms need no gradients (Goodfellow 2015), and
-the clipped sum of all records is one matrix product in which every d is scaled by its record's factor: there is no
-second backward pass. Norms are computed in float64 from these d and a; so are sums, but for those of few records, where
-float32 is twice as fast and its rounding is paid for (`incrowd.learning.records.RecordTraining.sensitivity`).
+(and 1, for the bias). Its norm is ``|d|`` times the root of ``|a|^2 + 1``, so norms need no gradients (Goodfellow
+2015), and the clipped sum of all records is one matrix product in which every d is scaled by its record's factor: there
+is no second backward pass. Norms are computed in float64 from these d and a; so are sums, but for those of few records,
+where float32 is twice as fast and its rounding is paid for
+(`incrowd.learning.records.RecordTraining.sensitivity`).
 """
 
 from collections.abc import Iterator, Sequence

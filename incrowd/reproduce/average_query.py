@@ -53,7 +53,7 @@ class AverageQuery:
         return GaussianDpEvent(self.noise_std / (self.without - self.present))
 
     def loss(self, answers: Floats) -> Floats:
-        """How strongly answers speak for one of the two: |log(P[x | present] / P[x | without])|."""
+        """How strongly answers speak for one of the two: ``|log(P[x | present] / P[x | without])|``."""
         middle = (self.present + self.without) / 2
         return np.abs(answers - middle) * (self.without - self.present) / self.noise_std**2
 
