@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from incrowd.learning import threads
+
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
@@ -12,3 +14,12 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """With another number of threads last digits differ; and a forked child, which has none of the threads that torch
+    may have started here, must not wait for them.
+    """
+    with threads.one_thread():
+        yield

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import DataError, LedgerRolledBack
@@ -30,10 +29,7 @@ EARNEST = SystemRandomness()
 LIFE = 12  # a process answers no more, so that a fast machine does not come to the last round before the last kill
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """A forked child has none of the threads that torch may have started here, and must not wait for them."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ledger_in(folder: Path) -> Ledger:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from incrowd.privacy.ledger import Ledger, verify
 from incrowd.runs.database import Database, Record
@@ -23,10 +22,7 @@ OPTIONS = ("privacy.sampling=poisson", "privacy.cohort=6", "server.kind=momentum
 KILLED = -signal.SIGKILL
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """A forked child has none of the threads that torch may have started here, and must not wait for them."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger import Ledger, verify
@@ -38,10 +37,7 @@ SMALL = (
 SEEDED = ("run.randomness=seeded", "run.seed=7")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """A forked child has none of the threads that torch may have started here, and must not wait for them."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small(*overrides: str) -> SiloConfig:
