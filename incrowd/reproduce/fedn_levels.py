@@ -128,9 +128,12 @@ def draw(path: Path, points: Sequence[Entry]) -> None:
             curve = sorted((point["epsilon"], point["accuracy"]) for point in points if point["level"] == level)
             if curve:
                 panel.plot(*zip(*curve, strict=True), marker="o", label=label)
+        budgets = sorted({point["epsilon"] for point in points})
         panel.set_xscale("log")
+        panel.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        panel.set_xticks([], minor=True)
         panel.set_xlabel(f"epsilon, at delta = {DELTA:g}")
         panel.set_ylabel("accuracy on the test examples")
         panel.set_title("SIMULATION: seeded noise")
         panel.grid(visible=True, alpha=0.3)
-        panel.legend()
+        panel.legend(loc="center left")
