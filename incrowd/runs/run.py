@@ -89,15 +89,7 @@ class Run:
     def open(cls, folder: Path | str, *, data: FederatedData | None = None) -> "Run":
         """The run in a folder, with its own settings, plan and chunk; `data` as in `create`."""
         folder = Path(folder).resolve()
-        if not (folder / DATABASE).is_file():
-            raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
-        database = Database(folder / DATABASE)
-        try:
-            settings = database.settings
-        finally:
-            database.close()
-        if "config" not in settings:
-            raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
+        settings = settings_in(folder)
         config = parse_json(json.dumps(settings["config"]))
         steps = settings["schedule"]
         schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
@@ -273,3 +265,17 @@ def free_folder(parent: Path) -> Path:
 def _trial_ledger(federation: Federation) -> Ledger:
     """A ledger that nobody keeps, to see whether everything fits together before a file is written."""
     return Ledger.in_memory(budget=federation.plan.budget, relation=federation.plan.relation)
+
+
+def settings_in(folder: Path) -> Summary:
+    """What the run in a folder was made with. Edge cases: no run there, or one that was never begun: refused."""
+    if not (folder / DATABASE).is_file():
+        raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
+    database = Database(folder / DATABASE)
+    try:
+        settings = database.settings
+    finally:
+        database.close()
+    if "config" not in settings:
+        raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
+    return settings

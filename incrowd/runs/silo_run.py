@@ -27,7 +27,7 @@ from incrowd.runs.build import data_identity
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Database, Record
 from incrowd.runs.outbox import Outbox
-from incrowd.runs.run import DATABASE, LEDGER, Summary
+from incrowd.runs.run import DATABASE, LEDGER, Summary, settings_in
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import SiloFederation, assemble_silos
 from incrowd.runs.silo_config import SiloConfig
@@ -78,11 +78,7 @@ class SiloRun:
     def open(cls, folder: Path | str) -> "SiloRun":
         """The run in a folder, with its own settings."""
         folder = Path(folder).resolve()
-        database = Database(folder / DATABASE)
-        try:
-            settings = database.settings
-        finally:
-            database.close()
+        settings = settings_in(folder)
         config = parse(json.dumps(settings["config"]), SiloConfig)
         return cls(folder, assemble_silos(config), label=settings["label"])
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from incrowd.errors import ConfigError, DataError
-from incrowd.runs.database import Database
-from incrowd.runs.run import DATABASE, Run
+from incrowd.errors import ConfigError
+from incrowd.runs.run import Run, settings_in
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_run import SiloRun
@@ -23,16 +22,7 @@ def create(tables: Mapping[str, Any], folder: Path) -> Run | SiloRun:
 
 def reopen(folder: Path) -> Run | SiloRun:
     """The run in a folder, of whichever unit it is. Edge cases: no run there, or one that was never begun: refused."""
-    if not (folder / DATABASE).is_file():
-        raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
-    database = Database(folder / DATABASE)
-    try:
-        settings = database.settings
-    finally:
-        database.close()
-    if "config" not in settings:
-        raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
-    return SiloRun.open(folder) if _of_records(settings["config"]) else Run.open(folder)
+    return SiloRun.open(folder) if _of_records(settings_in(folder)["config"]) else Run.open(folder)
 
 
 def _of_records(tables: Mapping[str, Any]) -> bool:
