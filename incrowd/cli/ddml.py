@@ -9,8 +9,8 @@ from incrowd.cli._options import Json, numbers
 from incrowd.cli._print import print_findings, print_json, print_table
 
 if TYPE_CHECKING:
-    from incrowd.reproduce.ddml import Study
-    from incrowd.reproduce.ddml_figures import Figure
+    from incrowd.reproduce.ddml.figures import Figure
+    from incrowd.reproduce.ddml.study import Study
 
 app = typer.Typer()
 
@@ -39,7 +39,7 @@ def ddml_figure1(
 
     Example: incrowd reproduce ddml-figure1 --instances 20
     """
-    from incrowd.reproduce.ddml_spread import Spread, draw
+    from incrowd.reproduce.ddml.spread import Spread, draw
 
     found = Spread(instances=instances, updates=updates, pools=seeds).measure()
     found["files"] = draw(found, out)
@@ -63,8 +63,8 @@ def ddml_figure2(
 
     Example: incrowd reproduce ddml-figure2 --data data --best --seeds 3
     """
-    from incrowd.reproduce.ddml_best import best as beyond
-    from incrowd.reproduce.ddml_figures import figure2
+    from incrowd.reproduce.ddml.best import best as beyond
+    from incrowd.reproduce.ddml.figures import figure2
 
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     if best:
@@ -91,7 +91,7 @@ def ddml_figure3(
 
     Example: incrowd reproduce ddml-figure3 --data data --passes 10
     """
-    from incrowd.reproduce.ddml_figures import figure3
+    from incrowd.reproduce.ddml.figures import figure3
 
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     _show(figure3(study, instances=instances, epsilon=epsilon), out, as_json)
@@ -111,14 +111,15 @@ def ddml_figure4(
 
     Example: incrowd reproduce ddml-figure4 --data data
     """
-    from incrowd.reproduce.ddml_figures import figure4
+    from incrowd.reproduce.ddml.figures import figure4
 
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     _show(figure4(study, learning_rate=gamma), out, as_json)
 
 
 def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
-    from incrowd.reproduce.ddml import Study, load
+    from incrowd.reproduce.ddml.study import Study
+    from incrowd.reproduce.shared import load
 
     return Study(
         split=load(data, held_out=held_out), passes=passes, seeds=seeds, say=lambda line: typer.echo(line, err=True)

@@ -34,7 +34,7 @@ def ddml_figure5(
 
     Example: incrowd reproduce ddml-figure5 --updates 10000000 --gamma 0.2 --decay 1
     """
-    from incrowd.reproduce.recovery import Recovery, draw
+    from incrowd.reproduce.ddml.recovery import Recovery, draw
 
     found = Recovery(
         updates=updates, instances=instances, gamma=gamma, decay=decay, examples=examples, seed=seed, say=_say
@@ -65,8 +65,8 @@ def ddml_phishing(
 
     Example: incrowd reproduce ddml-phishing --data data --best
     """
-    from incrowd.reproduce.phishing import Phishing, draw
-    from incrowd.reproduce.urls import load_urls
+    from incrowd.reproduce.ddml.phishing import Phishing, draw
+    from incrowd.reproduce.ddml.urls import load_urls
 
     found = Phishing.of(load_urls(data), tuning=tune, passes=passes, seeds=seeds, say=_say).report(best=best)
     found["files"] = draw(out, found)
@@ -93,8 +93,8 @@ def ddml_ranking(
 
     Example: incrowd reproduce ddml-ranking --updates 1000000
     """
-    from incrowd.reproduce.ranked_items import World
-    from incrowd.reproduce.ranking import Ranking
+    from incrowd.reproduce.ddml.ranked_items import World
+    from incrowd.reproduce.ddml.ranking import Ranking
 
     world = World(items=items, weights=weights, seed=seed)
     found = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=_say).report()
@@ -126,7 +126,7 @@ def ddml_spam(
 
     Example: incrowd reproduce ddml-spam --rate 0.01 --attackers 0.05
     """
-    from incrowd.reproduce.spam import Spam
+    from incrowd.reproduce.ddml.spam import Spam
 
     found = Spam(
         rate=rate,

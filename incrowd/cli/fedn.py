@@ -44,8 +44,8 @@ def fedn_silos(
     """
     need_training()
     from incrowd.privacy.remaining import named
-    from incrowd.reproduce.fedn import Silos, shown, shown_published
-    from incrowd.reproduce.table1 import load
+    from incrowd.reproduce.fedn.silos import Silos, shown, shown_published
+    from incrowd.reproduce.shared import load
 
     wanted = Silos(
         split=load(data),
@@ -84,8 +84,8 @@ def fedn_privacy_levels(
     Example: incrowd reproduce fedn-privacy-levels --data data --plot levels.png
     """
     need_training()
-    from incrowd.reproduce.fedn_levels import Levels, draw
-    from incrowd.reproduce.table1 import load
+    from incrowd.reproduce.fedn.levels import Levels, draw
+    from incrowd.reproduce.shared import load
 
     points = Levels(
         split=load(data),
@@ -117,7 +117,7 @@ def fedn_average_query(
 
     Example: incrowd reproduce fedn-average-query --plot privacy-loss.png
     """
-    from incrowd.reproduce.average_query import AverageQuery, draw
+    from incrowd.reproduce.fedn.average_query import AverageQuery, draw
 
     query = AverageQuery(users=users, bound=bound, noise_std=noise_std, tail=tail)
     if plot is not None:

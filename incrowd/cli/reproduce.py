@@ -46,9 +46,10 @@ def geyer_table1(
     Example: incrowd reproduce geyer-table1 --data data --recipe best --seeds 3
     """
     need_training()
-    from incrowd.reproduce.kept import Kept
-    from incrowd.reproduce.report import report, warnings
-    from incrowd.reproduce.table1 import Table, load
+    from incrowd.reproduce.geyer.kept import Kept
+    from incrowd.reproduce.geyer.report import report, warnings
+    from incrowd.reproduce.geyer.table1 import Table
+    from incrowd.reproduce.shared import load
 
     table = Table(
         split=load(data),
@@ -82,10 +83,10 @@ def geyer_figure1(
     Example: incrowd reproduce geyer-figure1 --data data --rows 100,1000 --out out/figures
     """
     need_training()
-    from incrowd.reproduce.figures import Figures, draw_figure1, ended
-    from incrowd.reproduce.kept import Kept
-    from incrowd.reproduce.plain import Plain
-    from incrowd.reproduce.table1 import load
+    from incrowd.reproduce.geyer.figures import Figures, draw_figure1, ended
+    from incrowd.reproduce.geyer.kept import Kept
+    from incrowd.reproduce.geyer.plain import Plain
+    from incrowd.reproduce.shared import load
 
     kept = None if runs is None else Kept(folder=runs, data=data)
     curves = Figures(
@@ -114,9 +115,9 @@ def geyer_figure2(
     Example: incrowd reproduce geyer-figure2 --data data --out out/figures
     """
     need_training()
-    from incrowd.reproduce.figures import Figures, draw_figure2, sampled
-    from incrowd.reproduce.plain import Plain
-    from incrowd.reproduce.table1 import load
+    from incrowd.reproduce.geyer.figures import Figures, draw_figure2, sampled
+    from incrowd.reproduce.geyer.plain import Plain
+    from incrowd.reproduce.shared import load
 
     series = Figures(split=load(data), seeds=seeds, plain=Plain(rounds=rounds), say=_say).figure2()
     found = series | {"files": draw_figure2(out, series)}
@@ -137,8 +138,8 @@ def geyer_growing(
     Example: incrowd reproduce geyer-growing --data data --rows 100
     """
     need_training()
-    from incrowd.reproduce.growing import Growing
-    from incrowd.reproduce.table1 import load
+    from incrowd.reproduce.geyer.growing import Growing
+    from incrowd.reproduce.shared import load
 
     found = Growing(
         split=load(data),

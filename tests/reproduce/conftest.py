@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from incrowd.data import Split
-from incrowd.reproduce.table1 import load
+from incrowd.reproduce.shared import load
 from tests.reproduce.small import write_set
 
 

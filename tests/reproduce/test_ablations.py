@@ -6,13 +6,13 @@ import pytest
 from incrowd.data import Examples, Split
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import FixedClip
-from incrowd.reproduce.ablations import HELD_OUT, held_out, variants
-from incrowd.reproduce.geyer import ROWS
-from incrowd.reproduce.paper import PaperSetup, within
-from incrowd.reproduce.recipes import RECIPES, Case
-from incrowd.reproduce.report import report
-from incrowd.reproduce.setup import Setup
-from incrowd.reproduce.table1 import Table
+from incrowd.reproduce.geyer.ablations import HELD_OUT, held_out, variants
+from incrowd.reproduce.geyer.measure import ROWS
+from incrowd.reproduce.geyer.paper import PaperSetup, within
+from incrowd.reproduce.geyer.recipes import RECIPES, Case
+from incrowd.reproduce.geyer.report import report
+from incrowd.reproduce.geyer.setup import Setup
+from incrowd.reproduce.geyer.table1 import Table
 
 
 def case(clients: int, epsilon: float = 8.0) -> Case:

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.accounting import Relation, price
-from incrowd.reproduce.average_query import AverageQuery, draw
+from incrowd.reproduce.fedn.average_query import AverageQuery, draw
 from tests.command import command
 
 QUERY = AverageQuery(users=10, bound=1.0, noise_std=0.2)

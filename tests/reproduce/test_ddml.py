@@ -10,10 +10,11 @@ from incrowd._random import SeededRandomness
 from incrowd.data import Split
 from incrowd.drawdiscard.glm import one_hot
 from incrowd.errors import ConfigError, DataError
-from incrowd.reproduce.ddml import BATCHING, STRATEGIES, Case, Study, load, order_of
-from incrowd.reproduce.ddml_best import best, ladder
-from incrowd.reproduce.ddml_figures import Figure, figure2, figure3, figure4
-from incrowd.reproduce.ddml_spread import Spread, draw
+from incrowd.reproduce.ddml.best import best, ladder
+from incrowd.reproduce.ddml.figures import Figure, figure2, figure3, figure4
+from incrowd.reproduce.ddml.spread import Spread, draw
+from incrowd.reproduce.ddml.study import BATCHING, STRATEGIES, Case, Study, order_of
+from incrowd.reproduce.shared import load
 
 LOG3 = math.log(3)
 

@@ -12,8 +12,8 @@ from incrowd.federated.silo_plan import RELATION
 from incrowd.privacy.accounting import price
 from incrowd.privacy.events import compose
 from incrowd.privacy.remaining import SQUARE_ROOT
-from incrowd.reproduce.fedn import NETWORKS, Silos, shown, shown_published
-from incrowd.reproduce.fedn_schedule import ROUNDS, Published
+from incrowd.reproduce.fedn.schedule import ROUNDS, Published
+from incrowd.reproduce.fedn.silos import NETWORKS, Silos, shown, shown_published
 from tests.command import Command, command
 
 TRUE_NETWORKS = dict(NETWORKS)

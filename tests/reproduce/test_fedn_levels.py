@@ -7,8 +7,8 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.reproduce.fedn import NETWORKS
-from incrowd.reproduce.fedn_levels import Levels
+from incrowd.reproduce.fedn.levels import Levels
+from incrowd.reproduce.fedn.silos import NETWORKS
 from tests.command import command
 
 

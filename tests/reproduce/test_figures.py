@@ -5,9 +5,9 @@ import pytest
 from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
-from incrowd.reproduce.figures import Figures, Series, draw_figure1, draw_figure2, ended, sampled
-from incrowd.reproduce.kept import Kept
-from incrowd.reproduce.plain import Plain, learn_plainly
+from incrowd.reproduce.geyer.figures import Figures, Series, draw_figure1, draw_figure2, ended, sampled
+from incrowd.reproduce.geyer.kept import Kept
+from incrowd.reproduce.geyer.plain import Plain, learn_plainly
 
 PLAIN = Plain(rounds=3, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
 

@@ -10,8 +10,8 @@ from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.plan import Plan
-from incrowd.reproduce.geyer import PER_CLIENT, ROWS, curve, dealt, learn, measure, shaped
-from incrowd.reproduce.setup import Setup
+from incrowd.reproduce.geyer.measure import PER_CLIENT, ROWS, curve, dealt, learn, measure, shaped
+from incrowd.reproduce.geyer.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
 SETUP = Setup(features=UnitNorm(), rounds=ROUNDS, server=ServerStep(learning_rate=RATE, decay="linear"))

@@ -5,8 +5,8 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.moments import moments_price
 from incrowd.privacy.schedule import constant
-from incrowd.reproduce.growing import EARLY_ROUNDS, Growing, grown
-from incrowd.reproduce.paper import CONSTANTS, as_poisson, within
+from incrowd.reproduce.geyer.growing import EARLY_ROUNDS, Growing, grown
+from incrowd.reproduce.geyer.paper import CONSTANTS, as_poisson, within
 
 BUDGET = Budget(epsilon=8, delta=1e-5)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.reproduce.hot_keys import CALM, Store, busiest, keys, needed
+from incrowd.reproduce.ddml.hot_keys import CALM, Store, busiest, keys, needed
 
 SECONDS = 20_000
 

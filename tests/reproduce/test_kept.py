@@ -8,9 +8,9 @@ from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.schedule import constant
-from incrowd.reproduce.geyer import curve, measure
-from incrowd.reproduce.kept import Kept
-from incrowd.reproduce.paper import PaperSetup, executed
+from incrowd.reproduce.geyer.kept import Kept
+from incrowd.reproduce.geyer.measure import curve, measure
+from incrowd.reproduce.geyer.paper import PaperSetup, executed
 from incrowd.runs.database import Record
 from incrowd.runs.run import Run
 from incrowd.runs.trackers import Facts

@@ -17,8 +17,8 @@ from incrowd.drawdiscard.simulation import Updates
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.table import ExampleTable, Kind
 from incrowd.errors import ConfigError
-from incrowd.reproduce.known_weights import TRUTH, Population, specification, truth
-from incrowd.reproduce.recovery import Recovery, advance, draw
+from incrowd.reproduce.ddml.known_weights import TRUTH, Population, specification, truth
+from incrowd.reproduce.ddml.recovery import Recovery, advance, draw
 
 COLUMNS: dict[str, Kind] = {"O": "INTEGER", "B": "INTEGER", "E1": "TEXT", "E2": "TEXT", "D": "REAL", "I": "INTEGER"}
 

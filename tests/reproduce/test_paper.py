@@ -15,8 +15,17 @@ from incrowd.privacy.noise import GaussianNoise
 from incrowd.privacy.sampling import FixedSize, Poisson
 from incrowd.privacy.schedule import Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
-from incrowd.reproduce.geyer import ROWS, dealt, learn, shaped
-from incrowd.reproduce.paper import CONSTANTS, FIXED, QUICK, PaperSetup, as_poisson, executed, paper_network, within
+from incrowd.reproduce.geyer.measure import ROWS, dealt, learn, shaped
+from incrowd.reproduce.geyer.paper import (
+    CONSTANTS,
+    FIXED,
+    QUICK,
+    PaperSetup,
+    as_poisson,
+    executed,
+    paper_network,
+    within,
+)
 from tests.reference.one_client import contribution
 
 LOCAL = LocalTraining(learning_rate=0.1, batches=4)

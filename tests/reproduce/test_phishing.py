@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.reproduce.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, draw
-from incrowd.reproduce.url_features import Parts
-from incrowd.reproduce.urls import Urls
+from incrowd.reproduce.ddml.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, draw
+from incrowd.reproduce.ddml.url_features import Parts
+from incrowd.reproduce.ddml.urls import Urls
 from tests.reproduce.addresses import made_up
 
 

@@ -8,8 +8,8 @@ from incrowd.data import Split
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
 from incrowd.learning import ClientTensors, LocalTraining
-from incrowd.reproduce.geyer import dealt
-from incrowd.reproduce.plain import Plain, learn_plainly
+from incrowd.reproduce.geyer.measure import dealt
+from incrowd.reproduce.geyer.plain import Plain, learn_plainly
 from tests.reference.one_client import contribution
 
 PLAIN = Plain(rounds=2, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))

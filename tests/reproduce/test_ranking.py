@@ -9,8 +9,8 @@ import pytest
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
 from incrowd.errors import ConfigError
-from incrowd.reproduce.ranked_items import TAGS_OF_ITEM, World
-from incrowd.reproduce.ranking import ALONE, PRIVATE, Ranking, SparseGradients
+from incrowd.reproduce.ddml.ranked_items import TAGS_OF_ITEM, World
+from incrowd.reproduce.ddml.ranking import ALONE, PRIVATE, Ranking, SparseGradients
 
 SMALL = World(items=300, tags=12, words=30, weights=600)
 

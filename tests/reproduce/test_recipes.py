@@ -8,10 +8,10 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import GlyphMetric
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import NormalisedClip
-from incrowd.reproduce.geyer import ROWS
-from incrowd.reproduce.paper import CONSTANTS, QUICK
-from incrowd.reproduce.recipes import RECIPES, Case, named
-from incrowd.reproduce.setup import Setup
+from incrowd.reproduce.geyer.measure import ROWS
+from incrowd.reproduce.geyer.paper import CONSTANTS, QUICK
+from incrowd.reproduce.geyer.recipes import RECIPES, Case, named
+from incrowd.reproduce.geyer.setup import Setup
 
 EPSILONS = (0.05, 1.0, 8.0)
 

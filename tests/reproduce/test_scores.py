@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd.errors import DataError
-from incrowd.reproduce.scores import BinaryScores, precision_elsewhere, share_behind
+from incrowd.reproduce.ddml.scores import BinaryScores, precision_elsewhere, share_behind
 
 EXAMPLES = st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=30).filter(
     lambda examples: len({label for label, _ in examples}) == 2

@@ -7,7 +7,7 @@ from incrowd.federated import ServerStep
 from incrowd.learning.features import OrientedEnergies, UnitNorm
 from incrowd.privacy.clipping import NormalisedClip
 from incrowd.privacy.sampling import Everyone, Poisson
-from incrowd.reproduce.setup import Leading, Setup, softmax_regression
+from incrowd.reproduce.geyer.setup import Leading, Setup, softmax_regression
 
 SERVER = ServerStep()
 

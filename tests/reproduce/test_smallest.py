@@ -9,8 +9,8 @@ from incrowd.privacy.accounting import Budget
 from incrowd.privacy.plan import PlanConfig
 from incrowd.privacy.sampling import Everyone
 from incrowd.privacy.schedule import constant
-from incrowd.reproduce.geyer import Measured
-from incrowd.reproduce.smallest import LEAST, MOST, smallest, two_digits
+from incrowd.reproduce.geyer.measure import Measured
+from incrowd.reproduce.geyer.smallest import LEAST, MOST, smallest, two_digits
 
 PLAN = PlanConfig(clients=9, schedule=constant(rounds=1, cohort=9), sampling=Everyone).calibrate(
     Budget(epsilon=1, delta=1e-5)

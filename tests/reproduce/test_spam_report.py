@@ -4,7 +4,7 @@ import pytest
 
 from incrowd.drawdiscard.spam_study import drift, scaled
 from incrowd.errors import ConfigError
-from incrowd.reproduce.spam import Spam, digits
+from incrowd.reproduce.ddml.spam import Spam, digits
 
 
 def test_honest_traffic_is_turned_away_about_as_often_as_wanted() -> None:

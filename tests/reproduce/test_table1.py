@@ -7,11 +7,11 @@ from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
 from incrowd.privacy.statement import MEDIAN
-from incrowd.reproduce.kept import Kept
-from incrowd.reproduce.paper import FIXED
-from incrowd.reproduce.plain import Plain
-from incrowd.reproduce.report import SHOWN, report, warnings
-from incrowd.reproduce.table1 import Table
+from incrowd.reproduce.geyer.kept import Kept
+from incrowd.reproduce.geyer.paper import FIXED
+from incrowd.reproduce.geyer.plain import Plain
+from incrowd.reproduce.geyer.report import SHOWN, report, warnings
+from incrowd.reproduce.geyer.table1 import Table
 
 PROMISED = {
     "clients",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.reproduce.url_features import FEATURES, Parts, url_features
+from incrowd.reproduce.ddml.url_features import FEATURES, Parts, url_features
 from tests.reproduce.addresses import made_up
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.reproduce.url_features import Parts
-from incrowd.reproduce.urls import PLACE, Urls, load_urls, split_by_host
+from incrowd.reproduce.ddml.url_features import Parts
+from incrowd.reproduce.ddml.urls import PLACE, Urls, load_urls, split_by_host
 from tests.reproduce.addresses import made_up, write_urls
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from incrowd import _validate
 from incrowd.data import Split
 from incrowd.privacy.accounting import Budget
-from incrowd.reproduce.geyer import EPSILON, PLAIN_ROW, ROWS, Curve, Say, check_rows, curve, silent
-from incrowd.reproduce.kept import Kept
-from incrowd.reproduce.paper import CONSTANTS
-from incrowd.reproduce.plain import Plain, PlainRound, learn_plainly
+from incrowd.reproduce.geyer.kept import Kept
+from incrowd.reproduce.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Curve, check_rows, curve
+from incrowd.reproduce.geyer.paper import CONSTANTS
+from incrowd.reproduce.geyer.plain import Plain, PlainRound, learn_plainly
+from incrowd.reproduce.shared import Say, silent
 from incrowd.runs.plots import axes
 
 FORMATS = ("png", "svg")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from incrowd.reproduce.ddml import BATCHING, PER_DEVICE, STRATEGIES, Case, Series, Study
+from incrowd.reproduce.ddml.study import BATCHING, PER_DEVICE, STRATEGIES, Case, Series, Study
 from incrowd.runs.plots import axes
 
 FORMATS = ("png", "svg")

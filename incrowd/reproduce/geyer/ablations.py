@@ -23,11 +23,11 @@ from incrowd.learning.features import (
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipping import FixedClip
 from incrowd.privacy.schedule import Schedule
-from incrowd.reproduce.geyer import ROWS, AnySetup, Measured, measure
-from incrowd.reproduce.paper import PaperSetup, within
-from incrowd.reproduce.recipes import Case, named
-from incrowd.reproduce.setup import STEEPEST, Setup
-from incrowd.reproduce.table1 import Table
+from incrowd.reproduce.geyer.measure import ROWS, AnySetup, Measured, measure
+from incrowd.reproduce.geyer.paper import PaperSetup, within
+from incrowd.reproduce.geyer.recipes import Case, named
+from incrowd.reproduce.geyer.setup import STEEPEST, Setup
+from incrowd.reproduce.geyer.table1 import Table
 
 HELD_OUT = 10_000
 CLIP_NORMS = (0.02, 0.1)

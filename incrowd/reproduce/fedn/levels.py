@@ -28,8 +28,9 @@ from incrowd.privacy.plan import PlanConfig, Sampling
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.sampling import Everyone, LocalEveryone
 from incrowd.privacy.schedule import constant
-from incrowd.reproduce.fedn import NETWORKS, Entry, Say, Silos
-from incrowd.reproduce.fedn_schedule import DELTA
+from incrowd.reproduce.fedn.schedule import DELTA
+from incrowd.reproduce.fedn.silos import NETWORKS, Entry, Silos
+from incrowd.reproduce.shared import Say
 from incrowd.runs.plots import axes
 
 ROUNDS = 20

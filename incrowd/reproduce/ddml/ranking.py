@@ -23,11 +23,11 @@ from incrowd.drawdiscard.genealogy import draw_and_discard
 from incrowd.drawdiscard.mechanism import Contribution
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
-from incrowd.reproduce.ddml import Case, Series
-from incrowd.reproduce.ddml_figures import Finding
-from incrowd.reproduce.geyer import Say, silent
-from incrowd.reproduce.hot_keys import Store, keys, needed
-from incrowd.reproduce.ranked_items import World
+from incrowd.reproduce.ddml.figures import Finding
+from incrowd.reproduce.ddml.hot_keys import Store, keys, needed
+from incrowd.reproduce.ddml.ranked_items import World
+from incrowd.reproduce.ddml.study import Case, Series
+from incrowd.reproduce.shared import Say, silent
 
 TEXTS_A_DEVICE = 5
 """Each with the item that was chosen and another one: ten examples."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from incrowd.reproduce.ablations import ablations
-from incrowd.reproduce.geyer import ROWS
-from incrowd.reproduce.table1 import Entry, Table
+from incrowd.reproduce.geyer.ablations import ablations
+from incrowd.reproduce.geyer.measure import ROWS
+from incrowd.reproduce.geyer.table1 import Entry, Table
 from incrowd.runs.plots import axes
 
 SHOWN = {

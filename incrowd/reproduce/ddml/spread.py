@@ -18,7 +18,7 @@ from incrowd._random import Floats, SeededRandomness
 from incrowd.drawdiscard.pool import Pool, stable_variance
 from incrowd.drawdiscard.strategies import DrawAndDiscard, SameInstance, Strategy
 from incrowd.errors import ConfigError
-from incrowd.reproduce.ddml_figures import FORMATS, Finding
+from incrowd.reproduce.ddml.figures import FORMATS, Finding
 from incrowd.runs.plots import axes
 
 WEIGHTS = 50

@@ -19,11 +19,11 @@ from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates
-from incrowd.reproduce.ddml import Series
-from incrowd.reproduce.ddml_figures import FORMATS, Finding
-from incrowd.reproduce.geyer import Say, silent
-from incrowd.reproduce.known_weights import Population, specification, truth
-from incrowd.reproduce.scores import BinaryScores
+from incrowd.reproduce.ddml.figures import FORMATS, Finding
+from incrowd.reproduce.ddml.known_weights import Population, specification, truth
+from incrowd.reproduce.ddml.scores import BinaryScores
+from incrowd.reproduce.ddml.study import Series
+from incrowd.reproduce.shared import Say, silent
 from incrowd.runs.plots import axes
 
 PAPER_UPDATES = 983_068_969

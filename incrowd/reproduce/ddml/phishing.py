@@ -24,12 +24,12 @@ from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
 from incrowd.errors import DataError
-from incrowd.reproduce.ddml import AVERAGED, STRATEGIES, Case, Series
-from incrowd.reproduce.ddml_figures import FORMATS, Finding
-from incrowd.reproduce.geyer import Say, silent
-from incrowd.reproduce.scores import BinaryScores, precision_elsewhere, share_behind
-from incrowd.reproduce.url_features import FEATURES, url_features
-from incrowd.reproduce.urls import Urls, split_by_host
+from incrowd.reproduce.ddml.figures import FORMATS, Finding
+from incrowd.reproduce.ddml.scores import BinaryScores, precision_elsewhere, share_behind
+from incrowd.reproduce.ddml.study import AVERAGED, STRATEGIES, Case, Series
+from incrowd.reproduce.ddml.url_features import FEATURES, url_features
+from incrowd.reproduce.ddml.urls import Urls, split_by_host
+from incrowd.reproduce.shared import Say, silent
 from incrowd.runs.plots import axes
 
 PAPER = BinaryScores(

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,8 +18,7 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, Randomness, SeededRandomness
-from incrowd.data import Examples, Split, load_mnist
-from incrowd.data.examples import hold_out
+from incrowd.data import Examples, Split
 from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix, dealt, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
@@ -28,6 +26,7 @@ from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import stable_variance
 from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
 from incrowd.errors import ConfigError, DataError
+from incrowd.reproduce.shared import Say
 
 PER_DEVICE = 10
 LEARNING_RATE = 0.001
@@ -35,7 +34,6 @@ LOOKS = (0.0, 0.1, 0.25, 0.5)
 """Where curves are looked at besides after each pass, in passes: they move fastest at the start."""
 
 Series = dict[str, Any]
-Say = Callable[[str], object]
 Tosses = Callable[["Case", int, Randomness], Coins]
 
 
@@ -268,14 +266,6 @@ class Study:
     @cached_property
     def _test(self) -> tuple[Matrix, Integers]:
         return _loaded(self.split.test or self.split.train)  # there is one: checked at the start
-
-
-def load(folder: Path, *, held_out: int = 0) -> Split:
-    """MNIST, or another set in its four files; with `held_out`, so many training examples in place of the test ones."""
-    split = load_mnist(folder / "mnist" if (folder / "mnist").is_dir() else folder)
-    if held_out == 0:
-        return split
-    return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(0))
 
 
 def _tail(case: Case, updates: int) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from incrowd.errors import BudgetExceeded
-from incrowd.reproduce.geyer import Measured
+from incrowd.reproduce.geyer.measure import Measured
 
 LEAST, MOST = 1e-3, 10.0
 START = 0.03  # small budgets are quick to measure

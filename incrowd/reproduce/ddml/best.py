@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from incrowd.reproduce.ddml import Case, Study
+from incrowd.reproduce.ddml.study import Case, Study
 
 EPSILONS = (math.log(3), math.log(16))
 

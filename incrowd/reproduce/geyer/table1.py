@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from incrowd import _validate
-from incrowd.data import Split, load_mnist
+from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.privacy.accounting import Budget
-from incrowd.reproduce.geyer import EPSILON, PLAIN_ROW, ROWS, Measured, Row, Say, check_rows, measure, silent
-from incrowd.reproduce.kept import Kept
-from incrowd.reproduce.paper import PaperSetup
-from incrowd.reproduce.plain import Plain, learn_plainly
-from incrowd.reproduce.recipes import Case, Recipe, named
-from incrowd.reproduce.smallest import smallest
+from incrowd.reproduce.geyer.kept import Kept
+from incrowd.reproduce.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Measured, Row, check_rows, measure
+from incrowd.reproduce.geyer.paper import PaperSetup
+from incrowd.reproduce.geyer.plain import Plain, learn_plainly
+from incrowd.reproduce.geyer.recipes import Case, Recipe, named
+from incrowd.reproduce.geyer.smallest import smallest
+from incrowd.reproduce.shared import Say, silent
 
 TUNED = "the recipe's settings were chosen on training examples declared public; that choice is not in epsilon"
 
@@ -159,9 +160,3 @@ def _paper(row: Row) -> Entry:
         "paper_rounds": row.rounds,
         "paper_communications": row.communications,
     }
-
-
-def load(folder: Path) -> Split:
-    """MNIST, or another set in its four files, from a folder or from mnist/ in it."""
-    inner = folder / "mnist"
-    return load_mnist(inner if inner.is_dir() else folder)

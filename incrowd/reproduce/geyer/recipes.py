@@ -5,10 +5,10 @@
 | `best`    | handwriting: drawings may be moved, slanted and scaled; hands differ as in random drawings |
 | `general` | images: strokes have directions (fixed filters, nothing about handwriting)                 |
 | `network` | nothing: the paper's own perceptron of 531,400 weights on raw pixels                       |
-| `paper`   | nothing: the paper's text, whose guarantee does not hold (see `incrowd.reproduce.paper`)   |
+| `paper`   | nothing: the paper's text, whose guarantee does not hold (see `incrowd.reproduce.geyer.paper`)   |
 
 No recipe looks at private or test data. What was tuned was tuned by hand on the last 10,000 training examples, declared
-public; see `incrowd.reproduce.ablations`. A new recipe is one more entry of `RECIPES`.
+public; see `incrowd.reproduce.geyer.ablations`. A new recipe is one more entry of `RECIPES`.
 """
 
 import math
@@ -31,9 +31,9 @@ from incrowd.privacy.accounting import Budget
 from incrowd.privacy.plan import PlanConfig
 from incrowd.privacy.sampling import Everyone
 from incrowd.privacy.schedule import constant
-from incrowd.reproduce.geyer import AnySetup
-from incrowd.reproduce.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
-from incrowd.reproduce.setup import Setup
+from incrowd.reproduce.geyer.measure import AnySetup
+from incrowd.reproduce.geyer.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
+from incrowd.reproduce.geyer.setup import Setup
 
 MANY_CLIENTS = 5000
 """From so many clients on, a share of them in each round does what all of them would, in less time."""

@@ -16,8 +16,9 @@ from incrowd.privacy.accounting import Budget
 from incrowd.privacy.moments import moments_price
 from incrowd.privacy.plan import Plan
 from incrowd.privacy.schedule import Schedule, Step, growing
-from incrowd.reproduce.geyer import EPSILON, ROWS, Curve, Say, check_rows, curve, repeated, shaped, silent
-from incrowd.reproduce.paper import CONSTANTS, as_poisson, executed, within
+from incrowd.reproduce.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, repeated, shaped
+from incrowd.reproduce.geyer.paper import CONSTANTS, as_poisson, executed, within
+from incrowd.reproduce.shared import Say, silent
 
 EARLY_ROUNDS = 2
 LEVELS = 4

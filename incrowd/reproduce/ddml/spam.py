@@ -20,8 +20,9 @@ from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.spam_study import ATTACKS, Attack, Problem, Study
 from incrowd.errors import ConfigError
-from incrowd.reproduce.ddml import Say, Series
-from incrowd.reproduce.ddml_figures import Finding
+from incrowd.reproduce.ddml.figures import Finding
+from incrowd.reproduce.ddml.study import Series
+from incrowd.reproduce.shared import Say
 
 EPSILON = math.log(32)
 POOLS = ((30, 33), (20, 387), (10, 650))

@@ -11,8 +11,8 @@ from incrowd.data import Split
 from incrowd.federated import Diagnostics, score
 from incrowd.federated.diagnostics import Watch
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from incrowd.reproduce.geyer import dealt, processors, shaped, tested_on
-from incrowd.reproduce.paper import START, paper_network
+from incrowd.reproduce.geyer.measure import dealt, processors, shaped, tested_on
+from incrowd.reproduce.geyer.paper import START, paper_network
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.plan import Plan
-from incrowd.reproduce.geyer import PER_CLIENT, Curve, Measured, Point, repeated, shaped
-from incrowd.reproduce.paper import HIDDEN, PaperSetup
+from incrowd.reproduce.geyer.measure import PER_CLIENT, Curve, Measured, Point, repeated, shaped
+from incrowd.reproduce.geyer.paper import HIDDEN, PaperSetup
 from incrowd.runs.config import (
     Config,
     LocalSection,

@@ -2,7 +2,7 @@
 
 The example's settings are kept (delta 1e-5, ten rounds, its perceptron); what is different is that the noise of a round
 is solved for what is left of the budget, records are drawn by Poisson sampling at the probability that is priced, and a
-round is paid for before it begins. `incrowd.reproduce.fedn_schedule` prices what the example does instead.
+round is paid for before it begins. `incrowd.reproduce.fedn.schedule` prices what the example does instead.
 """
 
 import math
@@ -33,9 +33,9 @@ from incrowd.learning.records import Descent, Records
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.remaining import CONSTANT_NOISE, Pace
-from incrowd.reproduce.fedn_schedule import DELTA, ROUNDS, Published
+from incrowd.reproduce.fedn.schedule import DELTA, ROUNDS, Published
+from incrowd.reproduce.shared import Say
 
-Say = Callable[[str], None]
 Entry = dict[str, Any]
 
 TUNED = "the settings were chosen on training examples declared public; that choice is not in epsilon"

@@ -21,18 +21,14 @@ from incrowd.privacy.accounting import Budget
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.plan import Plan
 from incrowd.privacy.release import PrivateRun
-from incrowd.reproduce.paper import PaperSetup
-from incrowd.reproduce.setup import Setup
+from incrowd.reproduce.geyer.paper import PaperSetup
+from incrowd.reproduce.geyer.setup import Setup
+from incrowd.reproduce.shared import Say, silent
 
 PER_CLIENT = 600
 EPSILON = 8.0
 
 AnySetup = Setup | PaperSetup
-Say = Callable[[str], None]
-
-
-def silent(_line: str) -> None:
-    """Say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
-from incrowd.reproduce.url_features import Parts
+from incrowd.reproduce.ddml.url_features import Parts
 
 PLACE = Path("phishing") / "urls.csv.gz"
 _COLUMNS = ["label", "url"]

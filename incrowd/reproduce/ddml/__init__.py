@@ -1,0 +1,1 @@
+"""Figures and uses of draw and discard (Pihur et al. 2018), measured anew."""

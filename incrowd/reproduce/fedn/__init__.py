@@ -1,0 +1,1 @@
+"""What the article on FEDn with Opacus shows, measured anew."""

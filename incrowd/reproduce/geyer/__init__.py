@@ -1,0 +1,1 @@
+"""Tables and figures of Geyer, Klein and Nabi (2017), measured anew."""

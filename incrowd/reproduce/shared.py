@@ -1,0 +1,26 @@
+"""What the reproductions have in common: where their images come from, and how they report progress."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from incrowd._random import SeededRandomness
+from incrowd.data import Split, load_mnist
+from incrowd.data.examples import hold_out
+
+Say = Callable[[str], object]
+
+
+def silent(_line: str) -> None:
+    """Say nothing."""
+
+
+def load(folder: Path, *, held_out: int = 0) -> Split:
+    """MNIST, or another set in its four files, from a folder or from mnist/ in it.
+
+    With `held_out`, so many training examples come in place of the test examples.
+    """
+    inner = folder / "mnist"
+    split = load_mnist(inner if inner.is_dir() else folder)
+    if held_out == 0:
+        return split
+    return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(0))
