@@ -11,23 +11,31 @@
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from incrowd import __version__
-from incrowd.errors import ConfigError, LedgerRolledBack
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.federated.silo_plan import RELATION
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.statement import Claims
-from incrowd.runs import _files, results
+from incrowd.runs import results
 from incrowd.runs.build import data_identity
 from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.database import Database, Record
+from incrowd.runs.database import Record
+from incrowd.runs.folder import (
+    DATABASE,
+    LEDGER,
+    Summary,
+    check_unused,
+    database_in,
+    settings_in,
+    write_results,
+)
+from incrowd.runs.journey import Journey
 from incrowd.runs.outbox import Outbox
-from incrowd.runs.run import DATABASE, LEDGER, Summary, settings_in
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import SiloFederation, assemble_silos
 from incrowd.runs.silo_config import SiloConfig
@@ -54,7 +62,6 @@ class SiloRun:
         self.config = federation.config
         self.federation = federation
         self.label = label
-        self._checkpoints = Checkpoints(folder / "checkpoints", keep=self.config.run.keep)
 
     @classmethod
     def create(cls, config: SiloConfig, folder: Path | str) -> "SiloRun":
@@ -64,10 +71,7 @@ class SiloRun:
         with all that was spent.
         """
         folder = Path(folder).resolve()
-        for name in (DATABASE, LEDGER, SILOS):
-            if (folder / name).exists():
-                remedy = f"it holds {name} of a run: go on with `incrowd resume {folder}`, or name another folder"
-                raise ConfigError(field="out", value=str(folder), remedy=remedy)
+        check_unused(folder, DATABASE, LEDGER, SILOS)
         federation = assemble_silos(config)
         trackers(config.run.trackers, folder)
         run = cls(folder, federation, label=secrets.token_hex(8))
@@ -78,7 +82,7 @@ class SiloRun:
     def open(cls, folder: Path | str) -> "SiloRun":
         """The run in a folder, with its own settings."""
         folder = Path(folder).resolve()
-        settings = settings_in(folder)
+        settings = settings_in(folder, unit="record")
         config = parse(json.dumps(settings["config"]), SiloConfig)
         return cls(folder, assemble_silos(config), label=settings["label"])
 
@@ -96,17 +100,26 @@ class SiloRun:
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
-        watchers = [*trackers(self.config.run.trackers, self.folder), *watchers]
         with ExitStack() as stack:
-            stack.enter_context(_files.alone(self.folder / "run.lock", what="trains in this folder"))
+            way = Journey.begin(self.folder, self.config.run, rounds=self.config.privacy.rounds)
+            journey = stack.enter_context(way)
             ledgers = [stack.enter_context(self._ledger(place)) for place in range(len(self.federation.plans))]
             outboxes = [self._outbox(place, ledger) for place, ledger in enumerate(ledgers)]
             clients = self.federation.clients
             server = stack.enter_context(Ledger.open(self.folder / LEDGER, budget=clients.budget)) if clients else None
-            database = Database(self.folder / DATABASE)
-            stack.callback(database.close)
             algorithm = self.federation.algorithm(tuple(outbox.answer for outbox in outboxes), server)
-            return self._train(database, algorithm, outboxes, watchers)
+
+            def step(state: State) -> tuple[State, Record]:
+                after, report = algorithm.apply(state)
+                return after, self._record(report, measured=self._measured(after) if journey.due(after) else {})
+
+            return journey.travel(
+                self._restored(journey, algorithm, outboxes),
+                step,
+                finish=lambda state: self._finished(state, journey.database.rounds(), outboxes),
+                settings=self.settings,
+                watchers=watchers,
+            )
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -124,11 +137,8 @@ class SiloRun:
                 relation=plan_of_all.relation,
                 data_identity=identity,
             ).close()
-        database = Database(self.folder / DATABASE)
-        try:
+        with database_in(self.folder) as database:
             database.write_settings(self.settings)
-        finally:
-            database.close()
 
     def _folder(self, place: int) -> Path:
         return self.folder / SILOS / self.federation.plans[place].name
@@ -146,55 +156,20 @@ class SiloRun:
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
         return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=self.config.run.checkpoint_every + 1))
 
-    def _train(
-        self, database: Database, algorithm: SiloFedAvg, outboxes: Sequence[Outbox], watchers: Sequence[Tracker]
-    ) -> Summary:
-        state = self._restored(database, algorithm)
-        past = [record for record in database.rounds() if record.round < state.round]
-        summary: Summary | None = None
-        for watcher in watchers:
-            watcher.start(self.settings, past)
-        try:
-            while state.round < algorithm.rounds:
-                state, report = algorithm.apply(state)
-                record = self._record(state, report)
-                database.add(record)
-                if state.round % self.config.run.checkpoint_every == 0:
-                    self._save(state)
-                for watcher in watchers:
-                    watcher.round(record)
-            self._save(state)
-            summary = self._finished(state, database, outboxes)
-        finally:
-            self._save(state)
-            for watcher in watchers:
-                watcher.end(summary)
-        return summary
-
-    def _save(self, state: State) -> None:
-        if state.round not in self._checkpoints.rounds():
-            self._checkpoints.save(state.round, state.to_arrays())
-
-    def _restored(self, database: Database, algorithm: SiloFedAvg) -> State:
-        """Where the run stands, as far as the last checkpoint and the server's ledger, if it has one, know."""
-        state = algorithm.init()
-        arrays = self._checkpoints.latest()
-        if arrays is not None:
-            state = state.restored(arrays)
+    def _restored(self, journey: Journey, algorithm: SiloFedAvg, outboxes: Sequence[Outbox]) -> State:
+        """Where the run stands, as far as the last checkpoint and the ledgers know."""
+        paid = max((number + 1 for outbox in outboxes for number in outbox.silo.account.paid()), default=0)
+        state = journey.departure(algorithm.init(), charged=paid)
         if algorithm.private is None:
             return state
-        charged = algorithm.private.next_round
-        if state.round > charged:
-            raise LedgerRolledBack(f"{self.folder / LEDGER} knows fewer rounds than there were: put the latest back")
-        if self.federation.randomness.simulated or state.round == charged:
-            return state
-        for number in range(state.round, charged):
-            database.add(Record(round=number, epsilon=0.0, seconds=0.0, clients_per_second=0.0, lost=True))
-        return replace(state, round=charged)
+        return journey.caught_up(
+            state,
+            charged=algorithm.private.next_round,
+            repeats=self.federation.randomness.simulated,
+            epsilon=lambda _: max(outbox.silo.epsilon for outbox in outboxes),
+        )
 
-    def _record(self, state: State, report: SiloReport) -> Record:
-        due = state.round % self.config.run.report_every == 0 or state.round == self.config.privacy.rounds
-        measured = self._measured(state) if due else {}
+    def _record(self, report: SiloReport, *, measured: Mapping[str, float | None]) -> Record:
         sent = sum(standing.absence is None for standing in report.silos)
         return Record(
             round=report.round,
@@ -222,15 +197,12 @@ class SiloRun:
             found["the server"] = self.federation.clients.statement(simulated=simulated)
         return Claims(by_party=found)
 
-    def _finished(self, state: State, database: Database, outboxes: Sequence[Outbox]) -> Summary:
+    def _finished(self, state: State, records: Sequence[Record], outboxes: Sequence[Outbox]) -> Summary:
         """Write the results."""
-        records, claims = database.rounds(), self._claims(outboxes)
         simulated = self.federation.randomness.simulated
         results.write_model(self.folder, self.federation.model, state.published)
-        _files.write(self.folder / "statement.txt", claims.text() + "\n")
-        _files.write(self.folder / "statement.json", json.dumps(claims.to_json(), indent=1))
         spent = {outbox.silo.plan.name: outbox.silo.epsilon for outbox in outboxes}
-        standings = records[-1].silos or () if records else ()
+        standings = next((record.silos for record in reversed(records) if record.silos), ())
         summary = {
             **self._measured(state),
             **self.federation.data.describe(),
@@ -242,9 +214,6 @@ class SiloRun:
             "noise_multiplier": self.federation.noise_multiplier,
             "seconds": sum(record.seconds for record in records),
             "simulated": simulated,
-            "statement": claims.to_json(),
-            "run": str(self.folder),
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }
-        _files.write(self.folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
-        return summary
+        return write_results(self.folder, self._claims(outboxes), summary)

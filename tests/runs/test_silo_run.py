@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger import Ledger, verify
@@ -23,6 +25,7 @@ from incrowd.runs.units import create, reopen
 from tests.command import command
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
+from tests.runs.small import small as of_clients
 
 ROUNDS, KILLED = 3, -signal.SIGKILL
 SMALL = (
@@ -170,6 +173,27 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
     check_budgets(run.folder, events=rounds)
 
 
+def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
+    config = small("model.start=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
+    SiloRun.create(config, folder / "run")
+    place = Place("runs/outbox.py", "answer", "return", 1)
+    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
+    first = load_file(folder / "run/checkpoints/round-000000.safetensors")["weights"]
+    SiloRun.open(folder / "run").train()
+    last = load_file(folder / "run/checkpoints/round-000001.safetensors")["weights"]
+    np.testing.assert_allclose(last, first, rtol=0, atol=1e-6)
+    assert np.abs(first).max() > 0.1
+
+
+def test_missing_checkpoints_are_not_replaced(folder: Path) -> None:
+    run = SiloRun.create(small(), folder / "run")
+    run.train()
+    for path in (run.folder / "checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match=f"is empty, and {ROUNDS} rounds are paid for: put it back"):
+        SiloRun.open(run.folder).train()
+
+
 def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +247,8 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
     summary = SiloRun.open(folder / "run").train()
     assert summary["rounds"] == ROUNDS - lost
+    epsilons = [row["epsilon"] for row in rows(folder / "run")]
+    assert epsilons == sorted(epsilons, key=lambda epsilon: float(str(epsilon)))  # of a lost round, too
     assert verify(folder / "run/ledger.sqlite")["events"] == ROUNDS
     check_budgets(folder / "run", events=ROUNDS)
     for path in folder.glob("run/ledger.sqlite*"):
@@ -230,7 +256,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     plan = assemble_silos(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds)).clients
     assert plan is not None
     Ledger.open(folder / "run/ledger.sqlite", budget=plan.budget, relation=plan.relation, data_identity="fresh").close()
-    with pytest.raises(LedgerRolledBack, match="knows fewer rounds"):
+    with pytest.raises(LedgerRolledBack, match=f"a checkpoint after {ROUNDS} rounds, its ledger knows 0"):
         SiloRun.open(folder / "run").train()
 
 
@@ -310,6 +336,24 @@ def test_the_unit_decides_which_run_it_is(folder: Path) -> None:
     Database(folder / "half/run.sqlite").close()
     with pytest.raises(DataError, match="cut off while it was made"):
         reopen(folder / "half")
+
+
+def test_a_folder_without_a_run_of_silos_cannot_go_on(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run; start one with incrowd train"):
+        SiloRun.open(folder)
+    assert list(folder.iterdir()) == []
+    Database(folder / "run.sqlite").close()
+    with pytest.raises(DataError, match="was cut off while it was made, and nothing was spent: name another folder"):
+        SiloRun.open(folder)
+
+
+def test_a_run_of_the_other_unit_is_refused_with_the_one_that_opens_it(folder: Path) -> None:
+    SiloRun.create(small(), folder / "records")
+    Run.create(of_clients(), folder / "clients")
+    with pytest.raises(ConfigError, match=r"protects each record: use SiloRun\.open, or .*`incrowd resume .*/records`"):
+        Run.open(folder / "records")
+    with pytest.raises(ConfigError, match=r"protects each client: use Run\.open, or .*`incrowd resume .*/clients`"):
+        SiloRun.open(folder / "clients")
 
 
 def test_the_command_line_trains_and_resumes_silos(

@@ -1,0 +1,61 @@
+"""The folder of a run, whichever unit it protects: what lies where, and whether a run may begin or go on there."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.statement import Claims, Statement
+from incrowd.runs import _files
+from incrowd.runs.database import Database
+
+DATABASE, LEDGER = "run.sqlite", "ledger.sqlite"
+
+Unit = Literal["client", "record"]
+Summary = dict[str, Any]
+
+_OPENS = {"client": "Run.open", "record": "SiloRun.open"}
+
+
+def check_unused(folder: Path, *names: str) -> None:
+    """A new run may begin here: none of these files of another is there (`ConfigError`)."""
+    for name in names:
+        if (folder / name).exists():
+            raise ConfigError(
+                field="out",
+                value=str(folder),
+                remedy=f"it holds {name} of a run: go on with `incrowd resume {folder}`, or name another folder",
+            )
+
+
+def database_in(folder: Path) -> "closing[Database]":
+    """The run's database, for as long as a `with` block lasts."""
+    return closing(Database(folder / DATABASE))
+
+
+def settings_in(folder: Path, *, unit: Unit | None = None) -> Summary:
+    """What the run in a folder was made with; with a `unit`, it must be the one that the run protects.
+
+    Edge cases: no run there, one that was never begun, one of another unit: refused, with the remedy.
+    """
+    if not (folder / DATABASE).is_file():
+        raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
+    with database_in(folder) as database:
+        settings = database.settings
+    if "config" not in settings:
+        raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
+    found = settings["config"]["privacy"].get("unit", "client")
+    if unit not in (None, found):
+        remedy = f"this run protects each {found}: use {_OPENS[found]}, or go on with `incrowd resume {folder}`"
+        raise ConfigError(field="run", value=str(folder), remedy=remedy)
+    return settings
+
+
+def write_results(folder: Path, claims: Statement | Claims, summary: Summary) -> Summary:
+    """Put down what a run may claim and what came out; the summary is given back with the claims and the folder."""
+    summary = {**summary, "statement": claims.to_json(), "run": str(folder)}
+    _files.write(folder / "statement.txt", claims.text() + "\n")
+    _files.write(folder / "statement.json", json.dumps(summary["statement"], indent=1))
+    _files.write(folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+    return summary

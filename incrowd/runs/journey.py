@@ -1,0 +1,116 @@
+"""The way of a run through its rounds, whichever unit it protects: each is written down before the next begins."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from incrowd.errors import DataError, LedgerRolledBack
+from incrowd.federated import State
+from incrowd.runs import _files
+from incrowd.runs.checkpoints import Checkpoints
+from incrowd.runs.config import BasicRunSection
+from incrowd.runs.database import Database, Record
+from incrowd.runs.folder import Summary, database_in
+from incrowd.runs.trackers import Facts, Tracker, trackers
+
+Step = Callable[[State], tuple[State, Record]]
+"""Takes a state through one round, and says what to remember of it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Journey:
+    """One process's part of the way, from where the run stands to its end.
+
+    Guarantee: a round that is part of the model has its row: the row is written before the checkpoint. However the
+    journey ends, by itself, by an error or by its user, its last state is kept and the watchers are told.
+
+    Edge cases: two processes cannot be on the way in one folder at a time (`ConfigError`).
+    """
+
+    folder: Path
+    rounds: int
+    wanted: BasicRunSection
+    database: Database
+    checkpoints: Checkpoints
+
+    @classmethod
+    @contextmanager
+    def begin(cls, folder: Path, wanted: BasicRunSection, *, rounds: int) -> Iterator["Journey"]:
+        """Keep others from the folder, and open what is written on the way."""
+        lock = _files.alone(folder / "run.lock", what="trains in this folder")
+        with lock, database_in(folder) as database:
+            checkpoints = Checkpoints(folder / "checkpoints", keep=wanted.keep)
+            yield cls(folder=folder, rounds=rounds, wanted=wanted, database=database, checkpoints=checkpoints)
+
+    def departure(self, first: State, *, charged: int) -> State:
+        """The state in the last checkpoint; before the first round, this first one, which is kept.
+
+        Edge cases: no checkpoint although rounds were charged: `DataError`.
+        """
+        arrays = self.checkpoints.latest()
+        if arrays is not None:
+            return first.restored(arrays)
+        if charged > 0:
+            raise DataError(f"{self.checkpoints.folder} is empty, and {charged} rounds are paid for: put it back")
+        self._save(first)
+        return first
+
+    def caught_up(self, state: State, *, charged: int, repeats: bool, epsilon: Callable[[int], float]) -> State:
+        """The state from which to go on when so many rounds were charged.
+
+        Rounds that are charged and not in the state can be done again where noise `repeats` itself; elsewhere they are
+        lost, with what the first so many rounds cost in their rows.
+
+        Edge cases: more rounds in the state than were charged: `LedgerRolledBack`.
+        """
+        if state.round > charged:
+            raise LedgerRolledBack(
+                f"{self.folder} has a checkpoint after {state.round} rounds, its ledger knows {charged}: "
+                "put the latest ledger back"
+            )
+        if repeats:
+            return state
+        for number in range(state.round, charged):
+            spent = epsilon(number + 1)
+            self.database.add(Record(round=number, epsilon=spent, seconds=0.0, clients_per_second=0.0, lost=True))
+        return replace(state, round=charged)
+
+    def travel(
+        self,
+        state: State,
+        step: Step,
+        *,
+        finish: Callable[[State], Summary],
+        settings: Facts,
+        watchers: Sequence[Tracker],
+    ) -> Summary:
+        """Go from this state to the last round, and finish there."""
+        watchers = [*trackers(self.wanted.trackers, self.folder), *watchers]
+        past = [record for record in self.database.rounds() if record.round < state.round]
+        summary: Summary | None = None
+        for watcher in watchers:
+            watcher.start(settings, past)
+        try:
+            while state.round < self.rounds:
+                state, record = step(state)
+                self.database.add(record)
+                if state.round % self.wanted.checkpoint_every == 0:
+                    self._save(state)
+                for watcher in watchers:
+                    watcher.round(record)
+            self._save(state)
+            summary = finish(state)
+        finally:
+            self._save(state)
+            for watcher in watchers:
+                watcher.end(summary)
+        return summary
+
+    def due(self, state: State) -> bool:
+        """Whether the round that led to this state is one to be measured."""
+        return state.round % self.wanted.report_every == 0 or state.round == self.rounds
+
+    def _save(self, state: State) -> None:
+        if state.round not in self.checkpoints.rounds():
+            self.checkpoints.save(state.round, state.to_arrays())
