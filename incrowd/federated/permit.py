@@ -1,6 +1,8 @@
 """A round of a silo that is paid for: the only way to noise, and so the only way out of the silo."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from torch import Tensor
@@ -12,23 +14,38 @@ from incrowd.learning.step_noise import GridNoise
 from incrowd.privacy.ledger import Ledger
 
 
+@dataclass
+class _Paid:
+    """What was found in a ledger's first entries."""
+
+    entries: int = 0
+    rounds: dict[int, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Account:
     """Where the rounds of one run are charged, and where their noise and batches are drawn from.
 
     Several runs can share a ledger under different labels. Silos that are simulated on one machine from one seed differ
     by their `place`.
+
+    Guarantee: what was paid is read from the ledger, each entry once.
     """
 
     ledger: Ledger
     randomness: Randomness
     label: str = "run"
     place: int = 0
+    _known: _Paid = field(default_factory=_Paid, init=False, repr=False)
 
-    def paid(self) -> dict[int, float]:
-        """The rounds of the run that were charged, each with its noise multiplier."""
-        notes = (entry.content()["note"] for entry in self.ledger.entries() if entry.kind == "charge")
-        return {note["round"]: note["noise_multiplier"] for note in notes if note.get("run") == self.label}
+    def paid(self) -> Mapping[int, float]:
+        """The rounds of the run that were charged so far, each with its noise multiplier."""
+        for entry in self.ledger.entries(start=self._known.entries):
+            note = entry.content()["note"] if entry.kind == "charge" else {}
+            if note.get("run") == self.label:
+                self._known.rounds[note["round"]] = note["noise_multiplier"]
+            self._known.entries = entry.position + 1
+        return MappingProxyType(self._known.rounds)
 
     def stream(self, purpose: str, number: int) -> Stream:
         """The stream of a round for a purpose."""

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from dp_accounting import DpEvent
 
+from incrowd import _validate
 from incrowd.errors import (
     AccountingError,
     BudgetExceeded,
@@ -232,10 +233,19 @@ class Ledger:
         with self._current(write=False) as tally:
             return tuple(tally.promised())
 
-    def entries(self) -> tuple[Entry, ...]:
-        """All entries, each checked against the one before it."""
-        with self._current(write=False):
-            return tuple(self._chain.entries(start=0, previous=""))
+    def entries(self, *, start: int = 0) -> tuple[Entry, ...]:
+        """All entries from a position on, each checked against the one before it.
+
+        Guarantee: those before the position are not read again, so who keeps up with a ledger pays for what is new.
+
+        Edge cases: a position at the end or behind it: none.
+        """
+        _validate.natural(start=start)
+        with self._current(write=False) as tally:
+            if start >= tally.length:
+                return ()
+            previous = str(self._chain.hash_at(start - 1)) if start else ""
+            return tuple(self._chain.entries(start=start, previous=previous))
 
     def verify(self, *, head: str | None = None) -> Tally:
         """Check everything again, from the first byte: file, chain, witness, and that the budget was kept.

@@ -23,7 +23,7 @@ class Outbox:
     in earnest, and repeated in a simulation (see `Silo`).
 
     Edge cases: answers older than the last few are gone, so their rounds count as lost. A ledger that does not know a
-    round that was sent is an old copy, and refused.
+    round that was sent is an old copy, and refused, whichever round is asked for.
     """
 
     silo: Silo
@@ -31,6 +31,7 @@ class Outbox:
 
     def answer(self, number: int, weights: Floats) -> Answer:
         """See `Silo.answer`."""
+        self._check_ledger()
         kept = self.sent.at(number)
         if kept is not None:
             return self._read(number, kept)
@@ -39,13 +40,17 @@ class Outbox:
             self.sent.save(number, _to_arrays(answer, answer.update))
         return answer
 
+    def _check_ledger(self) -> None:
+        paid = self.silo.account.paid()
+        for number in self.sent.rounds():
+            if number not in paid:
+                raise LedgerRolledBack(
+                    f"{self.sent.folder} holds what was sent in round {number}, and the ledger of "
+                    f"{self.silo.plan.name} does not know that round: put the latest ledger back"
+                )
+
     def _read(self, number: int, arrays: Arrays) -> Answer:
         """The answer that was kept."""
-        if number not in self.silo.account.paid():
-            raise LedgerRolledBack(
-                f"{self.sent.folder} holds what was sent in round {number}, and the ledger of {self.silo.plan.name} "
-                "does not know that round: put the latest ledger back"
-            )
         try:
             figures = dict(zip(_FIGURES, map(float, arrays["figures"]), strict=True))
             update = np.asarray(arrays["update"], dtype=np.float64)

@@ -12,6 +12,7 @@ from incrowd.federated.silo_plan import RELATION
 from incrowd.privacy.accounting import Budget, price
 from incrowd.privacy.ledger import Ledger
 from tests.federated.silos import BUDGET, MODEL, account, plan
+from tests.privacy.ledgers import reads
 
 LARGE = plan(clip_norm=0.5, count_std=30.0, records=3000, batch_size=3000)
 
@@ -26,6 +27,17 @@ def test_the_event_is_on_the_ledger_as_soon_as_there_is_a_permit() -> None:
     assert its.paid() == {2: 5.0}
     expected = price(plan().event(5.0), delta=BUDGET.delta, relation=RELATION).epsilon
     assert its.ledger.spent().epsilon == expected
+
+
+def test_what_was_paid_is_read_once_however_long_the_ledger_is() -> None:
+    its = account(Ledger.in_memory(budget=Budget(epsilon=100.0, delta=1e-5), relation=RELATION))
+    for number in range(5):
+        its.ledger.charge(plan().event(50.0))  # someone else's
+        Permit(plan(), its, number=number, multiplier=50.0)
+        assert reads(its.paid) == 1  # the round's own charge; what was there before was read for the permit
+        assert reads(its.paid) == 0
+    assert its.paid() == dict.fromkeys(range(5), 50.0)
+    assert reads(its.ledger.entries) == 11
 
 
 def test_noise_can_be_drawn_once_a_step_and_not_once_more() -> None:

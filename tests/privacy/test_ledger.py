@@ -29,6 +29,7 @@ from tests.privacy.ledgers import (
     SMALL,
     begin,
     in_memory,
+    reads,
     written,
 )
 
@@ -65,6 +66,23 @@ def test_the_head_is_the_hash_of_the_last_entry(ledger: Ledger) -> None:
     before = ledger.head
     entry = ledger.charge(EVENT)
     assert ledger.head == entry.hash == ledger.entries()[-1].hash != before
+
+
+@given(st.integers(0, FITS), st.integers(0, FITS + 3))
+def test_entries_from_a_position_on_are_the_last_of_all(charges: int, start: int) -> None:
+    ledger = in_memory()
+    for _ in range(charges):
+        ledger.charge(EVENT)
+    assert ledger.entries(start=start) == ledger.entries()[start:]
+    with pytest.raises(ConfigError, match="start = -1"):
+        ledger.entries(start=-1)
+
+
+def test_entries_before_the_position_are_not_read_again(ledger: Ledger) -> None:
+    for charged in range(1, FITS + 1):
+        ledger.charge(EVENT)
+        assert reads(ledger.entries) == charged + 1
+        assert reads(lambda: ledger.entries(start=charged)) == 1  # noqa: B023 - called at once
 
 
 def test_entries_carry_the_time_in_utc(ledger: Ledger) -> None:
