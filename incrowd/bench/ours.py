@@ -1,7 +1,6 @@
 """incrowd itself: whole rounds of DP-FedAvg, as a run makes them, ledger on disk and noise of the system's included."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from incrowd._random import Floats, Randomness, Stream, SystemRandomness
 from incrowd.bench.works import CLIP_NORM, NOISE_MULTIPLIER, RANDOMNESS, Task
-from incrowd.federated import FedAvg, ServerStep
-from incrowd.learning import Chunk, ClientTensors, CohortEngine, Execution
-from incrowd.learning.engine import Clients
+from incrowd.federated import FedAvg, ServerStep, State
+from incrowd.learning import ClientTensors, Cohort, CohortEngine, Execution
 from incrowd.privacy.accounting import Budget
 from incrowd.privacy.clipped_sum import ClippedSum
 from incrowd.privacy.clipping import FixedClip
@@ -37,27 +35,11 @@ class _RealNoise:
         return source.stream(purpose, *indices)
 
 
-class TimedEngine(CohortEngine):
-    """The engine, and how long it has been at work in all."""
-
-    seconds = 0.0
-
-    def train(
-        self, weights: ArrayLike | Tensor, clients: Clients, *, randomness: Randomness, round: int
-    ) -> Iterator[Chunk]:
-        """See `CohortEngine.train`."""
-        begin = time.perf_counter()
-        for chunk in super().train(weights, clients, randomness=randomness, round=round):
-            self.seconds += time.perf_counter() - begin
-            yield chunk
-            begin = time.perf_counter()
-        self.seconds += time.perf_counter() - begin
-
-
 class Ours:
     """Our engine in whole private rounds in which everyone of the cohort takes part.
 
-    `overheads` holds, for each round, what it took beyond training as a share of the training.
+    With one thread, `overheads` holds for each round what it took beyond the same training alone, as a share of that:
+    contributions are computed, and nothing is done with them.
     """
 
     name = "incrowd"
@@ -78,19 +60,28 @@ class Ours:
     def update(self, *, round: int = 0) -> Floats:
         """The sum of the clipped contributions to the first weights in a round, without noise."""
         total = ClippedSum(self.engine.model.size, FixedClip(clip_norm=CLIP_NORM))
-        cohort = range(self.task.work.cohort)
-        for chunk in self.engine.train(self.task.start, cohort, randomness=RANDOMNESS, round=round):
-            total.add_chunk(chunk)
+        total.add_cohort(self._cohort(self.task.start, round))
         return total.close()
 
     def round(self, number: int) -> float:
         """Take the weights through a round; its seconds."""
-        self.engine.seconds = 0.0
-        begin = time.perf_counter()
-        self._state, _ = self.algorithm.apply(self._state)
+        before, begin = self._state, time.perf_counter()
+        self._state, _ = self.algorithm.apply(before)
         whole = time.perf_counter() - begin
-        self.overheads.append(whole / self.engine.seconds - 1)
+        if self.threads == 1:
+            self.overheads.append(whole / self._alone(before) - 1)
         return whole
+
+    def _alone(self, state: State) -> float:
+        """The seconds of a round's training, without all that makes it private."""
+        begin = time.perf_counter()
+        for chunk in self._cohort(state.weights, state.round).chunks():
+            chunk.finish()
+        return time.perf_counter() - begin
+
+    def _cohort(self, weights: ArrayLike | Tensor, number: int) -> Cohort:
+        clients = range(self.task.work.cohort)
+        return Cohort(engine=self.engine, weights=weights, clients=clients, randomness=RANDOMNESS, round=number)
 
     def close(self) -> None:
         """Remove the ledger."""
@@ -98,13 +89,13 @@ class Ours:
         self._folder.cleanup()
 
 
-def _engine(task: Task, threads: int) -> TimedEngine:
+def _engine(task: Task, threads: int) -> CohortEngine:
     model, tensors = task.work.model(), ClientTensors.of(task.data)
     sample = range(min(task.work.cohort, 16))
     execution = CohortEngine(model, tensors, task.local, Execution(threads=threads)).measured(
         sample, randomness=RANDOMNESS
     )
-    return TimedEngine(model, tensors, task.local, execution)
+    return CohortEngine(model, tensors, task.local, execution)
 
 
 def _plan(cohort: int) -> Plan:

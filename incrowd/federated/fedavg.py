@@ -16,7 +16,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.federated.server import ServerStep
-from incrowd.learning import CohortEngine
+from incrowd.learning import Cohort, CohortEngine
 from incrowd.privacy.clipped_sum import Observed
 from incrowd.privacy.clipping import QuantileClip
 from incrowd.privacy.correlated import NoiseState
@@ -173,12 +173,15 @@ class FedAvg:
         begin = time.perf_counter()
         watch = Watch(state.weights.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
-        cohort = self._present(state.round)
-        randomness = self.private.randomness
-        for chunk in self.engine.train(state.weights, cohort, randomness=randomness, round=state.round):
-            if watch is not None:
-                watch.see(chunk)
-            open_round.add_chunk(chunk)
+        cohort = Cohort(
+            engine=self.engine,
+            weights=state.weights,
+            clients=self._present(state.round),
+            randomness=self.private.randomness,
+            round=state.round,
+            see=None if watch is None else watch.see,
+        )
+        open_round.add_cohort(cohort)
         trained = time.perf_counter()
         release = open_round.release()
         after = self._stepped(state, release)

@@ -1,6 +1,7 @@
 """Models, local training, and the engine that trains a cohort."""
 
 from incrowd.learning.chunk import Chunk
+from incrowd.learning.cohort import Cohort
 from incrowd.learning.engine import CohortEngine, Execution
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, LOSSES, POISSON, SQUARED, Loss
@@ -15,6 +16,7 @@ __all__ = [
     "SQUARED",
     "Chunk",
     "ClientTensors",
+    "Cohort",
     "CohortEngine",
     "Execution",
     "LocalTraining",

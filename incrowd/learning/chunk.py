@@ -1,6 +1,6 @@
 """What a few clients learnt, kept where it was computed: only norms and sums need to cross over."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning.pieces import Piece, norms, segments
-from incrowd.learning.total import Total
 
 
 class Chunk:
     """The contributions of `clients`: their weights after local training minus the server's.
 
-    Guarantee: a norm is never below the real one, and at most one part in 2^16 above it; a contribution that is not
+    Guarantee: a norm is never below the real one, and at most one part in 2^15 above it; a contribution that is not
     finite has a norm that is not finite. What the methods give is the caller's own and outlives the chunk.
 
     Edge cases: parts that cut the weight of a wide first layer in two are refused, and so is a chunk that a `Total` has
@@ -39,6 +38,11 @@ class Chunk:
         pieces, self._pieces = self.pieces, None
         return pieces
 
+    def finish(self) -> None:
+        """Compute what has been put off until somebody asks for it."""
+        for piece in self.pieces:
+            piece.changes  # noqa: B018  # it is computed when it is asked for
+
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -51,10 +55,6 @@ class Chunk:
         """The L2 norm of each part of each contribution, [c, parts]; `parts` are sizes, None is the whole as one."""
         return norms(self.pieces, segments(self.pieces, parts))
 
-    def total(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> Total:
-        """An empty sum for chunks like this one; see `Total`."""
-        return Total(self.pieces, bound=bound, parts=parts, factors=factors)
-
     def add_to(self, total: Floats, factors: Floats) -> None:
         """Add every contribution times its factor, [c, 1], in float64.
 
@@ -63,23 +63,26 @@ class Chunk:
         if factors.shape != (len(self), 1) or total.shape != (self.size,):
             remedy = f"give [{len(self)}, 1] factors and a total of {self.size} numbers"
             raise ConfigError(field="factors", value=(factors.shape, total.shape), remedy=remedy)
+        self.finish()
         begin = 0
         for piece in self.pieces:
             added = piece.empty_total(torch.float64)
             for j in np.flatnonzero(factors).tolist():
-                one = slice(j, j + 1)
-                piece.add_to(added, piece.changes[one].double().mul_(factors[j, 0]), one)
+                one = piece.part(slice(j, j + 1))
+                one.add_to(added, one.changes.double().mul_(factors[j, 0]))
             place = total[begin : begin + piece.size].reshape(added.t().shape)  # a view
             np.add(place, added.t().cpu().numpy(), out=place)
             begin += piece.size
 
     def rows(self) -> NDArray[np.float32]:
         """The contributions themselves, [c, size], a copy."""
+        self.finish()
         rows = np.empty((len(self), self.size), np.float32)
         for j, row in enumerate(rows):
             places = torch.from_numpy(row).split_with_sizes([piece.size for piece in self.pieces])
             for piece, place in zip(self.pieces, places, strict=True):
                 total = piece.empty_total(torch.float32)
-                piece.add_to(total, piece.changes[j : j + 1], slice(j, j + 1))
+                one = piece.part(slice(j, j + 1))
+                one.add_to(total, one.changes)
                 place.copy_(total.t().reshape(-1))
         return rows

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from incrowd.learning.models import Model
 from incrowd.learning.pieces import Piece
 from incrowd.learning.store import MEMORY, ClientTensors, Store
 from incrowd.learning.threads import one_thread
+from incrowd.learning.total import Shortening, Summed, summed
 from incrowd.learning.workers import CAN_FORK, Group, Staff
 
 Clients = Sequence[int] | NDArray[np.integer[Any]]
@@ -125,25 +127,48 @@ class CohortEngine:
         Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
         thread.
         """
-        start = self.model.flat(weights).to(self._device)
-        groups = self._groups([int(client) for client in clients])
-        task = _Task(start, randomness, round)
-        with one_thread():
-            if self.execution.threads == 1 or self._device.type != "cpu" or not CAN_FORK:
+        task, groups = self._task(weights, randomness, round), self._groups([int(client) for client in clients])
+        with one_thread(), self._workers() as staff:
+            if staff is None:
                 yield from (self._train_group(task, group) for group in groups)
             else:
-                yield from self._shared(task, groups)
+                yield from staff.in_order(task, groups, here=self._train_group)
 
-    def _shared(self, task: _Task, groups: Sequence[Group]) -> Iterator[Chunk]:
-        """The chunks of several workers, who stay for the next cohort."""
+    def train_and_sum(
+        self,
+        weights: ArrayLike | Tensor,
+        clients: Clients,
+        shortening: Shortening,
+        *,
+        randomness: Randomness,
+        round: int,
+    ) -> Summed:
+        """Train these clients from these weights and add up their contributions, shortened, where they are computed.
+
+        Guarantee: the sum has the same bits with any number of threads.
+        """
+        task, groups = self._task(weights, randomness, round), self._groups([int(client) for client in clients])
+        with one_thread(), self._workers() as staff:
+            if staff is None:
+                chunks = (self._train_group(task, group) for group in groups)
+                return summed(chunks, shortening, size=self.model.size)
+            return staff.summed(task, groups, shortening, here=self._train_group)
+
+    def _task(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _Task:
+        # A copy, because sending a tensor moves its memory, and the caller may have other views of it.
+        return _Task(self.model.flat(weights).to(self._device).clone(), randomness, round)
+
+    @contextmanager
+    def _workers(self) -> Iterator[Staff[_Task] | None]:
+        """Several workers, who stay for the next cohort; None if this process works alone."""
+        if self.execution.threads == 1 or self._device.type != "cpu" or not CAN_FORK:
+            yield None
+            return
         staff, self._staff = self._staff, None
         if staff is None:
-            slot_size = self.chunk * self.model.size
-            staff = Staff(self._train_group, workers=self.execution.threads, slot_size=slot_size)
-        # Sending a tensor moves its memory, and the caller may have other views of it.
-        task = replace(task, weights=task.weights.clone())
+            staff = Staff(self._train_group, workers=self.execution.threads, size=self.model.size, most=self.chunk)
         try:
-            yield from staff.in_order(task, groups, here=self._train_group)
+            yield staff
         finally:
             if staff.fit and self._staff is None:
                 self._staff = staff

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.losses import Canonical
-from incrowd.learning.pieces import FlatPiece, InputPiece, Piece, subtracted
+from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 
 _WIDE = 64  # from so many outputs on, a first layer is fastest stored [inputs, outputs]
@@ -267,8 +267,7 @@ class _Stack:
         arrays = [array for layer in self.layers for array in (layer.weight, layer.bias) if array is not None]
         if self.layers[0].by_input:
             first = arrays.pop(0)
-            measured = subtracted(first.value, first.start)
-            pieces.append(InputPiece(first.value, self.feed.columns, self.inputs, measured))
+            pieces.append(InputPiece(first.value, first.start, self.feed.columns, self.inputs))
         sizes = [array.value[0].numel() for array in arrays]
         if sizes:
             rest = self._empty(1, sum(sizes)).squeeze(1)

@@ -1,13 +1,13 @@
 """A sum of contributions that is exact although float32 does most of the work, which is twice as fast as float64."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.learning.pieces import Piece, norms, segments
@@ -20,15 +20,35 @@ _CACHED = 2**19  # numbers that are measured, scaled and added while they are in
 class Contributions(Protocol):
     """What some clients changed."""
 
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """It in pieces."""
+        ...
+
     def take(self) -> Sequence[Piece]:
         """It in pieces, to be overwritten."""
         ...
 
+    def __len__(self) -> int:
+        """How many clients they are."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortening:
+    """What contributions are multiplied with before they are added up.
+
+    `parts` are the sizes of their parts, None is the whole as one. `factors` turns norms [m, parts] into factors; of
+    every part, factor times norm is at most `bound`, a public number.
+    """
+
+    bound: float
+    parts: tuple[int, ...] | None
+    factors: Callable[[Floats], Floats]
+
 
 class Total:
     """A sum of contributions, each times the factors that its norms ask for.
-
-    `factors` turns norms [m, parts] into factors; of every part, factor times norm is at most `bound`, a public number.
 
     Guarantee: a contribution enters as whole steps of a public grid, of 2^-19 to 2^-18 of the bound, rounded towards
     zero. So what enters is never longer than the factor times the norm, and the sum is exact and the same in any order:
@@ -39,56 +59,49 @@ class Total:
     of d numbers that are alike by about sqrt(d) 2^-20 of the bound (for 532,110 numbers 0.07 %).
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[Piece],
-        *,
-        bound: float,
-        parts: tuple[int, ...] | None,
-        factors: Callable[[Floats], Floats],
-    ) -> None:
-        self._factors = factors
-        self._segments = segments(pieces, parts)
-        mantissa, exponent = math.frexp(bound / _STEPS)
+    def __init__(self, pieces: Sequence[Piece], shortening: Shortening) -> None:
+        self._factors = shortening.factors
+        self._segments = segments(pieces, shortening.parts)
+        mantissa, exponent = math.frexp(shortening.bound / _STEPS)
         self._step = 2.0 ** (exponent - (mantissa == 0.5))
         self._steps = [piece.empty_total(torch.float32) for piece in pieces]
         self._held = 0  # contributions in them
         self._exact = np.zeros(sum(piece.size for piece in pieces))
-        on_cpu = pieces[0].changes.device.type == "cpu"
+        on_cpu = self._steps[0].device.type == "cpu"
         self._at_once = max(1, min(_TOGETHER, _CACHED // self._exact.size)) if on_cpu else _TOGETHER
 
     def add(self, chunk: Contributions) -> Floats:
         """Add several contributions to the same parameters, which uses them up; their norms, [c, parts]."""
-        pieces = chunk.take()
-        lengths = norms(pieces, self._segments)
-        # One part in 2^22 makes up for the rounding of the quotients.
-        factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
-        device = pieces[0].changes.device
-        divisors = torch.from_numpy(_divisors(factors)).to(device)
-        left_out = None if factors.all() else torch.from_numpy(factors == 0).to(device)
-        for begin in range(0, len(lengths), self._at_once):
-            some = slice(begin, min(begin + self._at_once, len(lengths)))
-            self._add(pieces, some, divisors[some], None if left_out is None else left_out[some])
-        return lengths
+        clients, pieces = len(chunk), chunk.take()
+        lengths = [
+            self._add([piece.part(slice(begin, begin + self._at_once)) for piece in pieces])
+            for begin in range(0, clients, self._at_once)
+        ]
+        return np.concatenate(lengths)
 
     def flat(self) -> Floats:
         """The sum in the order of the flat vector; it is taken out."""
         self._settle()
         return np.multiply(self._exact, self._step, out=self._exact)
 
-    def _add(self, pieces: Sequence[Piece], some: slice, divisors: Tensor, left_out: Tensor | None) -> None:
+    def _add(self, pieces: Sequence[Piece]) -> Floats:
+        lengths = norms(pieces, self._segments)
+        # One part in 2^22 makes up for the rounding of the quotients.
+        factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
+        divisors = torch.from_numpy(_divisors(factors)).to(self._steps[0].device)
         # In place: the other half of the cache would go to memory that is written once and read once.
-        steps = [piece.changes[some].flatten(1) for piece in pieces]
+        steps = [piece.changes.flatten(1) for piece in pieces]
         for one in self._segments:
             place = steps[one.piece][:, one.place]
             place.div_(divisors[:, one.part, None], rounding_mode="trunc")
-            if left_out is not None:
-                place[left_out[:, one.part]] = 0  # what is not finite has no quotient either
-        if self._held + len(divisors) > _TOGETHER:
+            if not factors[:, one.part].all():
+                place[factors[:, one.part] == 0] = 0  # what is not finite has no quotient either
+        if self._held + len(lengths) > _TOGETHER:
             self._settle()
-        self._held += len(divisors)
+        self._held += len(lengths)
         for piece, total, rows in zip(pieces, self._steps, steps, strict=True):
-            piece.add_to(total, rows, some)
+            piece.add_to(total, rows)
+        return lengths
 
     def _settle(self) -> None:
         begin = 0
@@ -100,9 +113,26 @@ class Total:
         self._held = 0
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Summed:
+    """The norms of some contributions, [m, parts], and their shortened sum in the order of the flat vector."""
+
+    norms: Floats
+    total: Floats
+
+
+def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> Summed:
+    """The sum of all chunks; each is used up before the next one is asked for."""
+    total: Total | None = None
+    norms = [np.empty((0, 1 if shortening.parts is None else len(shortening.parts)))]
+    for chunk in chunks:
+        total = Total(chunk.pieces, shortening) if total is None else total
+        norms.append(total.add(chunk))
+    return Summed(norms=np.concatenate(norms), total=np.zeros(size) if total is None else total.flat())
+
+
 def _divisors(factors: Floats) -> NDArray[np.float32]:
-    """The float32 numbers next above the inverses."""
+    """Float32 numbers above the inverses, by one part in 2^23 at most."""
     with np.errstate(divide="ignore", over="ignore"):
-        exact = np.maximum(1 / factors, 2.0**-126)
-        nearest = exact.astype(np.float32)
-    return np.where(nearest < exact, np.nextafter(nearest, np.float32(np.inf)), nearest)
+        nearest = np.maximum(1 / factors, 2.0**-126).astype(np.float32)
+    return np.nextafter(nearest, np.float32(np.inf))

@@ -1,7 +1,8 @@
 """Several processes that share the work on cohorts, because Python's interpreter lock keeps threads from it.
 
 They are forked once, so they see the model and the data without a copy. For a cohort each trains every n-th group of
-clients with one thread, and hands the contributions over in shared memory.
+clients with one thread, and hands the contributions over in shared memory, or, where that is all that is wanted, their
+sum.
 """
 
 import multiprocessing
@@ -18,12 +19,14 @@ from mmap import mmap
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from incrowd._random import Floats, Integers
 from incrowd.learning.chunk import Chunk
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
+from incrowd.learning.total import Shortening, Summed, summed
 
 Group = list[int]
 Task = TypeVar("Task")
@@ -34,7 +37,7 @@ _SLOTS = 2  # contributions of so many groups a worker may have lying ready
 
 
 class Staff(Generic[Task]):
-    """Workers that do tasks, group by group. `slot_size` numbers suffice for the contributions of any group.
+    """Workers that do tasks, group by group. A contribution has `size` numbers, and a group at most `most` of them.
 
     Guarantee: at most two chunks a worker wait in memory; workers end when this object or its process does.
 
@@ -42,11 +45,12 @@ class Staff(Generic[Task]):
     were no workers; after that, or after a task that was broken off, the staff is not `fit` for another task.
     """
 
-    def __init__(self, work: Work[Task], *, workers: int, slot_size: int) -> None:
+    def __init__(self, work: Work[Task], *, workers: int, size: int, most: int) -> None:
         self.fit = True
+        self._size = size
         self._workers: list[_Worker[Task]] = []
         for _ in range(workers):
-            self._workers.append(_Worker(work, slot_size, [worker.pipe for worker in self._workers]))
+            self._workers.append(_Worker(work, size, most, [worker.pipe for worker in self._workers]))
         self.dismiss = weakref.finalize(self, _dismiss, self._workers)
 
     def in_order(self, task: Task, groups: Sequence[Group], *, here: Work[Task]) -> Iterator[Chunk]:
@@ -54,15 +58,31 @@ class Staff(Generic[Task]):
 
         `here` is the same work, for what has to be done in this process.
         """
-        self.fit, several = False, len(self._workers)
-        for first, worker in enumerate(self._workers):
-            worker.start(task, groups[first::several])
-        done_here = 0
+        self._start(task, groups, None)
+        several, done_here = len(self._workers), 0
         for number, group in enumerate(groups):
             chunk = self._workers[number % several].next_chunk(group)
             done_here += chunk is None
             yield here(task, group) if chunk is None else chunk
         self.fit = done_here == 0
+
+    def summed(self, task: Task, groups: Sequence[Group], shortening: Shortening, *, here: Work[Task]) -> Summed:
+        """The sum of all contributions, as one process gives it: what is added up is exact in any order."""
+        self._start(task, groups, shortening)
+        norms, total = [], np.zeros(self._size)
+        for worker in self._workers:
+            share = worker.sum()
+            if share is None:
+                return summed((here(task, group) for group in groups), shortening, size=self._size)
+            norms.append(share.norms)
+            total += share.total
+        self.fit = True
+        return Summed(norms=np.concatenate(norms), total=total)
+
+    def _start(self, task: Task, groups: Sequence[Group], shortening: Shortening | None) -> None:
+        self.fit = False
+        for first, worker in enumerate(self._workers):
+            worker.start(task, groups[first :: len(self._workers)], shortening)
 
 
 @dataclass(frozen=True)
@@ -70,16 +90,16 @@ class _Form:
     """A piece without its numbers."""
 
     shape: tuple[int, ...]
-    columns: Integers | None
-    inputs: int | None
-    measured: Floats | None
+    columns: Integers | None = None
+    inputs: int | None = None
 
 
 class _Worker(Generic[Task]):
     """A process, seen from here."""
 
-    def __init__(self, work: Work[Task], slot_size: int, pipes: Sequence[Connection]) -> None:
-        self._slots = [torch.frombuffer(mmap(-1, 4 * slot_size), dtype=torch.float32) for _ in range(_SLOTS)]
+    def __init__(self, work: Work[Task], size: int, most: int, pipes: Sequence[Connection]) -> None:
+        self._slots = [torch.frombuffer(mmap(-1, 4 * size * most), dtype=torch.float32) for _ in range(_SLOTS)]
+        self._sum: Floats = np.frombuffer(mmap(-1, 8 * size), dtype=np.float64)
         self.pipe, there = multiprocessing.Pipe()
         self._left = self._received = 0
         self._employer = os.getpid()
@@ -87,7 +107,7 @@ class _Worker(Generic[Task]):
         def serve() -> None:
             for ours in (*pipes, self.pipe):
                 ours.close()  # or no worker would notice that this process is gone
-            _serve(work, there, self._slots)
+            _serve(work, there, self._slots, self._sum)
 
         self._process = multiprocessing.get_context("fork").Process(target=serve, daemon=True)
         with warnings.catch_warnings():
@@ -96,11 +116,11 @@ class _Worker(Generic[Task]):
             self._process.start()
         there.close()
 
-    def start(self, task: Task, groups: Sequence[Group]) -> None:
-        """Give the worker a task."""
+    def start(self, task: Task, groups: Sequence[Group], shortening: Shortening | None) -> None:
+        """Give the worker a task: to hand over every chunk, or to shorten all contributions and hand over their sum."""
         self._received, self._left = 0, len(groups)
-        with suppress(OSError):  # a worker that is gone will be noticed when its first chunk is due
-            self.pipe.send((task, groups))
+        with suppress(OSError):  # a worker that is gone will be noticed when something is due
+            self.pipe.send((task, groups, shortening))
 
     def next_chunk(self, group: Group) -> Chunk | None:
         """The contributions of the worker's next group, or None if it cannot go on."""
@@ -113,6 +133,13 @@ class _Worker(Generic[Task]):
         slot = self._slots[self._received % _SLOTS]
         self._received, self._left = self._received + 1, self._left - 1
         return Chunk(tuple(group), _unpacked(forms, slot))
+
+    def sum(self) -> Summed | None:
+        """The worker's sum, or None if it cannot go on; it holds until the next task."""
+        try:
+            return Summed(norms=self.pipe.recv(), total=self._sum)
+        except (EOFError, OSError):
+            return None
 
     def dismiss(self) -> None:
         """End the process, whatever it does."""
@@ -128,20 +155,31 @@ def _dismiss(workers: Sequence[_Worker[Task]]) -> None:
         worker.dismiss()
 
 
-def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor]) -> None:
+def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor], total: Floats) -> None:
     """What the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here
     torch.set_num_threads(1)
     with suppress(Exception):  # the parent meets the error again when it does the work itself
         while True:
-            task, groups = pipe.recv()
-            for number, group in enumerate(groups):
-                pieces = work(task, group).pieces
-                if number >= _SLOTS:
-                    pipe.recv()
-                pipe.send(_packed(pieces, slots[number % _SLOTS]))
+            task, groups, shortening = pipe.recv()
+            if shortening is None:
+                _hand_over(work, task, groups, pipe, slots)
+            else:
+                found = summed((work(task, group) for group in groups), shortening, size=total.size)
+                total[:] = found.total
+                pipe.send(found.norms)
     pipe.close()
+
+
+def _hand_over(
+    work: Work[Task], task: Task, groups: Sequence[Group], pipe: Connection, slots: Sequence[Tensor]
+) -> None:
+    for number, group in enumerate(groups):
+        pieces = work(task, group).pieces
+        if number >= _SLOTS:
+            pipe.recv()
+        pipe.send(_packed(pieces, slots[number % _SLOTS]))
 
 
 def _packed(pieces: Sequence[Piece], slot: Tensor) -> list[_Form]:
@@ -152,9 +190,9 @@ def _packed(pieces: Sequence[Piece], slot: Tensor) -> list[_Form]:
         place, shape = end, tuple(piece.changes.shape)
         if isinstance(piece, InputPiece):
             columns = None if piece.columns is None else piece.columns.numpy()
-            forms.append(_Form(shape, columns, piece.inputs, piece.measured))
+            forms.append(_Form(shape, columns, piece.inputs))
         else:
-            forms.append(_Form(shape, None, None, None))
+            forms.append(_Form(shape))
     return forms
 
 
@@ -164,10 +202,10 @@ def _unpacked(forms: Sequence[_Form], slot: Tensor) -> list[Piece]:
     for form in forms:
         end = place + prod(form.shape)
         changes = slot[place:end].view(form.shape)
-        if form.inputs is None or form.measured is None:
+        if form.inputs is None:
             pieces.append(FlatPiece(changes))
         else:
             columns = None if form.columns is None else torch.from_numpy(form.columns)
-            pieces.append(InputPiece(changes, columns, form.inputs, form.measured))
+            pieces.append(InputPiece(changes, None, columns, form.inputs))
         place = end
     return pieces

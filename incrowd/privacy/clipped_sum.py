@@ -1,6 +1,6 @@
 """A sum of clipped contributions, filling up. It is private: only a release may take it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -13,31 +13,41 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.clipping import Clip, MedianClip, ScalingClip, clip_rows, part_norms
 
 
-class Total(Protocol):
-    """A sum that a batched engine keeps where its arrays live, of contributions scaled by factors of their norms.
-
-    Guarantee: what enters of a contribution is no longer, part by part, than the factor times the norm; a factor of 0
-    adds nothing, not even of NaN.
-    """
-
-    def add(self, chunk: Any) -> Floats:
-        """Add a chunk of the same engine, which uses it up; its norms, a row a contribution, a column a part."""
-        ...
-
-    def flat(self) -> Floats:
-        """The sum as one vector."""
-        ...
-
-
 class Chunk(Protocol):
-    """Contributions that a batched engine keeps where its arrays live; only norms and sums cross over."""
-
-    def total(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> Total:
-        """An empty sum for chunks of this engine, whose scaled contributions have norms of at most `bound`."""
-        ...
+    """Some contributions of a cohort."""
 
     def rows(self) -> NDArray[np.floating[Any]]:
         """The contributions themselves, one a row."""
+        ...
+
+
+class Summed(Protocol):
+    """What a batched engine tells of a cohort when it adds up the contributions where its arrays live."""
+
+    @property
+    def norms(self) -> Floats:
+        """The norm of each part of each contribution, a row a contribution, before anything was done to it."""
+        ...
+
+    @property
+    def total(self) -> Floats:
+        """The sum."""
+        ...
+
+
+class Cohort(Protocol):
+    """Contributions that a batched engine still has to compute."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All of them, some at a time."""
+        ...
+
+    def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> Summed:
+        """Their sum, each times the factors that its norms ask for.
+
+        Guarantee: what enters of a contribution is no longer, part by part, than the factor times the norm, which is at
+        most `bound`; a factor of 0 adds nothing, not even of NaN.
+        """
         ...
 
 
@@ -68,7 +78,6 @@ class ClippedSum:
         self.clip = clip
         self._waiting: list[NDArray[Any]] = []
         self._total: Floats | None = np.zeros(size)
-        self._engines: Total | None = None
         self._contributions = self._dropped = self._unclipped = 0
 
     def add(self, rows: NDArray[Any]) -> None:
@@ -82,16 +91,18 @@ class ClippedSum:
         else:
             self._take(self.clip, rows)
 
-    def add_chunk(self, chunk: Chunk) -> None:
-        """Take contributions in from a batched engine: only their norms and their scaled sum are computed."""
+    def add_cohort(self, cohort: Cohort) -> None:
+        """Take a whole cohort in: where its factors are known from the norms, only these and the sum come here."""
+        self._still_open()
         clip = self.clip
         if not isinstance(clip, ScalingClip):
-            self.add(chunk.rows())
+            for chunk in cohort.chunks():
+                self.add(chunk.rows())
             return
-        self._still_open()
-        if self._engines is None:
-            self._engines = chunk.total(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
-        lengths: Floats = np.hypot.reduce(self._engines.add(chunk), axis=1)
+        found = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
+        total = self._still_open()
+        total += found.total
+        lengths: Floats = np.hypot.reduce(found.norms, axis=1)
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
     def settle(self) -> Clip:
@@ -108,9 +119,6 @@ class ClippedSum:
     def close(self) -> Floats:
         """Take the sum out: it is not kept, and nothing more comes in."""
         total, self._total = self._still_open(), None
-        if self._engines is not None:
-            total += self._engines.flat()
-            self._engines = None
         return total
 
     @property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError, LedgerMismatch
-from incrowd.privacy.clipped_sum import Chunk, ClippedSum, Observed
+from incrowd.privacy.clipped_sum import ClippedSum, Cohort, Observed
 from incrowd.privacy.clipping import Clip, MedianClip, QuantileClip
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.noise import GaussianNoise
@@ -109,9 +109,9 @@ class PrivateRound:
         """Take contributions in: one vector, or one a row."""
         self._sum.add(rows)
 
-    def add_chunk(self, chunk: Chunk) -> None:
-        """Take contributions in from a batched engine: only their norms and their scaled sum are computed."""
-        self._sum.add_chunk(chunk)
+    def add_cohort(self, cohort: Cohort) -> None:
+        """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live."""
+        self._sum.add_cohort(cohort)
 
     def release(self) -> Release:
         """Charge the round, add its noise and give the mean away."""

@@ -13,7 +13,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import Chunk
 from incrowd.learning.pieces import FlatPiece
-from incrowd.learning.total import Total
+from incrowd.learning.total import Shortening, Total, summed
 from incrowd.privacy.clipping import FixedClip
 from tests.learning.test_chunk import chunk_of
 
@@ -23,7 +23,7 @@ Factors = Callable[[Floats], Floats]
 
 def total_of(chunk: Chunk, bound: float, parts: tuple[int, ...] | None = None, factors: Factors | None = None) -> Total:
     clip = FixedClip(clip_norm=bound)
-    return chunk.total(bound=bound, parts=parts, factors=factors or clip.factors)
+    return Total(chunk.pieces, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
 
 
 def given_factors(factors: Floats, _norms: Floats) -> Floats:
@@ -89,6 +89,12 @@ def test_the_largest_sums_are_exact() -> None:
         entered = single.flat()[place]
         assert 1 - 2.0**-14 <= entered <= 1
         assert total.flat()[place] == 333 * entered
+
+
+def test_a_sum_of_nothing_is_zero() -> None:
+    found = summed([], Shortening(bound=1.0, parts=(12, 5), factors=np.ones_like), size=SIZE)
+    assert found.norms.shape == (0, 2)
+    assert found.total.tolist() == [0.0] * SIZE
 
 
 @pytest.mark.parametrize("columns", [None, [0, 3]])

@@ -4,8 +4,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, LocalTraining, Model, mlp
+from incrowd.learning.total import Shortening, Summed
 from incrowd.learning.workers import CAN_FORK
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
 from tests.learning.test_fallback import Centred
@@ -61,6 +63,43 @@ def test_workers_stay_for_the_next_cohort() -> None:
     assert pids(one) == before
 
 
+def add_up(one: CohortEngine, clients: Sequence[int] = COHORT, *, round: int = 0) -> Summed:
+    factors = partial(np.divide, 1.0)  # every contribution is scaled to the bound
+    how = Shortening(bound=1.0, parts=None, factors=factors)
+    return one.train_and_sum(one.model.initial(RANDOMNESS), clients, how, randomness=RANDOMNESS, round=round)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_workers_add_up_to_the_same_bits(threads: int) -> None:
+    one, alone = engine(threads), engine(1)
+    for number in (0, 1):
+        found, expected = add_up(one, round=number), add_up(alone, round=number)
+        assert np.array_equal(found.total, expected.total)
+        assert sorted(found.norms.tolist()) == sorted(expected.norms.tolist())
+    assert not np.array_equal(add_up(alone, round=0).total, add_up(alone, round=1).total)
+    before = pids(one)
+    chunks = trained(one, MODEL.initial(RANDOMNESS), COHORT, round=0)
+    total = sum(row / np.linalg.norm(row) for row in chunks.values())
+    assert add_up(one).total == pytest.approx(total, abs=8 * 2.0**-18)
+    assert pids(one) == before
+
+
+def test_workers_without_clients_add_up_to_nothing() -> None:
+    assert not add_up(engine(3), []).total.any()
+    assert add_up(engine(3), [4]).norms.shape == (1, 1)
+
+
+def test_a_sum_that_a_killed_worker_owes_is_made_here() -> None:
+    one = engine(2)
+    expected = add_up(one)
+    before = pids(one)
+    os.kill(before[1], signal.SIGKILL)
+    assert eventually(lambda: not is_alive(before[1]))
+    assert np.array_equal(add_up(one).total, expected.total)
+    assert one._staff is None
+    assert np.array_equal(add_up(one).total, expected.total)
+
+
 def test_more_workers_than_groups_are_no_harm() -> None:
     weights = MODEL.initial(RANDOMNESS)
     assert same(trained(engine(3), weights, [4]), trained(engine(1), weights, [4]))
@@ -85,6 +124,8 @@ def test_an_error_appears_as_if_there_were_no_workers() -> None:
     local = LocalTraining(learning_rate=0.3, batch_size=4)
     with pytest.raises(ConfigError, match="carry one client's data to the next"):
         trained(CohortEngine(model, clients(), local, Execution(threads=2)), model.weights, COHORT)
+    with pytest.raises(ConfigError, match="carry one client's data to the next"):
+        add_up(CohortEngine(model, clients(), local, Execution(threads=2)))
 
 
 def test_a_cohort_that_is_broken_off_leaves_nothing_behind() -> None:

@@ -14,7 +14,7 @@ from incrowd.privacy.plan import Plan, PlanConfig
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.sampling import Everyone, FixedSize, LocalEveryone
 from incrowd.privacy.schedule import Schedule, Step
-from tests.reference.stacks import Stack
+from tests.reference.stacks import Stack, StackCohort
 
 BUDGET = Budget(epsilon=100.0, delta=1e-6)
 
@@ -167,8 +167,7 @@ def test_an_engine_s_chunks_give_what_single_contributions_give(clip: Clip | Med
     one_by_one, chunked = (a_run(a_plan(clip=clip), size=4).round(0) for _ in range(2))
     for row in rows:
         one_by_one.add(row)
-    for chunk in (rows[:2], rows[2:7], rows[7:]):
-        chunked.add_chunk(Stack(chunk))
+    chunked.add_cohort(StackCohort([Stack(rows[:2]), Stack(rows[2:7]), Stack(rows[7:])]))
     expected, got = one_by_one.release(), chunked.release()
     assert got.mean == pytest.approx(expected.mean, rel=1e-9, abs=1e-9)
     assert replace(got, mean=expected.mean) == expected

@@ -1,6 +1,7 @@
 """Contributions as an engine would hold them, in the plainest way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,25 +24,30 @@ class Stack:
             if factor.any():
                 total += row * factor
 
-    def total(
-        self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]
-    ) -> "StackTotal":
-        return StackTotal(self._rows.shape[1], parts, factors)
-
     def rows(self) -> Floats:
         return self._rows
 
 
-class StackTotal:
-    """A sum of stacks."""
+@dataclass(frozen=True)
+class StackCohort:
+    """Stacks, seen through the interface of an engine's cohort."""
 
-    def __init__(self, size: int, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> None:
-        self._total, self._parts, self._factors = np.zeros(size), parts, factors
+    stacks: Sequence[Stack]
 
-    def add(self, chunk: Stack) -> Floats:
-        norms = chunk.norms(self._parts)
-        chunk.add_to(self._total, self._factors(norms))
-        return norms
+    def chunks(self) -> Iterator[Stack]:
+        yield from self.stacks
 
-    def flat(self) -> Floats:
-        return self._total
+    def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> "StackSum":
+        norms, total = [], np.zeros(self.stacks[0].rows().shape[1])
+        for stack in self.stacks:
+            norms.append(stack.norms(parts))
+            stack.add_to(total, factors(norms[-1]))
+        return StackSum(np.concatenate(norms), total)
+
+
+@dataclass(frozen=True)
+class StackSum:
+    """What is told of them."""
+
+    norms: Floats
+    total: Floats
