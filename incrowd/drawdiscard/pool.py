@@ -21,17 +21,24 @@ RECOMPUTED_EVERY = 1024
 """So many replacements at most between two exact computations of mean and spread."""
 
 
-def stable_variance(instances: int, update_variance: float) -> float:
+def stable_variance(instances: int, update_variance: float, *, in_flight: int = 0) -> float:
     """The variance of a weight over the instances that updates of this variance neither raise nor lower.
 
     That is (k / 2) sigma^2, with k - 1 in the denominator of the variance over the instances (Pihur et al. 2018,
     theorem 1). One update brings the expected variance nearer to it by a factor of 1 - 2 / k^2.
 
+    Where c others arrive between a draw and its discard, it is (k / 2) (1 + c / (k - 1)) sigma^2: for two instances
+    meet in a common ancestor only if one was drawn from the other, and then each has k / 2 + c k / (2 (k - 1))
+    updates behind it on average.
+
     Edge cases: one instance has no variance to keep: 0.
     """
     _validate.count(instances=instances)
     _validate.non_negative(update_variance=update_variance)
-    return instances / 2 * update_variance if instances > 1 else 0.0
+    _validate.natural(in_flight=in_flight)
+    if instances == 1:
+        return 0.0
+    return instances / 2 * (1 + in_flight / (instances - 1)) * update_variance
 
 
 class Picks:
@@ -60,21 +67,33 @@ class Picks:
 class Snapshot:
     """Everything that a pool is, but for where its randomness comes from.
 
+    `mean` and `squares` (sums of squared distances from it) are those that the pool kept as it went along, `replaced`
+    updates after it last computed them anew. `remembered` and `asked` are what a `SpamTest` has learnt, if one was
+    asked for the snapshot.
+
     Guarantee: `to_bytes` is a safetensors file, plain numbers; `from_bytes` gives back an equal snapshot.
 
-    Edge cases: bytes that are no such file raise `DataError`.
+    Edge cases: bytes that are no such file, or whose arrays do not fit each other, raise `DataError`.
     """
 
     instances: Floats
     draws: int
     discards: int
+    mean: Floats
+    squares: Floats
+    replaced: int
+    remembered: Floats | None = None
+    asked: int = 0
 
     def to_bytes(self) -> bytes:
         """The snapshot as a file or a store can hold it."""
         from safetensors.numpy import save
 
-        counts = np.array([self.draws, self.discards], np.int64)
-        return bytes(save({"instances": np.ascontiguousarray(self.instances), "counts": counts}))
+        counts = np.array([self.draws, self.discards, self.replaced, self.asked], np.int64)
+        arrays = {"instances": self.instances, "mean": self.mean, "squares": self.squares}
+        if self.remembered is not None:
+            arrays["remembered"] = self.remembered
+        return bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"counts": counts}))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Snapshot":
@@ -84,13 +103,18 @@ class Snapshot:
 
         try:
             arrays = load(content)
-            draws, discards = arrays["counts"].tolist()
-            instances = arrays["instances"]
+            draws, discards, replaced, asked = arrays.pop("counts").tolist()
+            found = cls(draws=draws, discards=discards, replaced=replaced, asked=asked, **arrays)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"this is no snapshot of a pool: {error}") from error
-        if instances.ndim != 2 or instances.dtype != np.float64 or min(draws, discards) < 0:
-            raise DataError(f"this is no snapshot of a pool: instances {instances.dtype} {instances.shape}")
-        return cls(instances=instances, draws=draws, discards=discards)
+        size = found.instances.shape[1:]
+        fit = len(size) == 1 and all(array.shape == size for name, array in arrays.items() if name != "instances")
+        if not fit or min(draws, discards, replaced, asked) < 0:
+            raise DataError(f"this is no snapshot of a pool: instances {found.instances.shape}")
+        for array in arrays.values():
+            if array.dtype != np.float64 or not np.isfinite(array).all():
+                raise DataError(f"this is no snapshot of a pool: its numbers are {array.dtype}, or not finite")
+        return found
 
 
 class Pool:
@@ -100,7 +124,7 @@ class Pool:
     two choices are independent; both come from the named streams ``draw`` and ``discard``. Mean and spread cost a few
     operations a weight and a discard; they are computed anew every `RECOMPUTED_EVERY` replacements, so that rounding
     does not add up however long the pool lives. Under seeded randomness a restored pool goes on exactly like the one
-    that was saved.
+    that was saved, to the last bit of mean and spread.
 
     Edge cases: an instance that is not finite or has another size is refused (`DataError`) and the pool stays as it
     was; the spread of a single instance is 0.
@@ -134,12 +158,22 @@ class Pool:
     @classmethod
     def restore(cls, snapshot: Snapshot, *, randomness: Randomness) -> "Pool":
         """The pool that a snapshot was taken of."""
-        return cls(snapshot.instances, randomness=randomness, draws=snapshot.draws, discards=snapshot.discards)
+        pool = cls(snapshot.instances, randomness=randomness, draws=snapshot.draws, discards=snapshot.discards)
+        pool._mean, pool._squares = snapshot.mean.copy(), snapshot.squares.copy()
+        pool._replaced = snapshot.replaced
+        return pool
 
     def snapshot(self) -> Snapshot:
         """Everything to go on from here."""
         with self._lock:
-            return Snapshot(instances=self._instances.copy(), draws=self._draws.taken, discards=self._discards.taken)
+            return Snapshot(
+                instances=self._instances.copy(),
+                draws=self._draws.taken,
+                discards=self._discards.taken,
+                mean=self._mean.copy(),
+                squares=self._squares.copy(),
+                replaced=self._replaced,
+            )
 
     @property
     def k(self) -> int:

@@ -1,4 +1,6 @@
 import threading
+from collections import deque
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -95,24 +97,57 @@ def test_a_restored_pool_goes_on_like_the_one_that_was_saved() -> None:
         whole.discard(whole.draw() + update[number])
         resumed.discard(resumed.draw() + update[number])
     np.testing.assert_array_equal(whole.snapshot().instances, resumed.snapshot().instances)
+    for kept, again in zip(whole.mean_and_spread(), resumed.mean_and_spread(), strict=True):
+        np.testing.assert_array_equal(kept, again)
 
 
 def test_a_snapshot_travels_as_plain_numbers() -> None:
     pool = pool_of(4)
     pool.discard(pool.draw())
-    snapshot = pool.snapshot()
-    again = Snapshot.from_bytes(snapshot.to_bytes())
-    np.testing.assert_array_equal(again.instances, snapshot.instances)
-    assert (again.draws, again.discards) == (1, 1)
+    bare = pool.snapshot()
+    for snapshot in (bare, replace(bare, remembered=np.array([1.0, 2.0, 1 / 3]), asked=9)):
+        again = Snapshot.from_bytes(snapshot.to_bytes())
+        for field in fields(Snapshot):
+            np.testing.assert_array_equal(getattr(again, field.name), getattr(snapshot, field.name))
+    assert (bare.draws, bare.discards, bare.replaced) == (1, 1, 1)
 
 
 def test_bytes_that_are_no_snapshot_are_refused() -> None:
-    whole = pool_of(2).snapshot().to_bytes()
-    other = save({"instances": np.zeros((2, 2), np.float32), "counts": np.zeros(2, np.int64)})
-    negative = save({"instances": np.zeros((2, 2)), "counts": np.array([-1, 0])})
-    for content in (b"", whole[:-1], b"x" * 100, save({"instances": np.zeros((2, 2))}), other, negative):
+    good = pool_of(2).snapshot()
+    whole = good.to_bytes()
+    bad = (
+        {"draws": -1},
+        {"asked": -1},
+        {"instances": np.zeros((2, 3), np.float32)},
+        {"instances": np.zeros(3)},
+        {"instances": np.full((2, 3), np.nan)},
+        {"mean": np.zeros(2)},
+        {"squares": np.full(3, np.inf)},
+        {"remembered": np.zeros(4)},
+    )
+    surplus = save({"instances": np.zeros((2, 2)), "counts": np.zeros(4, np.int64), "other": np.zeros(2)})
+    contents = [replace(good, **change).to_bytes() for change in bad]
+    for content in (b"", whole[:-1], b"x" * 100, save({"instances": np.zeros((2, 2))}), surplus, *contents):
         with pytest.raises(DataError, match="no snapshot"):
             Snapshot.from_bytes(content)
+
+
+def test_devices_in_flight_spread_the_pool() -> None:
+    """The variance that a pool keeps where others arrive between a draw and its discard."""
+    instances, weights, in_flight = 5, 4000, 8
+    pool = Pool.initial(np.zeros(weights), instances=instances, update_variance=1.0, randomness=SEEDED)
+    noise, waiting, seen = SEEDED.stream("noise"), deque[Floats](), []
+    for number in range(6000):
+        waiting.append(pool.draw() + noise.normals(weights))
+        if len(waiting) > in_flight:
+            pool.discard(waiting.popleft())
+        if number >= 1000:
+            seen.append(float(np.square(pool.mean_and_spread()[1]).mean()))
+    blocks = np.array(seen).reshape(10, -1).mean(axis=1)
+    error = 3 * blocks.std(ddof=1) / np.sqrt(10)
+    assert abs(blocks.mean() - stable_variance(instances, 1.0, in_flight=in_flight)) < error
+    for wrong in (0, in_flight // 2, 2 * in_flight):
+        assert abs(blocks.mean() - stable_variance(instances, 1.0, in_flight=wrong)) > error
 
 
 @pytest.mark.parametrize("taken", [0, 1, Picks.BLOCK - 1, Picks.BLOCK, Picks.BLOCK + 1])

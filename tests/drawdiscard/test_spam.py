@@ -12,8 +12,9 @@ from incrowd._random import Floats, SeededRandomness
 from incrowd.data import load_digits
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, Glm, one_hot
 from incrowd.drawdiscard.mechanism import Mechanism
-from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, _outside, spam_threshold
+from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Pool, Snapshot, stable_variance
+from incrowd.drawdiscard.settled import chance_outside
+from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.spam_study import (
     ATTACKS,
     Outcome,
@@ -26,7 +27,7 @@ from incrowd.drawdiscard.spam_study import (
     scaled,
     shifted,
 )
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 
 LAPLACE = HonestUpdates(noise="laplace", noise_scale=1.0)
 
@@ -53,6 +54,12 @@ class Traffic:
             in_flight=self.in_flight,
         )
 
+    @property
+    def settling(self) -> int:
+        """Three times the updates within which a pool forgets what it was."""
+        behind = stable_variance(self.instances, 1.0, in_flight=self.in_flight)
+        return round(3 * behind * (self.instances + self.in_flight))
+
     def rejected(self, threshold: float, updates: int) -> tuple[float, float]:
         """The share that is turned away once the pool is settled, and its standard error (from blocks)."""
         randomness = SeededRandomness(seed=self.seed)
@@ -61,7 +68,7 @@ class Traffic:
         pool = Pool.initial(np.zeros(size), instances=self.instances, update_variance=variance, randomness=randomness)
         test = SpamTest(pool, threshold=threshold, honest=self.honest(), in_flight=self.in_flight)
         waiting, found = deque[Floats](), []
-        for number in range(updates + 2 * self.instances**2 + 4 * self.in_flight):
+        for number in range(updates + self.settling):
             values = noise.normals(size) if self.noise == "gaussian" else noise.laplaces(size)
             waiting.append(pool.draw() + 0.25 * values)
             if number < self.in_flight:
@@ -104,6 +111,7 @@ def test_as_many_honest_updates_are_turned_away_as_wanted(traffic: Traffic) -> N
         (Traffic(instances=20, weights=387), 0.003),
         (Traffic(instances=20, weights=387, noise="gaussian"), 0.01),
         (Traffic(instances=20, weights=387, in_flight=20), 0.01),
+        (Traffic(instances=20, weights=387, in_flight=100), 0.01),
         (Traffic(instances=30, weights=33), 0.01),
     ],
 )
@@ -150,7 +158,7 @@ def test_the_chance_to_end_up_outside_is_integrated_right(noise: str) -> None:
     distribution = stats.laplace if noise == "laplace" else stats.norm
     for reach, width in [(0.0, 1.0), (0.5, 2.0), (3.0, 2.0), (2.0, 2.0), (1.0, 0.0)]:
         inside, _ = integrate.quad(distribution.pdf, -width - reach, width - reach, points=[0.0], limit=200)
-        chance = float(_outside(noise, np.array(reach), np.array(width)))
+        chance = float(chance_outside(noise, np.array(reach), np.array(width)))
         assert chance == pytest.approx(1 - inside, abs=1e-7)
 
 
@@ -185,6 +193,41 @@ def test_the_spread_is_remembered_for_those_who_drew_before() -> None:
 
     assert band(in_flight=10, since=3) > band(in_flight=0, since=3)
     assert band(in_flight=10, since=3) > band(in_flight=10, since=30)
+
+
+@pytest.mark.parametrize("between", [3, RECOMPUTED_EVERY + 7])
+def test_a_server_that_restarts_goes_on_bit_for_bit(between: int) -> None:
+    randomness = SeededRandomness(seed=3)
+    noise = randomness.stream("noise")
+
+    def run(test: SpamTest, updates: int) -> list[bool]:
+        answers = []
+        for _ in range(updates):
+            arrived = test.pool.draw() + noise.laplaces(6)
+            answers.append(test.accepts(arrived))
+            if answers[-1]:
+                test.pool.discard(arrived)
+        return answers
+
+    pool = Pool.initial(np.zeros(6), instances=8, update_variance=2.0, randomness=randomness)
+    whole = SpamTest(pool, threshold=3.0, honest=LAPLACE)
+    run(whole, between)
+    saved = Snapshot.from_bytes(whole.snapshot().to_bytes())
+    resumed = SpamTest(Pool.restore(saved, randomness=randomness), threshold=3.0, honest=LAPLACE, snapshot=saved)
+    noise = randomness.stream("later")
+    expected = run(whole, 500)
+    noise = randomness.stream("later")
+    assert run(resumed, 500) == expected
+    assert len(set(expected)) == 2
+    assert resumed.snapshot().to_bytes() == whole.snapshot().to_bytes()
+    assert pool.snapshot().remembered is None
+
+
+def test_a_memory_of_other_weights_is_refused() -> None:
+    pool = Pool(np.zeros((2, 3)), randomness=SeededRandomness(seed=1))
+    other = SpamTest(Pool(np.zeros((2, 4)), randomness=SeededRandomness(seed=1)), threshold=3.0, honest=LAPLACE)
+    with pytest.raises(DataError, match="does not fit"):
+        SpamTest(pool, threshold=3.0, honest=LAPLACE, snapshot=other.snapshot())
 
 
 @pytest.mark.parametrize(
