@@ -34,6 +34,7 @@ _DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once
 _CANDIDATES = (1, 2, 4, 8, 16)
 _PROBE_ROWS = 120
 _PROBES = 3
+_NO_SLOWER = 1.03  # a smaller chunk that is slower by so little leaves more of the caches to the sum
 _UNFUSED = 2  # autograd gains nothing from more, and small chunks share out evenly
 _ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
 
@@ -99,7 +100,7 @@ class CohortEngine:
         local.loss.check(data.labels, outputs)
         self._program = program.compile_program(model.module, data.shape) if local.loss.canonical else None
         # Weight decay changes the weights of features that are always zero, too.
-        narrow = self._program is not None and self._program.wide and local.weight_decay == 0
+        narrow = self._program is not None and local.weight_decay == 0
         self._store = Store(self._data, narrow=narrow, memory=MEMORY // self.execution.threads)
         self._staff: Staff[_Task] | None = None
         self._autograd: Autograd | None = None
@@ -193,7 +194,8 @@ class CohortEngine:
                     begin = time.perf_counter()
                     self._train_batches(start, probed[:chunk], several)
                     seconds[chunk] = min(best, (time.perf_counter() - begin) / chunk)
-        return replace(self.execution, chunk=min(seconds, key=seconds.__getitem__))
+        good = _NO_SLOWER * min(seconds.values())
+        return replace(self.execution, chunk=min(chunk for chunk, best in seconds.items() if best <= good))
 
     def _check(self, clients: Sequence[int]) -> None:
         for client in clients:

@@ -122,9 +122,9 @@ class _Array:
             if local.proximal:
                 self.value.add_(self.start, alpha=local.learning_rate * local.proximal)
 
-    def changes(self, *, out: Tensor) -> None:
+    def changes(self) -> Tensor:
         """What was learnt."""
-        torch.sub(self.value, self.start, out=out)
+        return torch.sub(self.value, self.start)
 
 
 class _Layer:
@@ -191,9 +191,10 @@ class _Stack:
         layers = []
         for number, layer in enumerate(program.layers):
             by_input, last = number == 0 and program.wide, number == len(program.layers) - 1
-            start = weights.pop(0).t() if by_input else weights.pop(0)
-            columns = self.feed.columns if number == 0 else None
-            weight = self._array(start if columns is None else _gathered(start, columns))
+            start = weights.pop(0)
+            if number == 0 and self.feed.columns is not None:
+                start = _gathered(start, self.feed.columns)
+            weight = self._array(start.transpose(-1, -2) if by_input else start)
             bias = self._array(weights.pop(0).view((-1, 1) if last else (1, -1))) if layer.bias else None
             layers.append(_Layer(weight, bias, by_input=by_input, last=last))
         return layers
@@ -268,15 +269,22 @@ class _Stack:
         if self.layers[0].by_input:
             first = arrays.pop(0)
             pieces.append(InputPiece(first.value, first.start, self.feed.columns, self.inputs))
-        sizes = [array.value[0].numel() for array in arrays]
-        if sizes:
-            rest = self._empty(1, sum(sizes)).squeeze(1)
-            for array, place in zip(arrays, rest.split_with_sizes(sizes, 1), strict=True):
-                array.changes(out=place.view(array.value.shape))
-            pieces.append(FlatPiece(rest))
+        if arrays:
+            changes = [array.changes() for array in arrays]
+            if not pieces and self.feed.columns is not None:
+                changes[0] = _scattered(changes[0], self.feed.columns, self.inputs)
+            pieces.append(FlatPiece(torch.cat([change.flatten(1) for change in changes], 1)))
         return pieces
 
 
 def _gathered(start: Tensor, columns: Tensor) -> Tensor:
-    """Each client's features of the first layer's weights, which are stored by input."""
-    return start.index_select(0, columns.view(-1)).view(*columns.shape, -1)
+    """Each client's features of the first layer's weights, [c, outputs, D] in the memory of [c, D, outputs]."""
+    rows = start.t().contiguous().index_select(0, columns.view(-1))
+    return rows.view(*columns.shape, -1).transpose(1, 2)
+
+
+def _scattered(changes: Tensor, columns: Tensor, inputs: int) -> Tensor:
+    """The other way round: changes [c, outputs, D] at their features, [c, outputs, inputs]."""
+    clients, outputs, width = changes.shape
+    places = columns.unsqueeze(1).expand(clients, outputs, width)
+    return changes.new_zeros(clients, outputs, inputs).scatter_add_(2, places, changes)

@@ -152,6 +152,7 @@ class Store:
     memory: int = MEMORY
     _used: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[int, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
+    _scratch: NDArray[Any] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Zero in storage is zero in meaning only without an offset.
@@ -162,7 +163,10 @@ class Store:
         return len(self._used_by(client)) if self.narrow else 0
 
     def feed(self, clients: Sequence[int], batches: Batches) -> Feed:
-        """The examples of these clients in these batches."""
+        """The examples of these clients in these batches.
+
+        Edge cases: without unused features they are in memory that the next feed overwrites.
+        """
         own = [self.data.examples(client) for client in clients]
         places = batches.positions.reshape(len(clients), -1)
         rows = np.stack([indices[place] for indices, place in zip(own, places, strict=True)]).astype(np.int64)
@@ -211,12 +215,15 @@ class Store:
     def _narrowed(self, clients: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
         """Their examples one after the other without unused features, and which these are (filled up with 0)."""
         several = [self._narrow_examples(client) for client in clients]
-        table = np.zeros((sum(map(len, several)), width), self._features.dtype)
+        numbers = sum(map(len, several)) * width
+        if self._scratch is None or self._scratch.size < numbers:
+            self._scratch = np.empty(numbers, self._features.dtype)
+        table = self._scratch[:numbers].reshape(-1, width)
         columns = np.zeros((len(clients), width), np.int64)
         start = 0
         for client, examples, column in zip(clients, several, columns, strict=True):
             end, used = start + len(examples), examples.shape[1]
-            table[start:end, :used] = examples
+            table[start:end, :used], table[start:end, used:] = examples, 0
             column[:used] = self._used_by(client)
             start = end
         return torch.from_numpy(table), torch.from_numpy(columns)
