@@ -22,9 +22,10 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.accounting import Budget, Relation, first_bound, price
+from incrowd.privacy import price_cache
+from incrowd.privacy.accounting import FINE_GRID, Budget, Relation, first_bound, price
 from incrowd.privacy.calibration import smallest_noise
-from incrowd.privacy.events import Run, compose
+from incrowd.privacy.events import Run, canonical, compose
 
 NoiseRuns = Callable[[float], Sequence[Run]]
 """What a round costs for a noise multiplier: its events, each with a count."""
@@ -57,6 +58,8 @@ PACES = {pace.name: pace for pace in (CONSTANT_NOISE, CONSTANT_EPSILON, SQUARE_R
 """The paces by the names that configuration files and the command line use."""
 
 _TOLERANCE = 1e-4
+_COARSE_GRID = 10 * FINE_GRID
+_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,14 @@ class Remaining:
 
         if usual is not None and pace.divided is None and self._is_least(usual, event, goal):
             return usual
+        if self.spent:
+            found = self._search(event, goal).least_noise(start=usual or 1.0)
+            if found is not None:
+                return found
         return smallest_noise(event, budget=goal, relation=self.relation)
+
+    def _search(self, event: Callable[[float], DpEvent], goal: Budget) -> "_Search":
+        return _Search(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
 
     def _is_least(self, multiplier: float, event: Callable[[float], DpEvent], goal: Budget) -> bool:
         """Whether the search could have found this multiplier itself."""
@@ -122,6 +132,63 @@ class Remaining:
 
     def _fits(self, event: DpEvent, goal: Budget) -> bool:
         return first_bound(event, delta=goal.delta, relation=self.relation)[1] <= goal.epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """A search for the least noise that asks for the price on the fine grid about once.
+
+    Every round that was spent with noise of its own makes that price dearer. A coarser grid overstates epsilon by a
+    share that one more round hardly changes, so what it says of the spent rounds tells how far to trust it.
+
+    Guarantee: what is found is confirmed on the fine grid, where it keeps to the goal; how close it comes is judged by
+    the slope there. It depends on the arguments alone.
+    """
+
+    event: Callable[[float], DpEvent]
+    goal: Budget
+    relation: Relation
+    spent: DpEvent
+
+    def least_noise(self, *, start: float) -> float | None:
+        """The multiplier, or None where it takes the thorough search: another accountant, or too many attempts."""
+        question = ["remaining", self.goal.epsilon, self.goal.delta, self.relation.name, start]
+        question += [canonical(self.event(multiplier)) for multiplier in (start, 2 * start)]
+        found = price_cache.recall(question)
+        if found is None or self._excess(self.event(found), FINE_GRID)[1] > 0:
+            found = self._found(start)
+        if found is not None:
+            price_cache.keep(question, found)
+        return found
+
+    def _found(self, start: float) -> float | None:
+        """Follow the secant of the logarithms of price and multiplier into the last ten-thousandth before the goal."""
+        accountant, excess = self._excess(self.event(start), _COARSE_GRID)
+        if accountant != "PLD":
+            return None
+        before = self._excess(self.spent, _COARSE_GRID)[1]
+        offset = before - self._excess(self.spent, FINE_GRID)[1]
+        # Epsilon squared grows with the sum of 1 / multiplier^2, or somewhat faster: a first guess, put right at once.
+        at, slope = math.log(start), min(1.5 * math.expm1(2 * before), -1e-6)
+        excess -= offset
+        for attempt in range(_ATTEMPTS):
+            near = -slope * _TOLERANCE
+            if attempt and abs(excess + near / 2) <= near / 4:
+                fine = self._excess(self.event(math.exp(at)), FINE_GRID)[1]
+                if -near <= fine <= 0:
+                    return math.exp(at)
+                excess, offset = fine, offset + excess - fine
+            step = max(-0.5, min(0.5, (excess + near / 2) / -slope))
+            after = self._excess(self.event(math.exp(at + step)), _COARSE_GRID)[1] - offset
+            if abs(step) > _TOLERANCE:  # shorter ones show more rounding than slope
+                slope = min((after - excess) / step, -1e-6)
+            at, excess = at + step, after
+        return None
+
+    def _excess(self, event: DpEvent, grid: float) -> tuple[str, float]:
+        """The logarithm of the price over the goal, after the name of the accountant."""
+        accountant, cost = first_bound(event, delta=self.goal.delta, relation=self.relation, grid=grid)
+        return accountant, math.log(cost / self.goal.epsilon) if 0 < cost < math.inf else math.copysign(20.0, cost - 1)
 
 
 def named(name: str) -> Pace:

@@ -1,8 +1,10 @@
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +102,54 @@ def test_a_square_root_by_composition_of_sampled_steps() -> None:
         assert 0.999 * target < epsilon <= target * (1 + 1e-12)
 
 
+def quick(multiplier: float) -> list[Run]:
+    """A few sampled steps, whose price takes little time."""
+    return [(PoissonSampledDpEvent(0.2, GaussianDpEvent(multiplier)), 5)]
+
+
+SOME = Budget(epsilon=1.2, delta=1e-5)
+MUCH = [(GaussianDpEvent(3.45), 1)]  # leaves little of it, and is priced exactly on any grid
+
+
+@pytest.mark.parametrize("pace", [SQUARE_ROOT, CONSTANT_EPSILON], ids=lambda pace: pace.name)
+@pytest.mark.parametrize("spent", [quick(2.5), MUCH], ids=["sampled", "exact"])
+@pytest.mark.parametrize("usual", [None, 3.0, 40.0])
+def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[Run], usual: float | None) -> None:
+    left = remaining(spent, rounds=2, budget=SOME)
+    found = left.noise(quick, pace=pace, usual=usual)
+    goal = left.target(pace)
+    assert cost([*spent, *quick(found)]) <= goal < cost([*spent, *quick(found / 1.0001)])
+    assert left.noise(quick, pace=pace, usual=usual) == found
+
+
+def test_an_answer_from_before_is_used_where_it_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
+    left = remaining(quick(2.5), rounds=2, budget=SOME)
+    found = left.noise(quick, pace=SQUARE_ROOT)
+    (kept,) = (path for path in tmp_path.iterdir() if "remaining" in path.read_text())
+    for wrong in (found, found / 2):
+        kept.write_text(json.dumps(json.loads(kept.read_text()) | {"value": wrong}))
+        assert left.noise(quick, pace=SQUARE_ROOT) == found
+    assert json.loads(kept.read_text())["value"] == found
+    monkeypatch.setenv("INCROWD_CACHE", "off")
+    assert left.noise(quick, pace=SQUARE_ROOT) == found
+
+
+def test_what_another_accountant_prices_is_searched_for_in_full() -> None:
+    def fixed(multiplier: float) -> list[Run]:
+        return [(SampledWithoutReplacementDpEvent(100, 5, GaussianDpEvent(multiplier)), 5)]
+
+    left = Remaining(budget=BUDGET, relation=Relation.REPLACE_ONE, spent=tuple(fixed(2.0)), rounds=2)
+    found = left.noise(fixed, pace=SQUARE_ROOT)
+
+    def its_cost(multiplier: float) -> float:
+        event = compose([*fixed(2.0), *fixed(multiplier)])
+        return price(event, delta=BUDGET.delta, relation=Relation.REPLACE_ONE).epsilon
+
+    assert its_cost(found) <= left.target(SQUARE_ROOT) < its_cost(found / 1.0001)
+
+
 @BY_NAME
 def test_what_was_spent_otherwise_counts(pace: Pace) -> None:
     elsewhere = [(GaussianDpEvent(4.0), 1)]
@@ -154,8 +204,13 @@ def test_what_no_noise_can_pay_for_is_refused() -> None:
     def with_a_dear_count(multiplier: float) -> list[Run]:
         return [*everyone(multiplier), (GaussianDpEvent(1.0), 1)]
 
+    def with_a_dear_sample(multiplier: float) -> list[Run]:
+        return [*quick(multiplier), *quick(0.7)]
+
     with pytest.raises(BudgetExceeded, match="costs epsilon"):
         remaining(rounds=2).noise(with_a_dear_count)
+    with pytest.raises(BudgetExceeded, match="costs epsilon"):
+        remaining(quick(2.5), rounds=2).noise(with_a_dear_sample)
 
 
 def test_after_the_last_round_nothing_is_planned() -> None:
