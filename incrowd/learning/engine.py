@@ -18,7 +18,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning import batches, program
 from incrowd.learning.batches import Batches
 from incrowd.learning.chunk import Chunk
-from incrowd.learning.fallback import Autograd
+from incrowd.learning.fallback import Autograd, starts_linear
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.pieces import Piece
@@ -100,7 +100,8 @@ class CohortEngine:
         local.loss.check(data.labels, outputs)
         self._program = program.compile_program(model.module, data.shape) if local.loss.canonical else None
         # Weight decay changes the weights of features that are always zero, too.
-        narrow = self._program is not None and local.weight_decay == 0
+        sparing = self._program is not None or starts_linear(model.module, data.shape)
+        narrow = sparing and local.weight_decay == 0
         self._store = Store(self._data, narrow=narrow, memory=MEMORY // self.execution.threads)
         self._staff: Staff[_Task] | None = None
         self._autograd: Autograd | None = None

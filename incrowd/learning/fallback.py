@@ -8,11 +8,17 @@ from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
 from incrowd.learning.local import LocalTraining
-from incrowd.learning.models import Model
-from incrowd.learning.pieces import FlatPiece, Piece
+from incrowd.learning.models import Model, layers_of_flat
+from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 
 _ROWS = 1000  # examples that are made floats at a time
+
+
+def starts_linear(module: nn.Module, shape: Sequence[int]) -> bool:
+    """Whether a Linear meets the features first: then a client's examples may come without those that are all zero."""
+    layers = layers_of_flat(module, shape)
+    return layers is not None and len(layers) > 0 and type(layers[0]) is nn.Linear
 
 
 class Autograd:
@@ -32,20 +38,35 @@ class Autograd:
 
     def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
         """Train the clients of a feed from the same weights (those of each parameter)."""
-        changes = torch.empty(len(feed.rows), self.model.size, device=weights[0].device)
-        with torch.no_grad():
-            torch._foreach_copy_(self.starts, list(weights))
-        for j, change in enumerate(changes):
+        clients, columns = len(feed.rows), feed.columns
+        sizes = list(self.model.layout.sizes)[int(columns is not None) :]
+        rest = torch.empty(clients, sum(sizes), device=weights[0].device)
+        pieces: list[Piece] = [FlatPiece(rest)]
+        places = [row.split_with_sizes(sizes) for row in rest]
+        if columns is not None:
+            outputs, inputs = weights[0].shape
+            first = torch.empty(*columns.shape, outputs, device=weights[0].device)
+            pieces.insert(0, InputPiece(first, None, columns, inputs))
+            places = [(by_input.t(), *others) for by_input, others in zip(first, places, strict=True)]
+        for j in range(clients):
+            self._begin(weights, None if columns is None else columns[j])
             self._train(feed, j)
-            places = change.split_with_sizes(list(self.model.layout.sizes))
-            for place, now, start in zip(places, self.parameters, weights, strict=True):
+            for place, now, start in zip(places[j], self.parameters, self.starts, strict=True):
                 torch.sub(now.detach(), start, out=place.view(start.shape))
-        return [FlatPiece(changes)]
+        return pieces
+
+    def _begin(self, weights: Sequence[Tensor], columns: Tensor | None) -> None:
+        """Put the weights into the module; of the first one only these columns, of features that are not left out."""
+        first = weights[0] if columns is None else weights[0].index_select(1, columns)
+        if self.starts[0].shape != first.shape:
+            self.starts[0] = torch.empty_like(first)
+            self.parameters[0].data = torch.empty_like(first)
+        with torch.no_grad():
+            torch._foreach_copy_(self.starts, [first, *weights[1:]])
+            torch._foreach_copy_(self.parameters, self.starts)
 
     def _train(self, feed: Feed, j: int) -> None:
         """Take client j's steps."""
-        with torch.no_grad():
-            torch._foreach_copy_(self.parameters, self.starts)
         velocity = [torch.zeros_like(p) for p in self.parameters] if self.local.momentum else None
         buffers = [(name, buffer, buffer._version) for name, buffer in self.module.named_buffers()]
         for examples, labels in _batches(feed, j):

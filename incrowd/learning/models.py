@@ -142,6 +142,21 @@ class _SmallCNN(nn.Module):
         return out
 
 
+def layers_of_flat(module: nn.Module, shape: Sequence[int]) -> list[nn.Module] | None:
+    """The layers that a plain Sequential puts flat examples through, without the Flatten; None for any other module."""
+    if type(module) is not nn.Sequential or _has_hooks(module):
+        return None
+    layers = list(module)
+    if layers and isinstance(layers[0], nn.Flatten) and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
+        return layers[1:]
+    return layers if len(shape) == 1 else None
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(part, kind) for part in module.modules() for kind in kinds)
+
+
 def _refuse_layers(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         kind = f"{type(layer).__name__} at {name or 'the top'}"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.losses import Canonical
+from incrowd.learning.models import layers_of_flat
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 
@@ -65,12 +66,8 @@ class Program:
 
 def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
     """The program that computes what the module computes for examples of this shape, or None if there is none here."""
-    if type(module) is not nn.Sequential or _has_hooks(module):
-        return None
-    modules = list(module)
-    if modules and isinstance(modules[0], nn.Flatten) and (modules[0].start_dim, modules[0].end_dim) == (1, -1):
-        modules = modules[1:]
-    elif len(shape) != 1:
+    modules = layers_of_flat(module, shape)
+    if modules is None:
         return None
     layers: list[Dense] = []
     for one, after in pairwise([*modules, nn.Identity()]):
@@ -82,11 +79,6 @@ def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
     starts_or_ends_bent = not modules or type(modules[0]) in ACTIVATIONS or type(modules[-1]) in ACTIVATIONS
     bent_twice = any(type(one) in ACTIVATIONS and type(after) in ACTIVATIONS for one, after in pairwise(modules))
     return None if starts_or_ends_bent or bent_twice else Program(tuple(layers))
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(part, kind) for part in module.modules() for kind in kinds)
 
 
 def train(

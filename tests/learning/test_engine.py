@@ -65,6 +65,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sigmoid": lambda: bent(nn.Sigmoid),
     "two linear layers in a row": unbent,
     "layer norm": normalised,
+    "one weight, through autograd": lambda: Model(nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False), nn.GELU())),
 }
 
 LOCALS = {
