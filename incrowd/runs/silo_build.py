@@ -1,14 +1,17 @@
 """From a config of silos to the objects that do the work. Whatever is wrong shows here, and nothing is spent."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from incrowd._random import Randomness
 from incrowd.data import FederatedData
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo import counter
 from incrowd.federated.silo_fedavg import Ask
+from incrowd.federated.silo_plan import RELATION
 from incrowd.learning import ClientTensors, Loss, Model
 from incrowd.learning.records import Descent, RecordEngine, Records
 from incrowd.privacy.accounting import Budget
@@ -19,7 +22,7 @@ from incrowd.privacy.remaining import CONSTANT_NOISE, Pace, named
 from incrowd.privacy.sampling import Everyone
 from incrowd.privacy.schedule import constant
 from incrowd.runs.build import featured, federated_data, loss_of, model_of, randomness, section
-from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_config import RecordLocalSection, SiloConfig
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,9 +70,10 @@ class SiloFederation:
 
 
 def assemble_silos(config: SiloConfig) -> SiloFederation:
-    """Load the data, build the models and engines, state the plans, and see that the first round can be paid for.
+    """Load the data, build the models and engines, state the plans, and see that somebody can pay for the first round.
 
-    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`.
+    Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`; budgets
+    too small for any silo's first round are a `BudgetExceeded`.
     """
     data = featured(config, federated_data(config))
     tensors, wanted = ClientTensors.of(data), config.local
@@ -83,11 +87,11 @@ def assemble_silos(config: SiloConfig) -> SiloFederation:
     with section("server"):
         server = ServerStep(**config.server.model_dump())
     held = tuple(Records.of(tensors, client) for client in range(data.clients))
-    with section("privacy"):
+    with _named_as_in_the_file():
         plans = tuple(_plan(config, place, len(records), data.clients) for place, records in enumerate(held))
         _check_counts(config, data)
         clients = _client_level(config, model, data.clients)
-        first = plans[0].noise_multiplier(0, spent=())
+        first = _first_noise(plans)
     engines = tuple(
         record_engine(wanted.engine, model, records, descent, loss=loss, device=config.run.device) for records in held
     )
@@ -104,6 +108,34 @@ def assemble_silos(config: SiloConfig) -> SiloFederation:
         randomness=randomness(config),
         noise_multiplier=first,
     )
+
+
+@contextmanager
+def _named_as_in_the_file() -> Iterator[None]:
+    """Put the section's name before the field of a plan that an error names."""
+    try:
+        yield
+    except ConfigError as error:
+        name = "local" if error.field in RecordLocalSection.model_fields else "privacy"
+        field = "noise_multiplier" if error.field == "noise" else error.field
+        raise ConfigError(field=f"{name}.{field}", value=error.value, remedy=error.remedy) from error
+
+
+def _first_noise(plans: Sequence[SiloPlan]) -> float:
+    """The noise of the first round, of the first silo that could pay for it from an unspent budget.
+
+    Edge cases: none could: `BudgetExceeded`.
+    """
+    refusals = []
+    for plan in plans:
+        try:
+            found = plan.noise_multiplier(0, spent=())
+            Ledger.in_memory(budget=plan.budget, relation=RELATION).charge(plan.event(found))
+        except BudgetExceeded as error:
+            refusals.append(error)
+        else:
+            return found
+    raise refusals[0]
 
 
 def _plan(config: SiloConfig, place: int, records: int, silos: int) -> SiloPlan:

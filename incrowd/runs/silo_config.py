@@ -66,7 +66,7 @@ class RecordPrivacySection(Section):
             remedy = "leave it out: a round that would break the budget never begins; for more rounds raise epsilon"
             raise ConfigError(field="privacy.hardlimit", value=False, remedy=remedy)
         if self.pace is not None and self.noise_multiplier is not None:
-            remedy = "give a pace, whose noise is solved for, or a noise_multiplier"
+            remedy = "leave it out, or leave out privacy.pace, whose noise is solved for"
             raise ConfigError(field="privacy.noise_multiplier", value=self.noise_multiplier, remedy=remedy)
         if self.clients is not None and self.weigh != "equally":
             remedy = "with a promise to clients, too, all silos weigh the same: leave it out"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from incrowd.errors import ConfigError, DataError, LedgerMismatch, LedgerRolledBack
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger import Ledger, verify
 from incrowd.runs.database import Database
 from incrowd.runs.progress import progress
@@ -270,10 +270,19 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
         ("privacy.cohort=5", "privacy.cohort = 5: there is no such key"),
         ("local.proximal=1.0", "local.proximal = 1.0: there is no such key"),
         ("run.chunk=5", "run.chunk = 5: there is no such key"),
-        ("local.batch_size=100000", "privacy.batch_size = 100000"),
+        ("local.batch_size=100000", "local.batch_size = 100000"),
+        ("local.epochs=0", "local.epochs = 0"),
+        ("local.physical_batch=0", "local.physical_batch = 0"),
+        ("privacy.noise_multiplier=0", "privacy.noise_multiplier = 0"),
+        ("privacy.most_noise=0", "privacy.most_noise = 0"),
+        ("privacy.delta=1.0", "privacy.delta = 1.0"),
+        ("data.clients=0", "data.clients = 0"),
         ("local.learning_rate=0", "local.learning_rate = 0"),
         ("local.engine=torch", "local.engine = 'torch': choose from 'own' or 'opacus'"),
-        ("privacy={unit='record', epsilon=8, delta=1e-5, pace='square-root', noise_multiplier=1.0}", "give a pace"),
+        (
+            "privacy={unit='record', epsilon=8, delta=1e-5, pace='square-root', noise_multiplier=1.0}",
+            "leave out privacy.pace",
+        ),
         (
             "privacy={unit='record', epsilon=8, delta=1e-5, weigh='by records', clients={epsilon=8, delta=1e-3}}",
             "privacy.weigh = 'by records'",
@@ -285,6 +294,30 @@ def test_what_cannot_be_used_is_named_with_its_section(folder: Path, override: s
     with pytest.raises(ConfigError, match=field):
         SiloRun.create(small(override), folder / "run")
     assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("privacy.epsilon=1e-6", "most_noise is 100"),
+        ("privacy.epsilon=[1e-6, 1e-7]", "what is left of epsilon = 1e-06"),
+        ("privacy.noise_multiplier=0.1", "the budget is 8"),
+    ],
+)
+def test_a_run_in_which_no_silo_can_pay_for_a_round_is_refused(folder: Path, override: str, why: str) -> None:
+    with pytest.raises(BudgetExceeded, match=why):
+        SiloRun.create(small(override), folder / "run")
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_silo_that_can_pay_for_nothing_keeps_none_of_the_others_from_it(folder: Path, place: int) -> None:
+    epsilons = [8.0, 8.0]
+    epsilons[place] = 1e-6
+    summary = SiloRun.create(small(f"privacy.epsilon={epsilons}"), folder / "run").train()
+    assert summary["left"] == [f"silo-{place + 1}"]
+    assert summary["epsilon_by_silo"][f"silo-{place + 1}"] == 0
+    assert 0.999 * 8 < summary["epsilon"] <= 8
 
 
 def test_counts_need_classes(folder: Path) -> None:
