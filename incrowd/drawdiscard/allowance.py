@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from dp_accounting import LaplaceDpEvent
-
 from incrowd import _validate
 from incrowd.drawdiscard.mechanism import RELATION, Mechanism, Unit
 from incrowd.errors import BudgetExceeded, LedgerMismatch
@@ -56,7 +54,7 @@ class Allowance:
         with self.exclusive():
             day, runs = self._day()
             cost = self._cost([*runs, (event, 1)])
-            if not cost <= self.daily_epsilon * (1 + 1e-12):  # beyond the rounding of 1 / (1 / epsilon)
+            if not cost <= self.daily_epsilon * (1 + 1e-12):  # beyond the rounding of sums, as of 3 times 0.1
                 raise BudgetExceeded(
                     f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.daily_epsilon:g}: "
                     "wait for the next day"
@@ -69,11 +67,7 @@ class Allowance:
         return self._cost(runs)
 
     def _cost(self, runs: list[Run]) -> float:
-        """The least of what an accountant proves and, for Laplace noise alone, the sum of the epsilons."""
-        proven = price(compose(runs), delta=self.ledger.budget.delta, relation=RELATION).epsilon
-        if all(isinstance(event, LaplaceDpEvent) for event, _ in runs):
-            return min(proven, float(sum(count / event.noise_multiplier for event, count in runs)))
-        return proven
+        return price(compose(runs), delta=self.ledger.budget.delta, relation=RELATION).epsilon
 
     def _day(self) -> tuple[str, list[Run]]:
         """The present day, and what was charged for it."""

@@ -10,8 +10,10 @@
 two tables that a device may have: all of its examples may be replaced.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
@@ -77,9 +79,11 @@ class Mechanism:
 
     @cached_property
     def multiplier(self) -> float:
-        """The noise's scale (for Gaussian noise its standard deviation), divided by the sensitivity."""
+        """The noise's scale (for Gaussian noise its standard deviation), divided by the sensitivity; rounded up."""
         if self.delta is None:
-            return 1 / self.epsilon
+            nearest = 1 / self.epsilon
+            exact = 1 / Fraction(self.epsilon)
+            return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
         budget = Budget(epsilon=self.epsilon, delta=self.delta)
         try:
             return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)

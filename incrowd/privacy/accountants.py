@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class Curve(Protocol):
     """What some mechanisms cost together."""
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon that goes with this delta; infinite where none can be proven."""
+        """An epsilon that goes with this delta, which may be 0; infinite where none can be proven."""
         ...
 
     def delta(self, epsilon: float) -> float:
@@ -54,7 +55,8 @@ class Curve(Protocol):
 class GaussianCurve:
     """GDP: the exact curve of the Gaussian mechanism (Balle and Wang 2018, theorem 8), for releases about everyone.
 
-    Edge cases: beyond mu = 10^4 (an epsilon of some 5 * 10^7) nothing is proven: epsilon is infinite and delta 1.
+    Edge cases: beyond mu = 10^4 (an epsilon of some 5 * 10^7) nothing is proven: epsilon is infinite and delta 1. No
+    epsilon goes with a delta of 0.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -67,7 +69,9 @@ class GaussianCurve:
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`. The root is moved up by more than its error."""
-        if self.mu > 1e4:
+        if self.mu == 0:
+            return 0.0
+        if self.mu > 1e4 or delta == 0:
             return math.inf
         target = math.log(delta)
 
@@ -103,6 +107,10 @@ class GaussianCurve:
 class LossDistributionCurve:
     """PLD: the distribution of the privacy loss on a grid, rounded pessimistically (Doroshenko et al. 2022).
 
+    Where every loss is bounded, as that of Laplace noise is, so is their sum: no loss is larger than all bounds
+    together, whatever delta is (basic composition: Dwork and Roth 2014, theorem 3.16). The lesser of this sum and of
+    what the grid proves counts.
+
     A mechanism without sampling costs the same under every relation, because its noise multiplier is relative to that
     relation's sensitivity; dp_accounting would double the sensitivity of some under REPLACE_ONE, and is not told.
 
@@ -110,12 +118,15 @@ class LossDistributionCurve:
     with the number of compositions (below 6e-17 times it in all that was measured against the exact curve), and 15
     times that is taken off delta.
 
-    Edge cases: where delta is smaller than this margin, epsilon is infinite. Losses too large for the memory of such a
-    grid are put on a coarser one, which only raises the bound; on a grid above 1 nothing is proven.
+    Edge cases: where delta is smaller than this margin, 0 included, only the largest loss is proven, which is infinite
+    for Gaussian noise. Losses too large for the memory of such a
+    grid are put on a coarser one, which only raises the bound; a grid above 1 proves
+    nothing.
     """
 
     def __init__(self, runs: Sequence[Run], grid: float) -> None:
         self._runs = runs
+        self._largest = _largest_loss(runs)
         self._grid = grid * _widening(runs)
         self._margin = 4 * np.finfo(float).eps * sum(count for _, count in runs)
 
@@ -132,12 +143,14 @@ class LossDistributionCurve:
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`."""
         if self._grid > 1 or delta <= self._margin:
-            return math.inf
+            return self._largest
         with _quietly():
-            return float(self._total.get_epsilon_for_delta(delta - self._margin))
+            return min(float(self._total.get_epsilon_for_delta(delta - self._margin)), self._largest)
 
     def delta(self, epsilon: float) -> float:
         """See `Curve.delta`."""
+        if epsilon >= self._largest:
+            return 0.0
         if self._grid > 1:
             return 1.0
         with _quietly():
@@ -149,6 +162,33 @@ def _release(mechanism: DpEvent) -> tuple[float, DpEvent]:
     if isinstance(mechanism, PoissonSampledDpEvent):
         return mechanism.sampling_probability, mechanism.event
     return 1.0, mechanism
+
+
+def _largest_loss(runs: Sequence[Run]) -> float:
+    """The sum of the largest privacy losses, exactly, then rounded up; infinite for Gaussian releases."""
+    total = Fraction(0)
+    for mechanism, count in runs:
+        sampling_prob, release = _release(mechanism)
+        if not isinstance(release, LaplaceDpEvent):
+            return math.inf
+        total += count * _largest_laplace_loss(sampling_prob, release)
+    try:
+        nearest = float(total)
+    except OverflowError:
+        return math.inf
+    return nearest if nearest >= total else math.nextafter(nearest, math.inf)
+
+
+def _largest_laplace_loss(sampling_prob: float, release: LaplaceDpEvent) -> Fraction:
+    """1 / noise, and log(1 + q (e^(1 / noise) - 1)) among a sample (Balle, Barthe and Gaboardi 2018, theorem 8).
+
+    The latter is moved up by more than its rounding; where its exponential is out of reach, the former is a bound too.
+    """
+    everyone = 1 / Fraction(release.noise_multiplier)
+    if sampling_prob == 1 or everyone > 700:
+        return everyone
+    amplified = math.log1p(sampling_prob * math.expm1(float(everyone)))
+    return Fraction(amplified * (1 + 4e-15))
 
 
 def _repeated(mechanism: DpEvent, count: int, grid: float) -> list[Any]:

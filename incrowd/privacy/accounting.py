@@ -3,7 +3,8 @@
 Every figure is an upper bound. Three accountants give one each, for the events that they support; the least counts:
 
 GDP   exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
-PLD   privacy loss distributions on a grid, rounded pessimistically (dp_accounting)
+PLD   privacy loss distributions on a grid, rounded pessimistically (dp_accounting), and never above the sum of the
+      largest losses: for Laplace releases the sum of their epsilons, with a delta of 0
 RDP   Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
 """
 
@@ -79,11 +80,12 @@ def price(
 
     Guarantee: never below the true epsilon. The exact answer (GDP) makes the others superfluous, so they are not asked.
 
-    Edge cases: nothing happened: 0. An event that none of the accountants supports, or that does not fit the relation,
-    raises `UnpricedEvent`. An accountant that fails or answers nonsense raises `AccountingError`. Where no finite
-    epsilon can be proven, epsilon is infinite.
+    Edge cases: nothing happened: 0. A delta of 0 has a price where no release can lose more than some epsilon: Laplace
+    noise. An event that none of the accountants supports, or that does not fit the relation, raises `UnpricedEvent`.
+    An accountant that fails or answers nonsense raises `AccountingError`. Where no finite epsilon can be proven,
+    epsilon is infinite.
     """
-    _validate.fraction(delta=delta)
+    _check_delta(delta)
     figures = _Question(event, relation, accountants, grid, "epsilon", delta).answers()
     best = min(figures, key=lambda name: figures[name])
     return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
@@ -120,6 +122,7 @@ def first_bound(
     Edge cases: as `price`; where nobody proves a finite epsilon, the last one's infinity. Prices on coarser grids than
     the default are not kept.
     """
+    _check_delta(delta)
     question = _Question(event, relation, accountants, grid, "epsilon", delta)
     name, epsilon = "", math.inf
     for name in question.curves():
@@ -187,6 +190,11 @@ class _Question:
         """What the answer depends on."""
         runs = [[canonical(mechanism), count] for mechanism, count in self.runs]
         return [name, self.grid if name == "PLD" else None, self.relation.name, self.asks, float(self.given), runs]
+
+
+def _check_delta(delta: float) -> None:
+    if delta != 0:
+        _validate.fraction(delta=delta)
 
 
 def _check_relation(runs: Sequence[Run], relation: Relation) -> None:

@@ -116,6 +116,18 @@ def test_the_daily_limit_holds_and_the_next_day_is_new(table: ExampleTable) -> N
     assert charges(own) == 3
 
 
+@pytest.mark.parametrize("epsilon", [math.log(3), 0.1, 0.7])
+def test_limits_of_one_contribution_allow_exactly_one(table: ExampleTable, epsilon: float) -> None:
+    limits = Policy(epsilon=epsilon, daily_epsilon=epsilon, budget=Budget(epsilon=epsilon, delta=1e-9))
+    own, asked = device(table, policy=limits), asked_for(epsilon=epsilon).to_json()
+    own.contribute(asked, np.zeros(33))
+    assert epsilon * (1 - 1e-6) < own.allowance.spent_today() <= epsilon
+    with pytest.raises(BudgetExceeded, match="daily limit"):
+        own.contribute(asked, np.zeros(33))
+    with pytest.raises(BudgetExceeded, match="budget"):
+        replace(own, today=lambda: date(2026, 3, 2)).contribute(asked, np.zeros(33))
+
+
 def test_a_clock_that_is_put_back_brings_no_day_back(table: ExampleTable) -> None:
     own = device(table)
     for _ in range(2):

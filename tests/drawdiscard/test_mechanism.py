@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -93,6 +93,15 @@ def test_the_paper_s_scale_is_two_gamma_clip_over_epsilon() -> None:
     of = mechanism(privacy="feature", clip=1.0, epsilon=math.log(16))
     assert of.noise_scale == pytest.approx(2 / math.log(16))
     assert of.noise_variance == pytest.approx(2 * (2 / math.log(16)) ** 2)
+
+
+@given(st.floats(1e-3, 100))
+@example(math.log(3))
+@example(0.1)
+def test_one_contribution_costs_its_epsilon_and_not_a_bit_more(epsilon: float) -> None:
+    event = mechanism(epsilon=epsilon, privacy="model").event("model")
+    cost = price(event, delta=0.0, relation=RELATION).epsilon
+    assert epsilon * (1 - 1e-15) <= cost <= epsilon
 
 
 def test_a_whole_model_costs_the_number_of_weights_more() -> None:

@@ -4,6 +4,7 @@ import io
 import logging
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_no_events_cost_nothing() -> None:
         LossDistributionCurve(nothing, GRID),
         RenyiCurve(nothing, Relation.REPLACE_ONE),
     ):
-        assert curve.epsilon(1e-10) == 0
+        assert curve.epsilon(1e-10) == curve.epsilon(0.0) == 0
         assert curve.delta(0.0) == 0
 
 
@@ -125,7 +126,52 @@ def test_epsilon_and_delta_are_each_others_inverse(make: Callable[[float], DpEve
             epsilon = curve.epsilon(delta)
             if epsilon > 0:
                 # Two conversions of the same divergences: RDP's may differ a little, on either side.
-                assert curve.delta(epsilon) == pytest.approx(delta, rel=0.2 if name == "RDP" else 1e-6)
+                close = pytest.approx(delta, rel=0.2 if name == "RDP" else 1e-6)
+                assert curve.delta(epsilon) == (0 if epsilon == curve.epsilon(0.0) else close)  # the largest loss
+
+
+@each_kind
+def test_a_delta_of_zero_is_priced_or_proven_not_to_be(make: Callable[[float], DpEvent]) -> None:
+    for name, curve in curves(SelfComposedDpEvent(make(2.0), 3)).items():
+        largest = curve.epsilon(0.0)
+        if name == "PLD" and "Laplace" in str(make(2.0)):
+            assert curve.delta(largest) == 0 < curve.delta(largest * 0.98)
+            assert all(curve.epsilon(delta) <= largest for delta in (1e-300, 1e-17, *DELTAS))
+        else:
+            assert largest == math.inf
+
+
+def test_pure_releases_cost_at_most_the_sum_of_their_epsilons() -> None:
+    """Dwork and Roth (2014), theorem 3.16; no grid can round it up, and no rounding falls below it."""
+    log3 = math.log(3)
+    once = LossDistributionCurve([(LaplaceDpEvent(1 / log3), 1)], GRID)
+    for delta in (0.0, 1e-300, 1e-9):
+        assert once.epsilon(delta) == pytest.approx(log3, rel=1e-15)
+    mixed = [(LaplaceDpEvent(z), count) for z, count in ((0.1, 1), (3.0, 7), (1e5, 10**6))]
+    exact = sum(Fraction(count) / Fraction(laplace.noise_multiplier) for laplace, count in mixed)
+    assert 0 <= Fraction(LossDistributionCurve(mixed, GRID).epsilon(0.0)) / exact - 1 < 2**-52
+    for z in (3.0, 10.0, 1 / 3, 0.7):
+        assert Fraction(LossDistributionCurve([(LaplaceDpEvent(z), 3)], GRID).epsilon(0.0)) >= 3 / Fraction(z)
+    # With many of them the grid proves less than the sum.
+    many = LossDistributionCurve([(LaplaceDpEvent(20.0), 400)], GRID)
+    assert many.epsilon(1e-6) < 0.5 * many.epsilon(0.0)
+    # Where a grid is too coarse to prove anything, the sum is still there; without any noise, nothing is.
+    assert LossDistributionCurve([(LaplaceDpEvent(1e-9), 1)], GRID).epsilon(1e-5) == pytest.approx(1e9)
+    assert LossDistributionCurve([(LaplaceDpEvent(1e-9), 1)], GRID).delta(2e9) == 0
+    assert LossDistributionCurve([(LaplaceDpEvent(5e-324), 1)], GRID).epsilon(0.0) == math.inf
+    gaussian = LossDistributionCurve([(LaplaceDpEvent(1.0), 1), (GaussianDpEvent(9.0), 1)], GRID)
+    assert gaussian.epsilon(0.0) == math.inf
+
+
+@pytest.mark.parametrize("sampling_prob", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize("noise", [0.2, 1.0, 5.0, 1e-3])
+def test_a_sample_amplifies_a_pure_release(sampling_prob: float, noise: float) -> None:
+    """Balle, Barthe and Gaboardi (2018), theorem 8: log(1 + q (e^epsilon - 1))."""
+    event = PoissonSampledDpEvent(sampling_prob, LaplaceDpEvent(noise))
+    with mp.workdps(60):
+        exact = mp.log(1 + mpf(sampling_prob) * mp.expm1(1 / mpf(noise)))
+    bound = LossDistributionCurve([(event, 1)], GRID).epsilon(0.0)
+    assert exact <= bound <= max(exact * (1 + 1e-14), 1 / noise if noise == 1e-3 else 0)
 
 
 @each_kind

@@ -192,6 +192,21 @@ def test_a_fixed_size_sample_of_everyone_is_everyone() -> None:
     assert everyone == price(GaussianDpEvent(3.0), delta=1e-5, relation=REPLACE)
 
 
+def test_a_delta_of_zero_has_a_price_where_every_loss_is_bounded() -> None:
+    once = LaplaceDpEvent(1 / math.log(3))
+    for delta in (0.0, 1e-9):
+        for asked in (1, 5):
+            found = price(SelfComposedDpEvent(once, asked), delta=delta, relation=REPLACE)
+            assert found.accountant == "PLD"
+            assert found.epsilon == pytest.approx(asked * math.log(3), rel=1e-6)
+            bound = first_bound(SelfComposedDpEvent(once, asked), delta=delta, relation=REPLACE)
+            assert bound == ("PLD", found.epsilon)
+    assert price(ROUNDS, delta=0.0, relation=ADD_OR_REMOVE).epsilon == math.inf
+    assert price(GaussianDpEvent(1.0), delta=0.0, relation=ADD_OR_REMOVE).epsilon == math.inf
+    assert price(NoOpDpEvent(), delta=0.0, relation=REPLACE).epsilon == 0
+    assert delta_at(once, epsilon=1.1, relation=REPLACE) == 0 < delta_at(once, epsilon=1.09, relation=REPLACE)
+
+
 def test_a_selection_costs_more_than_one_run_and_less_than_all() -> None:
     one = price(poisson(0.3, 2.0), delta=1e-6, relation=ADD_OR_REMOVE).epsilon
     best = price(RepeatAndSelectDpEvent(poisson(0.3, 2.0), 30.0, 1.0), delta=1e-6, relation=ADD_OR_REMOVE).epsilon
@@ -202,7 +217,8 @@ def test_a_selection_costs_more_than_one_run_and_less_than_all() -> None:
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
-        ("delta", 0.0),
+        ("delta", -1e-9),
+        ("delta", math.nan),
         ("delta", 1.0),
         ("grid", 0.0),
         ("grid", math.nan),
