@@ -102,31 +102,31 @@ class GlmGradients:
         return np.matmul(residuals, inputs, out=self._gradient).reshape(-1)
 
 
-class ModelGradients:
-    """Any model with flat weights, slower: `features` and `responses` hold one array for each device."""
+class OwnLayout:
+    """What `Gradients` asks of weights that stay in the model's own layout, when nothing bounds their gradients."""
 
-    def __init__(self, model: FlatModel, features: Any, responses: Any) -> None:
-        self.model = model
-        self._features = features
-        self._responses = responses
+    largest = math.inf
 
-    @property
-    def size(self) -> int:
-        """See `Gradients.size`."""
-        return self.model.size
-
-    @property
-    def largest(self) -> float:
-        """See `Gradients.largest`: nothing is known."""
-        return math.inf
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     def inner(self, flat: ArrayLike) -> Matrix:
-        """See `Gradients.inner`: the model's own layout."""
+        """See `Gradients.inner`."""
         return np.array(flat, np.float32)
 
     def flat(self, inner: Matrix) -> Matrix:
         """See `Gradients.flat`."""
         return inner
+
+
+class ModelGradients(OwnLayout):
+    """Any model with flat weights, slower: `features` and `responses` hold one array for each device."""
+
+    def __init__(self, model: FlatModel, features: Any, responses: Any) -> None:
+        super().__init__(model.size)
+        self.model = model
+        self._features = features
+        self._responses = responses
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
         """See `Gradients.gradient`."""

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness, SystemRandomness
-from incrowd.drawdiscard.fast_gradients import Matrix
+from incrowd.drawdiscard.fast_gradients import Matrix, OwnLayout
 from incrowd.drawdiscard.genealogy import draw_and_discard
 from incrowd.drawdiscard.mechanism import Contribution
 from incrowd.drawdiscard.pool import Pool
@@ -49,43 +49,26 @@ QUIET = Case(label="draw and discard, no noise", instances=20, learning_rate=1.0
 ALONE = Case(label="one model, no noise", instances=1, learning_rate=1.0, decay=1.0)
 
 
-class SparseGradients:
+class SparseGradients(OwnLayout):
     """Logistic regression on examples of which few features, all of them 1, are not zero.
 
-    `places` are those features of each example, [devices, examples, active]; `responses` are [devices, examples].
+    `places` are those features of each example, [devices, examples, active]; `responses` are [devices, examples]. Two
+    features of an example may share a weight, so nothing bounds a gradient.
 
     Guarantee: gradients are those of `Glm` without an intercept of its own, to float32 precision.
     """
 
     def __init__(self, size: int, places: NDArray[np.int32], responses: NDArray[Any]) -> None:
-        self._size = size
+        super().__init__(size)
         self._places = places
         self._responses = responses.astype(np.float32)
-
-    @property
-    def size(self) -> int:
-        """See `Gradients.size`."""
-        return self._size
-
-    @property
-    def largest(self) -> float:
-        """See `Gradients.largest`: two features of an example may share a weight."""
-        return math.inf
-
-    def inner(self, flat: ArrayLike) -> Matrix:
-        """See `Gradients.inner`: the model's own layout."""
-        return np.array(flat, np.float32)
-
-    def flat(self, inner: Matrix) -> Matrix:
-        """See `Gradients.flat`."""
-        return inner
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
         """See `Gradients.gradient`."""
         places = self._places[device]
         residuals = (expit(weights[places].sum(axis=1)) - self._responses[device]) / np.float32(len(places))
         shares = np.repeat(residuals, places.shape[1])
-        return np.bincount(places.ravel(), shares, self._size).astype(np.float32)
+        return np.bincount(places.ravel(), shares, self.size).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
