@@ -122,13 +122,14 @@ class SiloRun:
             )
 
     def _begin(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         identity = data_identity(self.config)
-        for place, plan in enumerate(self.federation.plans):
-            path = self._ledger_path(place)
+        # Those that are there first: if one of them is refused, no other is begun.
+        for place in sorted(range(len(self.federation.plans)), key=lambda place: not self._ledger_path(place).exists()):
+            plan, path = self.federation.plans[place], self._ledger_path(place)
             path.parent.mkdir(parents=True, exist_ok=True)
             its = f"{identity}, {plan.name}"
             Ledger.open(path, budget=plan.budget, relation=RELATION, data_identity=its).close()
+        self.folder.mkdir(parents=True, exist_ok=True)
         if self.federation.clients is not None:
             plan_of_all = self.federation.clients
             Ledger.open(

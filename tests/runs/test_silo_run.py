@@ -221,8 +221,12 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path) -> None
     assert 0.999 * 8 < (after["epsilon"] or 0) <= 8
     summary = SiloRun.create(small(kept), folder / "third").train()
     assert summary["left"] == ["silo-1", "silo-2"]
-    with pytest.raises(LedgerMismatch):
-        SiloRun.create(small(kept, "privacy.epsilon=9"), folder / "fourth")
+    refused = {"budget": ["privacy.epsilon=9"], "data_identity": ["data.clients=3"]}
+    for why, overrides in refused.items():
+        with pytest.raises(LedgerMismatch, match=f"was begun with {why}"):
+            SiloRun.create(small(kept, *overrides), folder / "fourth")
+    assert not (folder / "fourth").exists()
+    assert not (folder / "kept/silo-3").exists()
 
 
 def test_both_levels_have_a_ledger_and_a_claim_each(folder: Path) -> None:
