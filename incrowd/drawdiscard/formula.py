@@ -53,7 +53,7 @@ def read_formula(formula: str, *, fields: Sequence[str]) -> Statement:
     if len(formula) > LONGEST:
         raise ConfigError(field="formula", value=f"{len(formula)} characters", remedy=f"give at most {LONGEST}")
     try:
-        return _Reader(tuple(fields)).statement(_tree(formula))
+        return _Reader(formula, tuple(fields)).statement(_tree(formula))
     except (FormulaParsingError, FormulaSyntaxError, RecursionError) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(field="formula", value=formula, remedy=f"it cannot be read: {problem}") from error
@@ -82,15 +82,16 @@ def _tree(formula: str) -> object:
 class _Reader:
     """Turns a tree into terms, without recursion: a sum of a thousand fields is a tree a thousand deep."""
 
+    formula: str
     fields: Sequence[str]
 
     def statement(self, tree: object) -> Statement:
         if not (isinstance(tree, ASTNode) and tree.operator.symbol == "~" and len(tree.args) == 2):
-            raise _refused(tree, "write the response, ~ and the terms: response ~ first + second")
+            raise _refused(self.formula, "write the response, ~ and the terms: response ~ first + second")
         response, right = tree.args
         name = _text(response)
         if name not in self.fields:
-            raise _refused(response, f"the response is one of the fields: {', '.join(self.fields)}")
+            raise _refused(name or self.formula, f"the response is one of the fields: {', '.join(self.fields)}")
         group = self._group(right, response=name)
         terms = sorted((term for term in group if term), key=len)
         return Statement(

@@ -72,7 +72,7 @@ class Specification(BaseModel):
     def of(cls, keys: Mapping[str, object]) -> "Specification":
         """The specification that plain keys and values spell, as `from_json` would read them."""
         try:
-            text = json.dumps(keys, allow_nan=False)
+            text = json.dumps(keys)  # what is not finite is refused by its name when it is read
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
                 field="specification", value=type(error).__name__, remedy=f"give plain JSON values: {error}"

@@ -83,6 +83,16 @@ def test_everything_else_is_refused(text: str) -> None:
         read_formula(text, fields=NAMES)
 
 
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [("a", "a"), ("~ a + b", "~ a + b"), ("y + a ~ b", "y + a ~ b"), ("x ~ a", "x"), ("y ~ a + x", "x")],
+)
+def test_a_refusal_quotes_what_was_written(text: str, quoted: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_formula(text, fields=NAMES)
+    assert caught.value.value == quoted
+
+
 def test_nothing_of_a_formula_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(formulas, "touched", lambda: ran.append("x"), raising=False)

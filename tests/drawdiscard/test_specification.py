@@ -151,7 +151,10 @@ def test_people_are_told_what_it_means() -> None:
         (changed(terms=[], intercept=False), "terms"),
         (changed(hidden=[0]), "hidden.0"),
         (changed(link=print), "specification"),
-        (changed(gamma=math.nan), "specification"),
+        (changed(gamma=math.nan), "gamma"),
+        (changed(clip=math.inf), "clip"),
+        (changed(delta=-math.inf), "delta"),
+        (changed(fields={"O": {"type": "number", "low": 0, "high": math.inf}}), "fields.O.high"),
     ],
 )
 def test_what_is_not_a_specification_is_refused_by_name(keys: dict[str, Any], field: str) -> None:
