@@ -112,7 +112,29 @@ def drift(sigmas: float) -> Attack:
     return Attack(f"drift {sigmas:g} sigma", forge)
 
 
-ATTACKS = (scaled(100), shifted(3), shifted(30), flipped(1), flipped(100), negated(), random(1), drift(0.3))
+def against(sigmas: float) -> Attack:
+    """Every weight moved by so many standard deviations of the noise, in the direction that its own step does not take.
+
+    Of all steps of this length on each weight the one that undoes most.
+    """
+
+    def forge(sent: Arrived, sigma: float, _stream: Stream) -> Floats:
+        return sent.drawn - sigmas * sigma * np.sign(sent.step) + sent.noise
+
+    return Attack(f"against by {sigmas:g} sigma", forge)
+
+
+ATTACKS = (
+    scaled(100),
+    shifted(3),
+    shifted(30),
+    flipped(1),
+    flipped(100),
+    negated(),
+    random(1),
+    drift(0.3),
+    against(3),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

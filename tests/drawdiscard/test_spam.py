@@ -17,9 +17,11 @@ from incrowd.drawdiscard.settled import chance_outside
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.spam_study import (
     ATTACKS,
+    Arrived,
     Outcome,
     Problem,
     Study,
+    against,
     drift,
     flipped,
     negated,
@@ -301,7 +303,7 @@ def test_crude_attackers_are_turned_away_and_do_no_damage() -> None:
 
 def test_what_hides_in_the_noise_passes() -> None:
     """The limit of any such test: an attacker that stays within the noise looks honest."""
-    for attack in (drift(0.3), flipped(1)):
+    for attack in (drift(0.3), flipped(1), against(1)):
         outcome = STUDY.train(attack, tested=True)
         assert outcome.attackers_rejected < 0.1
 
@@ -312,8 +314,14 @@ def test_a_study_repeats_itself() -> None:
     assert short.train(None, tested=False).attackers_rejected == 0
 
 
+def test_a_step_against_ones_own_undoes_most() -> None:
+    sent = Arrived(np.array([1.0, 2.0, 3.0]), np.array([0.5, -0.1, 0.0]), np.array([0.2, 0.2, 0.2]))
+    stream = SeededRandomness(seed=1).stream("forgery")
+    np.testing.assert_allclose(against(2.0).forge(sent, 3.0, stream), [1.0 - 6 + 0.2, 2.0 + 6 + 0.2, 3.2])
+
+
 def test_every_kind_of_attacker_has_a_name_of_its_own() -> None:
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) == 8
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) == 9
 
 
 def test_gaussian_noise_and_single_outputs_can_be_studied() -> None:

@@ -50,3 +50,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         Spam(attackers=1.0)
     with pytest.raises(ConfigError, match="honest"):
         Spam(honest=3)
+    for one in ({"instances": 1}, {"pools": ((5, 10), (1, 10))}):
+        with pytest.raises(ConfigError, match="instances = 1"):
+            Spam(**one)
+    with pytest.raises(ConfigError, match="pools"):
+        Spam(pools=((5, 0),))

@@ -6,7 +6,7 @@ kind of attacker among devices that learn the embedded digits, with the test and
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ BLOCKS = 20
 class Spam:
     """A wanted rate of false rejections, how much traffic shows it, and who attacks a pool of so many instances.
 
-    Edge cases: a rate or share that is not between 0 and 1 is refused, and so is traffic too short to be cut in blocks.
+    Edge cases: a rate or share that is not between 0 and 1 is refused, so are traffic too short to be cut in blocks,
+    and pools of one instance.
     """
 
     rate: float = 0.01
@@ -56,6 +57,10 @@ class Spam:
         _validate.count(honest=self.honest, updates=self.updates)
         if self.honest < BLOCKS:
             raise ConfigError(field="honest", value=self.honest, remedy=f"give at least {BLOCKS}")
+        for instances in (self.instances, *(instances for instances, _ in self.pools)):
+            if instances < 2:
+                raise ConfigError(field="instances", value=instances, remedy="the test compares instances: two or more")
+        _validate.count(**{f"pools[{place}]": weights for place, (_, weights) in enumerate(self.pools)})
 
     def report(self) -> Series:
         """False rejections, and each attack with and without the test."""
@@ -79,7 +84,10 @@ class Spam:
                     "accuracy_with_test": tested.accuracy,
                 }
             )
-            self.say(f"{tested.attack}: {asdict(tested)}")
+            self.say(
+                f"{tested.attack}: {tested.attackers_rejected:.0%} of the attackers turned away; "
+                f"accuracy {plain.accuracy:.3f} without the test, {tested.accuracy:.3f} with it"
+            )
         found: dict[str, Any] = {
             "rate": self.rate,
             "attackers": self.attackers,
