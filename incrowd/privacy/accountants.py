@@ -119,9 +119,8 @@ class LossDistributionCurve:
     times that is taken off delta.
 
     Edge cases: where delta is smaller than this margin, 0 included, only the largest loss is proven, which is infinite
-    for Gaussian noise. Losses too large for the memory of such a
-    grid are put on a coarser one, which only raises the bound; a grid above 1 proves
-    nothing.
+    for Gaussian noise. Losses too large for the memory of such a grid are put on a coarser one, which only raises the
+    bound; a grid above 1 proves nothing.
     """
 
     def __init__(self, runs: Sequence[Run], grid: float) -> None:
@@ -132,7 +131,7 @@ class LossDistributionCurve:
 
     @cached_property
     def _total(self) -> Any:
-        parts = [part for mechanism, count in self._runs for part in _repeated(mechanism, count, self._grid)]
+        parts = [part for mechanism, count in self._runs for part in _repeated(canonical(mechanism), count, self._grid)]
         return reduce(lambda total, part: total.compose(part), parts) if parts else pld.identity(self._grid)
 
     @staticmethod
@@ -191,13 +190,14 @@ def _largest_laplace_loss(sampling_prob: float, release: LaplaceDpEvent) -> Frac
     return Fraction(amplified * (1 + 4e-15))
 
 
-def _repeated(mechanism: DpEvent, count: int, grid: float) -> list[Any]:
+@lru_cache(maxsize=16)
+def _repeated(mechanism: str, count: int, grid: float) -> list[Any]:
     """Distributions that compose to so many of the mechanism.
 
     At most 10^4 are composed at once: dp_accounting raises the number of grid points to the power of the count, in
     whole numbers, only to see that it is large.
     """
-    once = _loss_distribution(canonical(mechanism), grid)
+    once = _loss_distribution(mechanism, grid)
     lots, rest = divmod(count, 10**4)
     many = [once.self_compose(10**4).self_compose(lots)] if lots else []
     return many + ([once.self_compose(rest)] if rest else [])

@@ -2,10 +2,10 @@
 
 Every figure is an upper bound. Three accountants give one each, for the events that they support; the least counts:
 
-GDP   exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
-PLD   privacy loss distributions on a grid, rounded pessimistically (dp_accounting), and never above the sum of the
-      largest losses: for Laplace releases the sum of their epsilons, with a delta of 0
-RDP   Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
+- GDP: exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
+- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting), and never above the sum of the
+  largest losses: for Laplace releases the sum of their epsilons, with a delta of 0
+- RDP: Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
 """
 
 import math
