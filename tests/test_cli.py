@@ -156,7 +156,10 @@ def test_ledger_show_lists_what_was_charged(incrowd: Command, ledger_file: Path)
     assert found["intact"] is True
     assert found["delta"] == 1e-5
     assert len(found["entries"]) == 4  # the terms and three charges
-    assert "epsilon" in incrowd("ledger", "show", str(ledger_file)).out
+    *facts, first, last = incrowd("ledger", "show", str(ledger_file)).out.splitlines()
+    assert any(line.startswith("budget       epsilon ") for line in facts)
+    assert " charge " in first
+    assert '"noise_multiplier":5.0' in last
 
 
 def test_ledger_verify_finds_an_edit(incrowd: Command, ledger_file: Path) -> None:

@@ -16,7 +16,7 @@ def print_facts(found: dict[str, Any]) -> None:
     """A line for each fact, names and values aligned."""
     width = max(12, *map(len, found))
     for name, value in found.items():
-        typer.echo(f"{name:{width}} {value}")
+        typer.echo(f"{name:{width}} {short(value)}")
 
 
 def print_table(found: list[dict[str, Any]], *, leave_out: set[str]) -> None:
@@ -42,5 +42,9 @@ def print_findings(found: dict[str, Any]) -> None:
 
 
 def short(value: object) -> object:
-    """A value as a reader wants it: six digits, or the word none."""
+    """A value as a reader wants it: six digits, the word none, what is in it with commas between."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {short(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(str(short(inner)) for inner in value) or "none"
     return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else value

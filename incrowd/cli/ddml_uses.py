@@ -102,7 +102,7 @@ def ddml_ranking(
         print_json(found)
         return
     print_table(found["table"], leave_out=set())
-    print_facts({name: short(value) for name, value in found["load"].items()})
+    print_facts(found["load"])
     for rows in (found["hot_keys"], found["instances_needed"]):
         print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out=set())
     typer.echo(found["promise"])

@@ -28,7 +28,13 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
         with Ledger.read(file) as ledger:
             found |= {"budget": asdict(ledger.budget), "relation": ledger.relation.name, "data": ledger.data_identity}
             found["entries"] = [asdict(entry) for entry in ledger.entries()]
-    print_json(found) if as_json else print_facts(found)
+    if as_json:
+        print_json(found)
+    else:
+        entries = found.pop("entries", [])
+        print_facts(found)
+        for entry in entries:
+            typer.echo(f"{entry['position']:6}  {entry['at'][:19]}  {entry['kind']:8} {entry['body']}")
     if not found["intact"]:
         raise typer.Exit(1)
 

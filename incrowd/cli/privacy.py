@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from incrowd.cli._options import Json
-from incrowd.cli._print import print_facts, print_json, short
+from incrowd.cli._print import print_facts, print_json
 
 app = typer.Typer(help="What a way of learning promises, and to whom.", no_args_is_help=True)
 
@@ -48,4 +48,4 @@ def ddml(
         if number:
             typer.echo()
         paper = {f"paper's, {name}": value for name, value in view.pop("paper", {}).items()}
-        print_facts({name.replace("_", " "): short(value) for name, value in (view | paper).items()})
+        print_facts({name.replace("_", " "): value for name, value in (view | paper).items()})

@@ -132,12 +132,12 @@ def _print(result: dict[str, Any]) -> None:
     best = result["best"] or {"settings": "none: no run was drawn"}
     facts = {
         "best": best["settings"],
-        "test accuracy": short(best.get("test_accuracy")),
+        "test accuracy": best.get("test_accuracy"),
         "validation set": result["validation_set"],
-        "epsilon of the search": short(result["epsilon_of_search"]),
+        "epsilon of the search": result["epsilon_of_search"],
         "the selected": result["holds"]["selected"],
         "what is shown": result["holds"]["shown"],
-        **{f"epsilon of {_PRICES[name]}": short(value) for name, value in result["prices"].items()},
+        **{f"epsilon of {_PRICES[name]}": value for name, value in result["prices"].items()},
         **{name: result[name] for name in ("table", "plot", "out") if result[name] is not None},
     }
     print_facts(facts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from incrowd.cli._options import Json, need_training
-from incrowd.cli._print import print_facts, print_json, short
+from incrowd.cli._print import print_facts, print_json
 
 if TYPE_CHECKING:
     from incrowd.runs.run import Run
@@ -73,5 +73,5 @@ def _finish(run: "Run | SiloRun", as_json: bool) -> None:
         print_json(summary)
         return
     statement = summary.pop("statement")
-    print_facts({name.replace("_", " "): short(value) for name, value in summary.items() if name != "budget"})
+    print_facts({name.replace("_", " "): value for name, value in summary.items() if name != "budget"})
     typer.echo(f"\n{statement['text']}")

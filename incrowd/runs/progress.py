@@ -93,4 +93,5 @@ def figures(record: Record, *, measured: Record | None = None) -> str:
     left = [str(standing["silo"]) for standing in record.silos or () if standing["absence"] == "budget spent"]
     if left:
         words.append(f"left: {', '.join(left)}")
-    return "  ".join([*words, f"{record.clients_per_second:.0f} clients/s"])
+    speed = record.clients_per_second
+    return "  ".join([*words, f"{speed:.0f} clients/s" if speed >= 1 else f"{speed:.2g} clients/s"])

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from incrowd.runs.database import Record
-from incrowd.runs.progress import Bar, Lines, progress
+from incrowd.runs.progress import Bar, Lines, figures, progress
 
 SETTINGS = {"rounds": 6, "clients": 12, "noise_multiplier": 2.0, "config": {"run": {"report_every": 2}}}
 
@@ -57,3 +58,7 @@ def test_the_stream_decides(monkeypatch: pytest.MonkeyPatch, terminal: str, kind
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", terminal)
     assert isinstance(progress(StringIO()), kind)
+
+
+def test_slow_clients_are_not_rounded_to_none() -> None:
+    assert figures(replace(record(1), clients_per_second=0.0714)).endswith("0.071 clients/s")
