@@ -7,12 +7,14 @@ from typing import Literal
 import numpy as np
 import torch
 
+from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.federated.permit import Account, Permit
 from incrowd.federated.silo_plan import RELATION, SiloPlan
 from incrowd.learning import Model
 from incrowd.learning.records import Reader, RecordEngine, Records
+from incrowd.learning.threads import with_threads
 
 Absence = Literal["budget spent", "round lost"]
 
@@ -39,7 +41,7 @@ class Answer:
 
 
 class Silo:
-    """One silo's part of a run.
+    """One silo's part of a run. Torch trains with so many `threads`: where batches are small, one is the fastest.
 
     Guarantee: the event of a round is on the silo's ledger before a batch, or any noise, is drawn for it, so what was
     sent never costs more than the ledger says, and the ledger says no more than the budget, however often this process
@@ -51,8 +53,15 @@ class Silo:
     """
 
     def __init__(
-        self, plan: SiloPlan, account: Account, *, engine: RecordEngine, counter: Counter | None = None
+        self,
+        plan: SiloPlan,
+        account: Account,
+        *,
+        engine: RecordEngine,
+        counter: Counter | None = None,
+        threads: int = 1,
     ) -> None:
+        _validate.count(threads=threads)
         ledger = account.ledger
         if ledger.budget != plan.budget or ledger.relation is not RELATION:
             raise LedgerMismatch(
@@ -64,6 +73,7 @@ class Silo:
         self.plan = plan
         self.account = account
         self.engine = engine
+        self.threads = threads
         self._counter = counter
 
     @property
@@ -83,7 +93,8 @@ class Silo:
         if self._counter is not None and self.plan.count_std is not None:
             records, right = permit.counts(*self._counter(weights))
         start = weights.astype(np.float32)
-        trained = self.engine.train(start, permit.training, noise=permit.noise, batches=permit.batches)
+        with with_threads(self.threads):
+            trained = self.engine.train(start, permit.training, noise=permit.noise, batches=permit.batches)
         return Answer(
             silo=self.plan.name,
             round=number,

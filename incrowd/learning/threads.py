@@ -1,17 +1,22 @@
 """How many threads torch computes with: where we share work out ourselves, one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread."""
+def with_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Let torch compute with one thread."""
+    return with_threads(1)

@@ -49,6 +49,7 @@ class SiloFederation:
             Account(ledger=ledger, randomness=self.randomness, label=label, place=place),
             engine=self.engines[place],
             counter=counter(self.model, self.records[place]) if counts else None,
+            threads=self.config.run.threads,
         )
 
     def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None) -> SiloFedAvg:

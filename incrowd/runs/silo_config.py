@@ -7,7 +7,15 @@ from typing import Any, Literal
 
 from incrowd.errors import ConfigError
 from incrowd.federated.record_engines import EngineName
-from incrowd.runs.config import ClipSection, CommonSections, NormalisedSection, Numbers, Section
+from incrowd.runs.config import (
+    BasicRunSection,
+    ClipSection,
+    CommonSections,
+    Every,
+    NormalisedSection,
+    Numbers,
+    Section,
+)
 
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
@@ -73,8 +81,15 @@ class RecordPrivacySection(Section):
             raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)
 
 
+class SiloRunSection(BasicRunSection):
+    """How a run of silos is executed: each trains with so many `threads`."""
+
+    threads: Every = 1
+
+
 class SiloConfig(CommonSections):
     """A whole run of silos."""
 
+    run: SiloRunSection = SiloRunSection()
     local: RecordLocalSection = RecordLocalSection()
     privacy: RecordPrivacySection

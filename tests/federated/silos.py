@@ -68,12 +68,14 @@ class Curious:
     calls: int | None = None
     seen: list[tuple[RecordTraining, float]] = field(default_factory=list)
     sums: list[Floats] = field(default_factory=list)
+    threads: int = 0
 
     def train(
         self, weights: ArrayLike | torch.Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """Note what is on the ledger already, and ask for noise."""
         self.seen.append((training, self.ledger.spent().epsilon))
+        self.threads = torch.get_num_threads()
         for _ in range(training.steps if self.calls is None else self.calls):
             self.sums.append(noise(torch.zeros(MODEL.size, dtype=torch.float64)).numpy())
         return Trained(weights=torch.as_tensor(np.mean(self.sums, axis=0), dtype=torch.float32), dropped=0)

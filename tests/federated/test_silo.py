@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
@@ -141,6 +142,17 @@ def test_counts_are_noised_and_only_sent_where_the_plan_says_so() -> None:
     assert answer.epsilon > alone.epsilon  # the counts are paid for
     with pytest.raises(ConfigError, match="counter = None: count_std asks for counts"):
         Silo(its.plan, its.account, engine=its.engine)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_torch_has_the_silo_s_threads_in_training_and_its_own_afterwards(threads: int) -> None:
+    before, its_account = torch.get_num_threads(), account()
+    curious = Curious(its_account.ledger)
+    Silo(plan(), its_account, engine=curious, threads=threads).answer(0, zeros())
+    assert curious.threads == threads
+    assert torch.get_num_threads() == before
+    with pytest.raises(ConfigError, match="threads = 0"):
+        Silo(plan(), its_account, engine=curious, threads=0)
 
 
 def test_counting_goes_through_all_records_in_parts() -> None:
