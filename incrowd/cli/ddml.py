@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from incrowd import _validate
 from incrowd.cli._options import Json, numbers
 from incrowd.cli._print import print_findings, print_json, print_table
 
@@ -41,7 +42,7 @@ def ddml_figure1(
     """
     from incrowd.reproduce.ddml.spread import Spread, draw
 
-    found = Spread(instances=instances, updates=updates, pools=seeds).measure()
+    found = Spread(instances=instances, updates=updates, seeds=seeds).measure()
     found["files"] = draw(found, out)
     print_json(found) if as_json else print_findings(found)
 
@@ -93,6 +94,7 @@ def ddml_figure3(
     """
     from incrowd.reproduce.ddml.figures import figure3
 
+    _validate.positive(epsilon=epsilon)
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     _show(figure3(study, instances=instances, epsilon=epsilon), out, as_json)
 
@@ -113,6 +115,7 @@ def ddml_figure4(
     """
     from incrowd.reproduce.ddml.figures import figure4
 
+    _validate.positive(gamma=gamma)
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     _show(figure4(study, learning_rate=gamma), out, as_json)
 
@@ -121,6 +124,7 @@ def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
     from incrowd.reproduce.ddml.study import Study
     from incrowd.reproduce.shared import load
 
+    _validate.natural(held_out=held_out)
     return Study(
         split=load(data, held_out=held_out), passes=passes, seeds=seeds, say=lambda line: typer.echo(line, err=True)
     )

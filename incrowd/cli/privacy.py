@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from incrowd import _validate
 from incrowd.cli._options import Json
 from incrowd.cli._print import print_facts, print_json
 
@@ -30,6 +31,8 @@ def ddml(
     """
     from incrowd.privacy.adversaries import Situation, adversaries
 
+    _validate.count(k=k)
+    _validate.positive(gamma=gamma)
     situation = Situation(
         instances=k,
         epsilon=epsilon,

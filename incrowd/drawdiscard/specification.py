@@ -14,7 +14,7 @@ from incrowd._random import Floats
 from incrowd.drawdiscard.fields import STRICT, Category, Name, TableField, known, one_of
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, FlatModel, Glm
 from incrowd.drawdiscard.mechanism import Mechanism, Unit
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 
 LONGEST = 8_000_000
 """Characters of the longest specification that is read at all."""
@@ -132,7 +132,13 @@ class Specification(BaseModel):
         return tuple(column for term in self.terms for column in self._columns(term))
 
     def encode(self, table: Mapping[str, Sequence[object]]) -> tuple[Floats, Floats]:
-        """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1]."""
+        """Features and responses of the examples of a table (a sequence of values a field), all within [0, 1].
+
+        Edge cases: a table without one of the fields is refused.
+        """
+        for name in self.names:
+            if name not in table:
+                raise DataError(f"the table has no field {name!r}: the specification needs {', '.join(self.names)}")
         kept = known(self.fields[self.response], table[self.response])
         rows = {name: [value for value, keep in zip(table[name], kept, strict=True) if keep] for name in self.names}
         single = {name: self.fields[name].encode(rows[name]) for term in self.terms for name in term}

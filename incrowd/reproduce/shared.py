@@ -6,6 +6,7 @@ from pathlib import Path
 from incrowd._random import SeededRandomness
 from incrowd.data import Split, load_mnist
 from incrowd.data.examples import hold_out
+from incrowd.errors import ConfigError
 
 Say = Callable[[str], object]
 
@@ -23,4 +24,6 @@ def load(folder: Path, *, held_out: int = 0) -> Split:
     split = load_mnist(inner if inner.is_dir() else folder)
     if held_out == 0:
         return split
+    if held_out >= len(split.train):
+        raise ConfigError(field="held_out", value=held_out, remedy=f"give less than the {len(split.train)} examples")
     return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(0))

@@ -40,8 +40,6 @@ from incrowd.runs.settings import parse_json
 from incrowd.runs.spending import Spending
 from incrowd.runs.trackers import Tracker, trackers
 
-__all__ = ["DATABASE", "LEDGER", "Run", "Summary", "free_folder", "settings_in"]
-
 
 class Run:
     """One private federation, from its settings to its result, in a folder.

@@ -34,8 +34,9 @@ from incrowd.privacy.schedule import Schedule
 from incrowd.runs import _files
 from incrowd.runs.build import assemble, data_identity, featured, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
+from incrowd.runs.folder import DATABASE, LEDGER
 from incrowd.runs.processes import Orphan, side_by_side
-from incrowd.runs.run import DATABASE, LEDGER, Run
+from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
 from incrowd.runs.search_report import Row, best_of, draw_search, table

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.errors import ConfigError
-from incrowd.runs.run import Run, settings_in
+from incrowd.runs.folder import settings_in
+from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_run import SiloRun

@@ -10,7 +10,7 @@ import pytest
 from incrowd.drawdiscard.glm import Glm
 from incrowd.drawdiscard.specification import LONGEST, Specification
 from incrowd.drawdiscard.torch_model import TorchModel
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 from tests.drawdiscard.known_weights import FIELDS, KEYS, specification, table
 
 PLAIN: dict[str, Any] = {**KEYS, "response": "O", "terms": [["B"], ["E1", "E2"]]}
@@ -60,6 +60,13 @@ def test_examples_without_a_response_are_left_out() -> None:
     features, responses = specification().encode(found)
     assert features.shape == (3, 32)
     np.testing.assert_array_equal(responses[:, 0], [found["O"][place] for place in (0, 2, 4)])
+
+
+def test_a_table_without_a_field_is_refused() -> None:
+    found = table(5)
+    del found["E1"]
+    with pytest.raises(DataError, match="the table has no field 'E1': the specification needs"):
+        specification().encode(found)
 
 
 def test_a_multinomial_response_has_a_column_a_level() -> None:

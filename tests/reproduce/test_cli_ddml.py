@@ -55,6 +55,10 @@ def test_best_is_a_table(reproduce: Command, folder: Path) -> None:
     [
         (("ddml-figure2", "--data", "nowhere"), "nowhere"),
         (("ddml-figure1", "--instances", "1"), "instances = 1"),
+        (("ddml-figure1", "--seeds", "1"), "seeds = 1"),
+        (("ddml-figure2", "--data", "nowhere", "--held-out", "-1"), "held_out = -1"),
+        (("ddml-figure3", "--data", "nowhere", "--epsilon", "0"), "epsilon = 0"),
+        (("ddml-figure4", "--data", "nowhere", "--gamma", "-1"), "gamma = -1"),
     ],
 )
 def test_wrong_use_is_named(reproduce: Command, words: tuple[str, ...], message: str) -> None:

@@ -131,6 +131,8 @@ def test_settings_can_be_compared_on_held_out_training_examples(folder: Path, sp
     assert found.test is not None
     assert (len(found.train), len(found.test)) == (200, 100)
     assert len(load(folder).train) == len(split.train)
+    with pytest.raises(ConfigError, match=r"held_out = \d+: give less than"):
+        load(folder, held_out=len(split.train))
 
 
 # The figures
@@ -161,7 +163,7 @@ def test_figures_3_and_4(study: Study) -> None:
 
 
 def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
-    found = Spread(instances=5, updates=300, pools=12).measure()
+    found = Spread(instances=5, updates=300, seeds=12).measure()
     assert [finding["agrees"] for finding in found["findings"]] == [True, True]
     left, right = found["panels"]
     assert len(left["variance"]) == 301
@@ -170,7 +172,7 @@ def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
     assert [Path(name).suffix for name in draw(found, tmp_path)] == [".png", ".svg"]
 
 
-@pytest.mark.parametrize("wrong", [{"instances": 1}, {"pools": 1}, {"updates": 0}])
+@pytest.mark.parametrize("wrong", [{"instances": 1}, {"seeds": 1}, {"updates": 0}])
 def test_a_spread_needs_two_of_each(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))} = "):
         Spread(**wrong)

@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger import Ledger, verify
 from incrowd.runs.database import Database
+from incrowd.runs.folder import Summary
 from incrowd.runs.progress import progress
-from incrowd.runs.run import Run, Summary
+from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig

@@ -16,7 +16,8 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
 from incrowd.privacy.ledger import Ledger
 from incrowd.privacy.selection import LAWS, Repetitions
-from incrowd.runs.run import DATABASE, LEDGER, Run
+from incrowd.runs.folder import DATABASE, LEDGER
+from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
 from incrowd.runs.sweep import ATTEMPTS, RESULT, Result, Sweep

@@ -38,11 +38,11 @@ class Spread:
 
     instances: int = 10
     updates: int = 2_000
-    pools: int = 30
+    seeds: int = 30
 
     def __post_init__(self) -> None:
-        _validate.count(instances=self.instances, updates=self.updates, pools=self.pools)
-        for field, value in (("instances", self.instances), ("pools", self.pools)):
+        _validate.count(instances=self.instances, updates=self.updates, seeds=self.seeds)
+        for field, value in (("instances", self.instances), ("seeds", self.seeds)):
             if value < 2:
                 raise ConfigError(
                     field=field, value=value, remedy="give at least 2, so that there is something to compare"
@@ -56,14 +56,14 @@ class Spread:
     def measure(self) -> dict[str, Any]:
         """Both panels: the variance over the instances after each update, and the paths of one weight."""
         panels: dict[str, Kind] = {"draw and discard": DrawAndDiscard, "same instance": SameInstance}
-        found = {name: [self._run(kind, seed) for seed in range(self.pools)] for name, kind in panels.items()}
+        found = {name: [self._run(kind, seed) for seed in range(self.seeds)] for name, kind in panels.items()}
         variances = {name: np.array([variance for variance, _ in runs]) for name, runs in found.items()}
         return {
             "figure": NAME,
             "instances": self.instances,
             "updates": list(range(self.updates + 1)),
             "stable_variance": self.stable,
-            "pools": self.pools,
+            "pools": self.seeds,
             "panels": [
                 {
                     "title": name,

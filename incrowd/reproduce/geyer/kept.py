@@ -23,8 +23,9 @@ from incrowd.runs.config import (
     ServerSection,
 )
 from incrowd.runs.database import Database
+from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress
-from incrowd.runs.run import DATABASE, Run
+from incrowd.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
