@@ -9,6 +9,7 @@ noise is drawn as whole steps, and the two are added as 64-bit integers.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -98,6 +99,7 @@ class _Cells:
     sure: Integers  # a decision that begins with less than this keeps any number of the slot
 
     @classmethod
+    @lru_cache(maxsize=4)  # a run draws with one scale again and again, and for small models the table is most of it
     def under(cls, shape: Shape, scale: float) -> "_Cells":
         width_bits = math.floor(math.log2(scale)) - 5  # a cell is 1/64 to 1/32 of the scale: about 2 % is refused
         count = math.ceil(shape.reach * scale / 2**width_bits)
