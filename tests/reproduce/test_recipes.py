@@ -65,6 +65,23 @@ def test_general_knows_nothing_of_handwriting_and_network_nothing_at_all(clients
 
 
 @pytest.mark.parametrize("clients", ROWS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_best_takes_no_more_directions_than_its_metric_has(clients: int, epsilon: float) -> None:
+    setup = honest("best", clients, epsilon)
+    assert isinstance(setup.features, GlyphMetric)
+    assert setup.dimensions is not None
+    assert setup.dimensions <= setup.features.dimensions
+    assert setup.features.glyphs.count * setup.features.glyphs.variants == 30_000  # what learning a metric costs
+
+
+def test_best_learns_more_directions_from_a_stronger_signal() -> None:
+    weak, middle, strong, strongest = (
+        honest("best", clients, epsilon).dimensions for clients, epsilon in ((100, 1), (100, 8), (1000, 8), (10_000, 8))
+    )
+    assert (weak, middle, strong, strongest) == (32, 128, 512, 1024)
+
+
+@pytest.mark.parametrize("clients", ROWS)
 def test_the_paper_s_recipe_has_constants_of_its_own_for_each_row(clients: int) -> None:
     assert RECIPES["paper"].setup(case(clients, 8)) is CONSTANTS[clients]
     assert RECIPES["paper-quick"].setup(case(clients, 8)) is (CONSTANTS | QUICK)[clients]

@@ -21,6 +21,7 @@ from incrowd.federated import ServerStep
 from incrowd.learning import LocalTraining
 from incrowd.learning.features import (
     GlyphMetric,
+    Glyphs,
     MomentNormalisation,
     OrientedEnergies,
     SecondOrderEnergies,
@@ -91,7 +92,9 @@ def best(case: Case) -> Setup:
         return Setup(features=many, dimensions=128, rounds=20, server=_decaying(32.0))
     if case.clients < MANY_CLIENTS:
         return Setup(features=many, dimensions=512, rounds=20, server=_decaying(128.0))
-    return Setup(features=many, dimensions=384, rounds=40, server=_decaying(96.0), share=0.1)
+    # More glyphs, each drawn less often: as many images to learn from, and directions beyond the 599 of 600 glyphs.
+    most = GlyphMetric(base=rich, shape=case.side, dimensions=1024, glyphs=Glyphs(count=1200, variants=25))
+    return Setup(features=most, dimensions=1024, rounds=40, server=_decaying(128.0), share=0.1)
 
 
 def general(case: Case) -> Setup:
