@@ -76,3 +76,17 @@ def test_tensors_of_federated_data_are_not_copies() -> None:
 def test_tensors_of_another_kind_are_refused(features: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
         ClientTensors(features=features, labels=labels, offsets=np.array([0, 3]), indices=np.arange(3))
+
+
+def test_among_dense_features_nobody_looks_for_unused_ones() -> None:
+    data = clients(real=True, dead=0.0)
+    assert not Store(data, narrow=True).narrow
+    assert Store(clients(real=True, dead=0.5), narrow=True).narrow
+
+
+def test_floats_are_handed_out_as_they_are_and_overwritten_by_the_next() -> None:
+    data = clients([6], real=True, dead=0.0)
+    feed = Store(data, narrow=False).feed([0], side_by_side([draw(6, LOCAL, randomness=RANDOMNESS, round=0, client=0)]))
+    before = data.features.clone()
+    feed.examples(0, slice(0, 2)).zero_()
+    assert torch.equal(data.features, before)
