@@ -132,7 +132,7 @@ def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int
 
 
 def _divisors(factors: Floats) -> NDArray[np.float32]:
-    """Float32 numbers above the inverses, by one part in 2^23 at most."""
+    """Float32 numbers above the inverses, by one part in 2^22 at most."""
     with np.errstate(divide="ignore", over="ignore"):
         nearest = np.maximum(1 / factors, 2.0**-126).astype(np.float32)
     return np.nextafter(nearest, np.float32(np.inf))
