@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from incrowd.learning.threads import one_thread
 from incrowd.learning.total import Shortening, Summed, summed
 from incrowd.learning.workers import CAN_FORK, Group, Staff
 
+if TYPE_CHECKING:
+    from incrowd.learning.sparse import Sparse
+
 Clients = Sequence[int] | NDArray[np.integer[Any]]
 
 _CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
@@ -35,6 +38,7 @@ _CANDIDATES = (1, 2, 4, 8, 16)
 _PROBE_ROWS = 120
 _PROBES = 3
 _NO_SLOWER = 1.03  # a smaller chunk that is slower by so little leaves more of the caches to the sum
+_SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
 _UNFUSED = 2  # autograd gains nothing from more, and small chunks share out evenly
 _ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
 
@@ -103,8 +107,17 @@ class CohortEngine:
         sparing = self._program is not None or starts_linear(model.module, data.shape)
         narrow = sparing and local.weight_decay == 0
         self._store = Store(self._data, narrow=narrow, memory=MEMORY // self.execution.threads)
+        self._sparse = self._path_for_sparse()
         self._staff: Staff[_Task] | None = None
         self._autograd: Autograd | None = None
+
+    def _path_for_sparse(self) -> "Sparse | None":
+        few = self._store.narrow and self._store.share_of_zeros >= _SPARSE
+        if self._program is None or not few or not self.local.plain:
+            return None
+        from incrowd.learning.sparse import Sparse  # numba takes a while to start
+
+        return Sparse(self._program, self._store, self.local)
 
     @property
     def fused(self) -> bool:
@@ -185,7 +198,7 @@ class CohortEngine:
         start = self.model.initial(randomness).to(self._device)
         probed = [int(client) for client in clients]
         self._check(probed)
-        if not self.fused or not probed:
+        if not self.fused or self._sparse is not None or not probed:
             return replace(self.execution, chunk=self.chunk)
         seconds = {chunk: math.inf for chunk in _CANDIDATES if chunk <= len(probed)}
         with one_thread():
@@ -239,6 +252,8 @@ class CohortEngine:
         return self._train_batches(task.weights, group, self._batches(group, task.randomness, task.round))
 
     def _train_batches(self, start: Tensor, group: Sequence[int], several: Batches) -> Chunk:
+        if self._sparse is not None:
+            return Chunk(tuple(group), self._sparse.train(start, group, several))
         feed = self._store.feed(group, several)
         layout = self.model.layout
         places = zip(start.split_with_sizes(list(layout.sizes)), layout.shapes, strict=True)

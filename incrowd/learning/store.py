@@ -160,16 +160,17 @@ class Store:
         # Zero in storage is zero in meaning only without an offset.
         self.narrow = self.narrow and self.data.offset == 0 and self.data.features.device.type == "cpu"
         # Among numbers of which few are zero no client leaves many features out, and looking takes long.
-        self.narrow = self.narrow and self._share_of_zeros() > 1 - _PAYS
+        self.narrow = self.narrow and self.share_of_zeros > 1 - _PAYS
 
-    def _share_of_zeros(self) -> float:
+    @cached_property
+    def share_of_zeros(self) -> float:
         """Of all features, by a thousand examples."""
         some = self._features[:: max(1, len(self._features) // 1000)]
         return float(np.mean(some == 0)) if some.size else 0.0
 
     def extent(self, client: int) -> int:
         """How many features this client uses, for sorting clients of one kind together."""
-        return len(self._used_by(client)) if self.narrow else 0
+        return len(self.used_by(client)) if self.narrow else 0
 
     def feed(self, clients: Sequence[int], batches: Batches) -> Feed:
         """The examples of these clients in these batches.
@@ -202,7 +203,8 @@ class Store:
         features: NDArray[Any] = self.data.features.flatten(1).numpy()
         return features
 
-    def _used_by(self, client: int) -> NDArray[np.int64]:
+    def used_by(self, client: int) -> NDArray[np.int64]:
+        """The features that are not zero in all examples of a client."""
         if client not in self._used:
             examples = self._features[self.data.examples(client)]
             words = examples.view(np.uint32) if examples.shape[1] * examples.itemsize % 4 == 0 else examples
@@ -215,7 +217,7 @@ class Store:
             return self._kept[client]
         # A way to index that gives rows contiguous in memory; mode="clip" only saves a check.
         own = self._features[self.data.examples(client)]
-        examples: NDArray[Any] = own.take(self._used_by(client), axis=1, mode="clip")
+        examples: NDArray[Any] = own.take(self.used_by(client), axis=1, mode="clip")
         if examples.nbytes <= self.memory:
             self.memory -= examples.nbytes
             self._kept[client] = examples
@@ -233,6 +235,6 @@ class Store:
         for client, examples, column in zip(clients, several, columns, strict=True):
             end, used = start + len(examples), examples.shape[1]
             table[start:end, :used], table[start:end, used:] = examples, 0
-            column[:used] = self._used_by(client)
+            column[:used] = self.used_by(client)
             start = end
         return torch.from_numpy(table), torch.from_numpy(columns)

@@ -85,11 +85,12 @@ LOCALS = {
     ],
     ids=str,
 )
+@pytest.mark.parametrize("dead", [0.5, 0.8])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_model_learns_what_the_slow_twin_learns(
-    model: Callable[[], Model], steps: str, batching: dict[str, int]
+    model: Callable[[], Model], dead: float, steps: str, batching: dict[str, int]
 ) -> None:
-    one, data = model(), clients()
+    one, data = model(), clients(dead=dead)
     local = LocalTraining(learning_rate=0.3, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # counts are whole
     weights = one.initial(RANDOMNESS)
     found = trained(CohortEngine(one, data, local, Execution(chunk=3)), weights, COHORT)
@@ -109,6 +110,7 @@ def test_every_model_learns_what_the_slow_twin_learns(
     epochs=st.integers(1, 2),
     chunk=st.integers(1, 7),
     real=st.booleans(),
+    dead=st.sampled_from([0.5, 0.8]),
     offset=st.sampled_from([0.0, 0.25]),
 )
 def test_any_cohort_learns_what_the_slow_twin_learns(
@@ -119,9 +121,10 @@ def test_any_cohort_learns_what_the_slow_twin_learns(
     epochs: int,
     chunk: int,
     real: bool,
+    dead: float,
     offset: float,
 ) -> None:
-    model, data = MODELS[kind](), clients(sizes, real=real, offset=offset)
+    model, data = MODELS[kind](), clients(sizes, real=real, dead=dead, offset=offset)
     local = LocalTraining(learning_rate=0.05, epochs=epochs, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # as above
     weights, cohort = model.initial(RANDOMNESS), range(len(sizes))
     found = trained(CohortEngine(model, data, local, Execution(chunk=chunk)), weights, cohort)

@@ -1,0 +1,396 @@
+"""Compiled loops for sparse numbers: the local training of clients, without a matrix product.
+
+What a layer reads is held as pairs (place, number) of what is not zero, example after example: of the first layer the
+features, of the others the activations. With a weight stored [inputs, outputs] a forward pass adds up some of its
+rows, and a step adds the gradients of some examples to each row in use.
+
+All of a kind lies in one flat array. Outputs are filled up with zeros to whole lines of the cache, and those of layers
+below the last are cut into tiles that lie one behind the other, so that what is in use together fits into a near cache:
+a weight is [tile][input][output in the tile], values and gradients are [tile][example][output in the tile].
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Integers
+from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, fetch, pack
+
+VECTOR = "b10dec4281ac0352"
+"""The digest of vector.py. Compiled code is kept on disk until this file changes, and so it does when that one does."""
+
+SOFTMAX, SIGMOID, IDENTITY, EXP = range(4)  # means of losses
+NO_ACTIVATION, RELU, TANH, LOGISTIC = range(4)
+INPUTS, OUTPUTS, STRIDE, TILE, WEIGHT, BIAS, BIASED, ACTIVATION, VALUES = range(9)  # columns of a table of layers
+
+_NARROW = 64  # a weight with so few outputs stays in the nearest cache, so its rows may be visited several times
+_ONE = np.float32(1)
+
+_SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+
+def _compiled(function: Loop) -> Loop:
+    """Machine code of a function, kept on disk if there is a folder for it."""
+    compile_: Any = numba.njit
+    try:
+        loop: Loop = compile_(function, cache=True, **_SETTINGS)
+    except RuntimeError:  # there is none that can be written to
+        loop = compile_(function, **_SETTINGS)
+    return loop
+
+
+def padded(outputs: int) -> int:
+    """How many numbers a row with so many outputs takes."""
+    return -(-outputs // LINE) * LINE
+
+
+class Pairs(NamedTuple):
+    """Sparse rows: row r holds the numbers at `places` from starts[r] to starts[r + 1]; all others are zero."""
+
+    starts: NDArray[np.int64]
+    places: NDArray[Any]  # unsigned
+    numbers: NDArray[Any]  # uint8 or float32
+
+
+class Task(NamedTuple):
+    """What all clients have in common: the table of examples (times a scale), their labels, and the settings."""
+
+    examples: Pairs
+    labels: NDArray[np.float32]
+    scale: np.float32
+    rate: np.float32
+    loss: int
+
+
+class Group(NamedTuple):
+    """Some clients, each with its rows of the table of examples, and its batches as `Batches` has them."""
+
+    rows: NDArray[np.int64]  # those of client j end at ends[j], where those of the next begin
+    ends: NDArray[np.int64]
+    positions: Integers
+    sizes: Integers
+    used: NDArray[np.int64]  # [c, D], the features that are not zero in all of its examples
+    counts: NDArray[np.int64]  # how many they are
+
+
+class Changes(NamedTuple):
+    """What they changed: of a first weight that is wanted by input only the rows in use, all else in flat order."""
+
+    by_input: NDArray[np.float32]  # [c, D, outputs], or empty
+    flat: NDArray[np.float32]  # [c, numbers]
+
+
+class Memory(NamedTuple):
+    """Where a client is trained; `layers` says where in it a layer has its weights, values and gradients."""
+
+    layers: NDArray[np.int64]  # [layers, columns of the table]
+    weights: NDArray[np.float32]
+    values: NDArray[np.float32]
+    gradients: NDArray[np.float32]
+    starts: NDArray[np.int64]  # [layers, width + 1]; with places and numbers the pairs that a layer reads
+    places: NDArray[np.uint32]  # [layers, most pairs]
+    numbers: NDArray[np.float32]
+    ends: NDArray[np.int64]  # with users and amounts a layer's pairs the other way round
+    users: NDArray[np.uint32]
+    amounts: NDArray[np.float32]
+
+
+@_compiled
+def train(task: Task, memory: Memory, start: NDArray[np.float32], group: Group, changes: Changes) -> None:
+    """Train clients from the weights `start`, which lie in memory as in training, and write down what has changed."""
+    apart = len(changes.by_input) > 0
+    begin = 0
+    for j in range(len(group.ends)):
+        own, used = group.rows[begin : group.ends[j]], group.used[j, : group.counts[j]]
+        begin = group.ends[j]
+        _begin(memory, start, used)
+        _take_steps(task, memory, own, group.positions[j], group.sizes[j])
+        if apart:
+            _write_by_input(memory, start, used, changes.by_input[j])
+        _write_flat(memory, start, used, changes.flat[j], int(apart))
+
+
+@_compiled
+def _take_steps(task: Task, memory: Memory, own: NDArray[np.int64], positions: Integers, sizes: Integers) -> None:
+    for step in range(len(sizes)):
+        if step + 1 < len(sizes):
+            for i in range(sizes[step + 1]):
+                _fetch_example(task.examples, own[positions[step + 1, i]])
+        if sizes[step]:
+            _step(task, memory, own[positions[step]], sizes[step])
+
+
+@_compiled
+def _fetch_example(examples: Pairs, row: int) -> None:
+    part = (examples.starts[row], examples.starts[row + 1])
+    fetch(examples.places, part)
+    fetch(examples.numbers, part)
+
+
+@_compiled
+def _step(task: Task, memory: Memory, rows: Integers, count: int) -> None:
+    """Learn from the first examples of a batch."""
+    last = len(memory.layers) - 1
+    change = np.float32(-task.rate / count)
+    _read(memory, 0, task.examples, rows, count, task.scale)
+    for layer in range(1, last + 1):
+        _activate(memory, layer - 1, count)
+        _collect(memory, layer, count)
+        _read(memory, layer, _collected(memory, layer), np.arange(count), count, _ONE)
+    _compare(task, memory, rows, count)
+    for layer in range(last, 0, -1):
+        _transpose(memory, layer, _collected(memory, layer), np.arange(count), count)
+        _go_back(memory, layer, count)
+        _learn(memory, layer, change)
+        _step_bias(memory, layer, count, change)
+    if memory.layers[0, STRIDE] <= _NARROW:
+        _learn_one_by_one(memory, task.examples, rows, count, np.float32(change * task.scale))
+    else:
+        _transpose(memory, 0, task.examples, rows, count)
+        _learn(memory, 0, np.float32(change * task.scale))
+    _step_bias(memory, 0, count, change)
+
+
+@_compiled
+def _tiles(memory: Memory, layer: int) -> int:
+    """How many tiles the outputs of a layer are cut into."""
+    tiles: int = -(-memory.layers[layer, STRIDE] // memory.layers[layer, TILE])
+    return tiles
+
+
+@_compiled
+def _tile(memory: Memory, layer: int, tile: int) -> tuple[int, int, int]:
+    """How wide a tile is, and where its weights and its values begin."""
+    row, room = memory.layers[layer], memory.starts.shape[1] - 1
+    begin = tile * row[TILE]
+    return min(row[TILE], row[STRIDE] - begin), row[WEIGHT] + begin * row[INPUTS], row[VALUES] + begin * room
+
+
+@_compiled
+def _collected(memory: Memory, layer: int) -> Pairs:
+    """The pairs that a layer reads."""
+    return Pairs(memory.starts[layer], memory.places[layer], memory.numbers[layer])
+
+
+@_compiled
+def _begin(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
+    """Set all weights as `start` has them, but those of features that are not used."""
+    first = memory.layers[0, WEIGHT]
+    memory.weights[:first] = start[:first]
+    for tile in range(_tiles(memory, 0)):
+        width, weight, _ = _tile(memory, 0, tile)
+        for k in used:
+            for h in range(weight + k * width, weight + (k + 1) * width):
+                memory.weights[h] = start[h]
+
+
+@_compiled
+def _read(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int, scale: np.float32) -> None:
+    """The outputs of a layer for some rows."""
+    for tile in range(_tiles(memory, layer)):
+        width, weight, at = _tile(memory, layer, tile)
+        bias = memory.layers[layer, BIAS] + tile * memory.layers[layer, TILE]
+        for i in range(count):
+            for h in range(width):
+                memory.values[at + i * width + h] = memory.weights[bias + h]
+            where = (at + i * width, weight, width, pairs.starts[rows[i]], pairs.starts[rows[i] + 1])
+            add_rows(memory.values, memory.weights, where, pairs.places, pairs.numbers, scale)
+
+
+@_compiled
+def _activate(memory: Memory, layer: int, count: int) -> None:
+    kind = memory.layers[layer, ACTIVATION]
+    for tile in range(_tiles(memory, layer)):
+        width, _, at = _tile(memory, layer, tile)
+        values = memory.values[at : at + count * width]
+        if kind == RELU:
+            for k in range(len(values)):
+                values[k] = np.float32(0) if values[k] < 0 else values[k]  # what is no number has to be noticed
+        elif kind == TANH:
+            for k in range(len(values)):
+                values[k] = math.tanh(values[k])
+        elif kind == LOGISTIC:
+            for k in range(len(values)):
+                values[k] = _ONE / (_ONE + math.exp(-values[k]))
+
+
+@_compiled
+def _collect(memory: Memory, layer: int, count: int) -> None:
+    """Find the pairs that a layer reads; a value of 0 counts for nothing only where its gradient is 0 as well."""
+    starts, places, numbers = _collected(memory, layer)
+    bent = memory.layers[layer - 1, ACTIVATION] == RELU
+    pairs = 0
+    for i in range(count):
+        starts[i] = pairs
+        for tile in range(_tiles(memory, layer - 1)):
+            width, _, at = _tile(memory, layer - 1, tile)
+            first = tile * memory.layers[layer - 1, TILE]
+            if bent:
+                pairs = pack(memory.values, places, numbers, (at + i * width, width, first, pairs))
+            else:
+                for h in range(min(width, memory.layers[layer, INPUTS] - first)):
+                    places[pairs], numbers[pairs] = first + h, memory.values[at + i * width + h]
+                    pairs += 1
+    starts[count] = pairs
+
+
+@_compiled
+def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
+    """The gradient of the loss with respect to the last outputs: the mean that they stand for minus the label."""
+    layer = len(memory.layers) - 1
+    outputs = memory.layers[layer, OUTPUTS]
+    width, _, at = _tile(memory, layer, 0)
+    for i in range(count):
+        z = memory.values[at + i * width : at + i * width + outputs]
+        d = memory.gradients[at + i * width : at + i * width + outputs]
+        label = task.labels[rows[i]]
+        if task.loss == SOFTMAX:
+            largest, total = z.max(), np.float32(0)
+            for h in range(outputs):
+                d[h] = math.exp(z[h] - largest)
+                total += d[h]
+            for h in range(outputs):
+                d[h] /= total
+            d[int(label)] -= _ONE
+        elif task.loss == SIGMOID:
+            d[0] = _ONE / (_ONE + math.exp(-z[0])) - label
+        elif task.loss == IDENTITY:
+            d[0] = z[0] - label
+        else:
+            d[0] = math.exp(z[0]) - label
+
+
+@_compiled
+def _transpose(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int) -> None:
+    """Who of some rows uses each place, and how much: those of place k end at ends[k], where those of k + 1 begin."""
+    starts, places, numbers = pairs
+    ends, users, amounts = memory.ends[: memory.layers[layer, INPUTS] + 1], memory.users, memory.amounts
+    ends[:] = 0
+    for i in range(count):
+        for k in range(starts[rows[i]], starts[rows[i] + 1]):
+            ends[places[k] + np.uint32(1)] += 1
+    for k in range(len(ends) - 1):
+        ends[k + 1] += ends[k]
+    for i in range(count):
+        for k in range(starts[rows[i]], starts[rows[i] + 1]):
+            place = ends[places[k]]
+            users[place], amounts[place] = i, numbers[k]
+            ends[places[k]] = place + 1
+
+
+@_compiled
+def _go_back(memory: Memory, layer: int, count: int) -> None:
+    """The gradient of the values that a layer reads; values that have no pair have none."""
+    for below in range(_tiles(memory, layer - 1)):
+        narrow, _, lower = _tile(memory, layer - 1, below)
+        memory.gradients[lower : lower + count * narrow] = 0
+        first = below * memory.layers[layer - 1, TILE]
+        for tile in range(_tiles(memory, layer)):
+            width, weight, at = _tile(memory, layer, tile)
+            begin = memory.ends[first - 1] if first else 0
+            for k in range(first, min(first + narrow, memory.layers[layer, INPUTS])):
+                where = (lower + k - first, weight + k * width, at, width, begin, memory.ends[k])
+                add_products(memory.gradients, memory.weights, memory.gradients, where, memory.users, narrow)
+                begin = memory.ends[k]
+        _derive(memory, layer - 1, lower, lower + count * narrow)
+
+
+@_compiled
+def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
+    """Multiply gradients with the derivative of an activation, in terms of its values."""
+    kind = memory.layers[layer, ACTIVATION]
+    if kind == TANH:
+        for k in range(begin, end):
+            memory.gradients[k] *= _ONE - memory.values[k] * memory.values[k]
+    elif kind == LOGISTIC:
+        for k in range(begin, end):
+            memory.gradients[k] *= memory.values[k] * (_ONE - memory.values[k])
+
+
+@_compiled
+def _learn(memory: Memory, layer: int, change: np.float32) -> None:
+    """A step of a layer's weight, row by row."""
+    for tile in range(_tiles(memory, layer)):
+        width, weight, at = _tile(memory, layer, tile)
+        begin = 0
+        for k in range(memory.layers[layer, INPUTS]):
+            end = memory.ends[k]
+            if end > begin:
+                where = (weight + k * width, at, width, begin, end)
+                add_rows(memory.weights, memory.gradients, where, memory.users, memory.amounts, change)
+            begin = end
+
+
+@_compiled
+def _learn_one_by_one(memory: Memory, pairs: Pairs, rows: Integers, count: int, change: np.float32) -> None:
+    """A step of a narrow first weight, example by example."""
+    for tile in range(_tiles(memory, 0)):
+        width, weight, at = _tile(memory, 0, tile)
+        for i in range(count):
+            where = (weight, at + i * width, width, pairs.starts[rows[i]], pairs.starts[rows[i] + 1])
+            add_to_rows(memory.weights, memory.gradients, where, pairs.places, pairs.numbers, change)
+
+
+@_compiled
+def _step_bias(memory: Memory, layer: int, count: int, change: np.float32) -> None:
+    for tile in range(_tiles(memory, layer) if memory.layers[layer, BIASED] else 0):
+        width, _, at = _tile(memory, layer, tile)
+        bias = memory.layers[layer, BIAS] + tile * memory.layers[layer, TILE]
+        for i in range(count):
+            for h in range(width):
+                memory.weights[bias + h] += change * memory.gradients[at + i * width + h]
+
+
+@_compiled
+def _write_by_input(
+    memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], rows: NDArray[np.float32]
+) -> None:
+    for tile in range(_tiles(memory, 0)):
+        width, weight, _ = _tile(memory, 0, tile)
+        first = tile * memory.layers[0, TILE]
+        real = min(width, memory.layers[0, OUTPUTS] - first)
+        for j in range(len(used)):
+            row = weight + used[j] * width
+            for h in range(real):
+                rows[j, first + h] = memory.weights[row + h] - start[row + h]
+    rows[len(used) :] = 0
+
+
+@_compiled
+def _write_flat(
+    memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], flat: NDArray[np.float32], begin: int
+) -> None:
+    """Write all but the weights of the layers before `begin`."""
+    place = 0
+    for layer in range(len(memory.layers)):
+        inputs, outputs = memory.layers[layer, INPUTS], memory.layers[layer, OUTPUTS]
+        bias = memory.layers[layer, BIAS]
+        if layer >= begin:
+            _write_transposed(memory, start, used if layer == 0 else np.arange(inputs), layer, flat[place:])
+            place += inputs * outputs
+        if memory.layers[layer, BIASED]:
+            for h in range(outputs):
+                flat[place + h] = memory.weights[bias + h] - start[bias + h]
+            place += outputs
+
+
+@_compiled
+def _write_transposed(
+    memory: Memory, start: NDArray[np.float32], places: NDArray[np.int64], layer: int, flat: NDArray[np.float32]
+) -> None:
+    inputs, outputs = memory.layers[layer, INPUTS], memory.layers[layer, OUTPUTS]
+    if len(places) < inputs:
+        flat[: inputs * outputs] = 0
+    for tile in range(_tiles(memory, layer)):
+        width, weight, _ = _tile(memory, layer, tile)
+        first = tile * memory.layers[layer, TILE]
+        for line in range(0, min(width, outputs - first), LINE):  # so few lines of the result stay in the cache
+            for k in places:
+                row = weight + k * width
+                for h in range(line, min(line + LINE, outputs - first)):
+                    flat[(first + h) * inputs + k] = memory.weights[row + h] - start[row + h]

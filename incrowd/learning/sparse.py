@@ -1,0 +1,174 @@
+"""The path for sparse examples: a client's training is one call of compiled code, which touches no zero."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from incrowd.learning import kernel
+from incrowd.learning.batches import Batches
+from incrowd.learning.local import LocalTraining
+from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Canonical
+from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
+from incrowd.learning.program import ACTIVATIONS, Activation, Program
+from incrowd.learning.store import Store
+from incrowd.learning.vector import LINE
+
+_ACTIVATIONS: dict[Activation | None, int] = {
+    None: kernel.NO_ACTIVATION,
+    ACTIVATIONS[nn.ReLU]: kernel.RELU,
+    ACTIVATIONS[nn.Tanh]: kernel.TANH,
+    ACTIVATIONS[nn.Sigmoid]: kernel.LOGISTIC,
+}
+_MEANS: dict[Canonical | None, int] = {
+    CROSS_ENTROPY.canonical: kernel.SOFTMAX,
+    LOGISTIC.canonical: kernel.SIGMOID,
+    SQUARED.canonical: kernel.IDENTITY,
+    POISSON.canonical: kernel.EXP,
+}
+
+_TILE = 128  # outputs; 784 rows of so many still fit into the second cache, several times
+_ROWS = 4096  # examples that are searched at a time
+
+
+class Sparse:
+    """Trains clients with a program, one after the other."""
+
+    def __init__(self, program: Program, store: Store, local: LocalTraining) -> None:
+        data = store.data
+        self._program = program
+        self._store = store
+        self._layers = _table(program)
+        self._task = kernel.Task(
+            examples=_pairs(data.features.flatten(1).numpy()),
+            labels=data.labels.numpy().astype(np.float32),
+            scale=np.float32(data.scale),
+            rate=np.float32(local.learning_rate),
+            loss=_MEANS[local.loss.canonical],
+        )
+        self._memory: kernel.Memory | None = None
+        self._start: tuple[Tensor, NDArray[np.float32]] | None = None
+
+    def train(self, weights: Tensor, group: Sequence[int], batches: Batches) -> list[Piece]:
+        """Train these clients from the same flat weights."""
+        used = [self._store.used_by(client) for client in group]
+        own = [self._store.data.examples(client) for client in group]
+        columns = np.zeros((len(group), max(map(len, used))), np.int64)
+        for column, features in zip(columns, used, strict=True):
+            column[: len(features)] = features
+        several = kernel.Group(
+            rows=np.concatenate(own, dtype=np.int64),
+            ends=np.cumsum([len(rows) for rows in own]),
+            positions=batches.positions,
+            sizes=batches.sizes,
+            used=columns,
+            counts=np.array([len(features) for features in used]),
+        )
+        changes = self._nothing(several)
+        kernel.train(self._task, self._room(batches.width), self._arranged(weights), several, changes)
+        rest = FlatPiece(torch.from_numpy(changes.flat))
+        if not self._program.wide:
+            return [rest]
+        by_input, inputs = torch.from_numpy(changes.by_input), self._program.layers[0].inputs
+        return [InputPiece(by_input, None, torch.from_numpy(columns), inputs), rest]
+
+    def _nothing(self, group: kernel.Group) -> kernel.Changes:
+        """Room for what these clients will change: a wide first weight stored by input, all the rest in flat order."""
+        sizes = _sizes(self._program)
+        clients, width = group.used.shape
+        if not self._program.wide:
+            return kernel.Changes(np.empty((0, 0, 0), np.float32), torch.empty(clients, sum(sizes)).numpy())
+        by_input = torch.empty(clients, width, self._program.layers[0].outputs)
+        return kernel.Changes(by_input.numpy(), torch.empty(clients, sum(sizes[1:])).numpy())
+
+    def _arranged(self, weights: Tensor) -> NDArray[np.float32]:
+        """Flat weights as they lie in memory for training. The last ones are kept: a cohort starts from the same."""
+        if self._start is None or self._start[0] is not weights:
+            arranged = _lines(_size(self._layers))
+            parts = iter(weights.split_with_sizes(_sizes(self._program)))
+            for layer, row in zip(self._program.layers, self._layers, strict=True):
+                _arrange(next(parts).view(layer.outputs, -1), row, arranged)
+                if layer.bias:
+                    arranged[row[kernel.BIAS] :][: layer.outputs] = next(parts).numpy()
+            self._start = weights, arranged
+        return self._start[1]
+
+    def _room(self, width: int) -> kernel.Memory:
+        """Memory for training in batches of at most `width` examples; the same again, because it is in the cache."""
+        if self._memory is None or self._memory.starts.shape[1] <= width:
+            layers = self._layers.copy()
+            strides = layers[:, kernel.STRIDE].tolist()
+            layers[:, kernel.VALUES] = [0, *accumulate(width * stride for stride in strides)][:-1]
+            most = int(layers[:, kernel.INPUTS].max())
+            room = width * int(layers[1:, kernel.INPUTS].max(initial=0)) + LINE
+            self._memory = kernel.Memory(
+                layers=layers,
+                weights=_lines(_size(layers)),
+                values=_lines(width * sum(strides)),
+                gradients=_lines(width * sum(strides)),
+                starts=np.zeros((len(layers), width + 1), np.int64),
+                places=np.zeros((len(layers), room), np.uint32),
+                numbers=np.zeros((len(layers), room), np.float32),
+                ends=np.zeros(most + 1, np.int64),
+                users=np.zeros(width * most, np.uint32),
+                amounts=np.zeros(width * most, np.float32),
+            )
+        return self._memory
+
+
+def _table(program: Program) -> NDArray[np.int64]:
+    """The layers, as the kernel sees them. The first weight lies behind all others."""
+    table = np.zeros((len(program.layers), kernel.VALUES + 1), np.int64)
+    place = 0
+    for row, layer in zip(table, program.layers, strict=True):
+        stride = kernel.padded(layer.outputs)
+        row[kernel.INPUTS], row[kernel.OUTPUTS], row[kernel.STRIDE] = layer.inputs, layer.outputs, stride
+        row[kernel.TILE] = stride if layer is program.layers[-1] else min(stride, _TILE)
+        row[kernel.BIASED], row[kernel.ACTIVATION] = layer.bias, _ACTIVATIONS[layer.activation]
+        row[kernel.BIAS], place = place, place + stride
+    for number in (*range(1, len(table)), 0):
+        table[number, kernel.WEIGHT] = place
+        place += int(table[number, kernel.INPUTS] * table[number, kernel.STRIDE])
+    return table
+
+
+def _size(layers: NDArray[np.int64]) -> int:
+    """How many numbers all weights take."""
+    return int(layers[0, kernel.WEIGHT] + layers[0, kernel.INPUTS] * layers[0, kernel.STRIDE])
+
+
+def _lines(size: int) -> NDArray[np.float32]:
+    """Zeros that begin where a line of the cache does, as torch sees to."""
+    zeros: NDArray[np.float32] = torch.zeros(size).numpy()
+    return zeros
+
+
+def _arrange(weight: Tensor, row: NDArray[np.int64], arranged: NDArray[np.float32]) -> None:
+    """Put a weight [outputs, inputs] where a row of the table says, tile after tile."""
+    outputs, inputs = weight.shape
+    for begin in range(0, row[kernel.STRIDE], row[kernel.TILE]):
+        width = min(row[kernel.TILE], row[kernel.STRIDE] - begin)
+        tile = arranged[row[kernel.WEIGHT] + begin * inputs :][: inputs * width].reshape(inputs, width)
+        tile[:, : outputs - begin] = weight[begin : begin + width].t().numpy()
+
+
+def _pairs(table: NDArray[np.uint8 | np.float32]) -> kernel.Pairs:
+    """What is not zero in a table of rows."""
+    starts = np.append(0, np.cumsum(np.count_nonzero(table, axis=1)))
+    places = np.empty(starts[-1], np.uint16 if table.shape[1] <= 2**16 else np.uint32)
+    numbers = np.empty(starts[-1], table.dtype)
+    for begin in range(0, len(table), _ROWS):
+        rows = table[begin : begin + _ROWS]
+        part = slice(starts[begin], starts[begin + len(rows)])
+        there = np.nonzero(rows)
+        places[part], numbers[part] = there[1], rows[there]
+    return kernel.Pairs(starts, places, numbers)
+
+
+def _sizes(program: Program) -> list[int]:
+    """The sizes of the parameters in the flat vector."""
+    both = ((layer.inputs * layer.outputs, layer.outputs)[: 1 + layer.bias] for layer in program.layers)
+    return [size for several in both for size in several]
