@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
+from incrowd.learning.direct import DirectSteps
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 
-_ROWS = 1000  # examples that are made floats at a time
+_ROWS = 1000  # examples that are brought together at a time
+_NUMBERS = 2**17  # numbers of examples that are made floats at a time, so that they leave the caches to the weights
 
 
 def starts_linear(module: nn.Module, shape: Sequence[int]) -> bool:
@@ -31,56 +33,70 @@ class Autograd:
         # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
         module = copy.deepcopy(model.module).to(device)
         self.module = module.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # not in its stubs
-        self.model = model
         self.local = local
         self.parameters: list[Tensor] = list(self.module.parameters())
-        self.starts = [torch.empty_like(parameter) for parameter in self.parameters]
+        self._whole = self.parameters[0].data  # the first weight when no features are left out
+        self._direct: DirectSteps | None = None
+        self._turned: tuple[Tensor, int, Tensor] | None = None
 
     def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
         """Train the clients of a feed from the same weights (those of each parameter)."""
-        clients, columns = len(feed.rows), feed.columns
-        sizes = list(self.model.layout.sizes)[int(columns is not None) :]
-        rest = torch.empty(clients, sum(sizes), device=weights[0].device)
+        if self._direct is None and self.local.plain:
+            shape = feed.table.shape[1:] if feed.columns is None else weights[0].shape[1:]
+            self._direct = DirectSteps(self.module, shape)
+        several = weights if feed.columns is None else weights[1:]
+        rest = torch.empty(len(feed.rows), sum(weight.numel() for weight in several), device=weights[0].device)
         pieces: list[Piece] = [FlatPiece(rest)]
-        places = [row.split_with_sizes(sizes) for row in rest]
-        if columns is not None:
-            outputs, inputs = weights[0].shape
-            first = torch.empty(*columns.shape, outputs, device=weights[0].device)
-            pieces.insert(0, InputPiece(first, None, columns, inputs))
-            places = [(by_input.t(), *others) for by_input, others in zip(first, places, strict=True)]
-        for j in range(clients):
-            self._begin(weights, None if columns is None else columns[j])
-            self._train(feed, j)
-            for place, now, start in zip(places[j], self.parameters, self.starts, strict=True):
-                torch.sub(now.detach(), start, out=place.view(start.shape))
+        if feed.columns is not None:
+            pieces.insert(0, self._train_narrow(weights, feed, feed.columns, rest))
+            return pieces
+        self.parameters[0].data = self._whole
+        for j, row in enumerate(rest):
+            self._train(list(weights), feed, j)
+            _subtract(self.parameters, weights, row)
         return pieces
 
-    def _begin(self, weights: Sequence[Tensor], columns: Tensor | None) -> None:
-        """Put the weights into the module; of the first one only these columns, of features that are not left out."""
-        first = weights[0] if columns is None else weights[0].index_select(1, columns)
-        if self.starts[0].shape != first.shape:
-            self.starts[0] = torch.empty_like(first)
-            self.parameters[0].data = torch.empty_like(first)
-        with torch.no_grad():
-            torch._foreach_copy_(self.starts, [first, *weights[1:]])
-            torch._foreach_copy_(self.parameters, self.starts)
+    def _train_narrow(self, weights: Sequence[Tensor], feed: Feed, columns: Tensor, rest: Tensor) -> InputPiece:
+        """Train clients whose features are left out, on a first weight that is stored by input and stays in place."""
+        by_input = self._by_input(weights[0])
+        values = torch.empty(*columns.shape, by_input.shape[1], device=by_input.device)
+        for j, (value, row) in enumerate(zip(values, rest, strict=True)):
+            first = by_input.index_select(0, columns[j])
+            self.parameters[0].data = value.t()
+            self._train([first.t(), *weights[1:]], feed, j)
+            value.sub_(first)
+            _subtract(self.parameters[1:], weights[1:], row)
+        return InputPiece(values, None, columns, len(by_input))
 
-    def _train(self, feed: Feed, j: int) -> None:
+    def _by_input(self, first: Tensor) -> Tensor:
+        """The first weight, transposed once for all clients that start from it."""
+        owner = first if first._base is None else first._base
+        if self._turned is None or self._turned[0] is not owner or self._turned[1] != first._version:
+            self._turned = owner, first._version, first.t().contiguous()
+        return self._turned[2]
+
+    def _train(self, starts: list[Tensor], feed: Feed, j: int) -> None:
         """Take client j's steps."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, starts)
         velocity = [torch.zeros_like(p) for p in self.parameters] if self.local.momentum else None
         buffers = [(name, buffer, buffer._version) for name, buffer in self.module.named_buffers()]
         for examples, labels in _batches(feed, j):
             loss = self.local.loss.value(self.module(examples), labels)
-            gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-            with torch.no_grad():
-                self._step(list(gradients), velocity)
+            if self._direct is None:
+                gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+                self._step(list(gradients), starts, velocity)
+            else:
+                self._direct.step(loss, self.local.learning_rate)
         _refuse_changed(buffers, self.module)
 
-    def _step(self, gradients: list[Tensor], velocity: list[Tensor] | None) -> None:
+    @torch.no_grad()
+    def _step(self, gradients: list[Tensor], starts: list[Tensor], velocity: list[Tensor] | None) -> None:
         local = self.local
-        if not local.plain:
+        if local.weight_decay or local.proximal:
             torch._foreach_add_(gradients, self.parameters, alpha=local.weight_decay + local.proximal)
-            torch._foreach_sub_(gradients, self.starts, alpha=local.proximal)
+        if local.proximal:
+            torch._foreach_sub_(gradients, starts, alpha=local.proximal)
         if velocity is not None:
             torch._foreach_mul_(velocity, local.momentum)
             torch._foreach_add_(velocity, gradients)
@@ -88,18 +104,42 @@ class Autograd:
         torch._foreach_add_(self.parameters, gradients, alpha=-local.learning_rate)
 
 
+def _subtract(now: Sequence[Tensor], starts: Sequence[Tensor], row: Tensor) -> None:
+    """Put what has changed into a row."""
+    places = row.split_with_sizes([start.numel() for start in starts])
+    for one, start, place in zip(now, starts, places, strict=True):
+        torch.sub(one.detach(), start, out=place.view(start.shape))
+
+
 def _batches(feed: Feed, j: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of one client, without what only fills them up."""
-    width, sizes = feed.batches.width, feed.batches.sizes[j]
-    several = max(1, _ROWS // width)
-    for first in range(0, len(sizes), several):
-        begin = first * width
-        span = slice(begin, begin + several * width)
-        examples = feed.examples(j, span)
-        labels = feed.labels[j, span]
-        for place, size in zip(range(0, len(labels), width), sizes[first : first + several].tolist(), strict=True):
-            if size:
-                yield examples[place : place + size], labels[place : place + size]
+    """The batches of one client, without what only fills them up. The next one may overwrite the examples."""
+    width, sizes = feed.batches.width, feed.batches.sizes[j].tolist()
+    for begin in range(0, len(sizes), max(1, _ROWS // width)):
+        steps = sizes[begin : begin + max(1, _ROWS // width)]
+        rows = slice(begin * width, (begin + len(steps)) * width)
+        examples = _floats(feed, feed.table.index_select(0, feed.rows[j, rows]))
+        labels = torch.split(feed.labels[j, rows], width)
+        for some, theirs, size in zip(examples, labels, steps, strict=True):
+            if size == width:
+                yield some, theirs
+            elif size:
+                yield some[:size], theirs[:size]
+
+
+def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
+    """Stored examples as they are meant, batch by batch, in memory that is used again and again."""
+    width = feed.batches.width
+    several = width * max(1, _NUMBERS // (width * stored[0].numel()))
+    floats = None
+    if stored.dtype != torch.float32:
+        floats = torch.empty(min(several, len(stored)), *stored.shape[1:], device=stored.device)
+    for part in torch.split(stored, several):
+        examples = part if floats is None else floats[: len(part)].copy_(part)
+        if feed.offset != 0:
+            examples.add_(feed.offset / feed.scale)
+        if feed.scale != 1:
+            examples.mul_(feed.scale)
+        yield from torch.split(examples, width)
 
 
 def _refuse_changed(buffers: Sequence[tuple[str, Tensor, int]], module: nn.Module) -> None:

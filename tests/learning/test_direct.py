@@ -1,0 +1,138 @@
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from incrowd.learning import CohortEngine, LocalTraining, Model
+from incrowd.learning.direct import DirectSteps
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
+
+WIDE = 2**15 // FEATURES + 1  # a Linear from the features to so many units is large
+
+
+class Own(nn.Module):
+    """Two layers, the first of them large, used in a way of the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Linear(FEATURES, WIDE)
+        self.small = nn.Linear(WIDE, CLASSES)
+        self.back = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.small(torch.tanh(self.large(x)))
+        return out
+
+
+class Twice(Own):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.small(torch.tanh(self.large(x)) * torch.sigmoid(self.large(-x)))
+        return out
+
+
+class Rows(Own):
+    def forward(self, x: Tensor) -> Tensor:
+        several = torch.stack([x, x.flip(1), x.square()], 1)
+        out: Tensor = self.small(torch.relu(self.large(several))).mean(1)
+        return out
+
+
+class Sometimes(Own):
+    """Whether the layer has inputs with gradients, and whether it matters at all, depends on the examples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] % 2:
+            out: Tensor = self.back(x)
+            self.large(x)
+            return out
+        shifted = x + self.back(x).mean() if x.shape[0] > 2 else x
+        later: Tensor = self.small(torch.tanh(self.large(shifted)))
+        return later
+
+
+class Tied(Own):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.back(functional.linear(torch.tanh(self.large(x)), self.large.weight.t()))
+        return out
+
+
+class Penalised(Own):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.small(torch.tanh(self.large(x))) + 1e-6 * self.large.bias.square().sum()
+        return out
+
+
+class Derived(Own):
+    """Its outputs contain a derivative by its inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.clone().requires_grad_()
+            energy = torch.tanh(self.large(x)).sum()
+            (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        out: Tensor = self.back(force)
+        return out
+
+
+def in_place() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.ReLU(inplace=True), nn.Linear(WIDE, CLASSES), nn.GELU())
+
+
+def later_in_place() -> nn.Module:
+    first = nn.Linear(FEATURES, 40, bias=False), nn.GELU()
+    return nn.Sequential(*first, nn.Linear(40, 900, bias=False), nn.ReLU(inplace=True), nn.Linear(900, CLASSES))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Own, Twice, Rows, Sometimes, Tied, Penalised, Derived, in_place, later_in_place],
+    ids=lambda m: m.__name__,
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_large_layers_learn_what_the_slow_twin_learns(module: type[nn.Module], momentum: float) -> None:
+    model, data = Model(module()), clients([12, 7, 30, 5])
+    local = LocalTraining(learning_rate=0.05, batch_size=4, momentum=momentum)
+    weights = model.initial(RANDOMNESS)
+    found = trained(CohortEngine(model, data, local), weights, range(4))
+    assert_close(found, twin(model, data, local, weights, range(4)))
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [(Own, 2), (Twice, 2), (Rows, 2), (later_in_place, 1), (Tied, 0), (Penalised, 0), (Derived, 0), (in_place, 0)],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_layers_have_no_gradients_unless_the_module_uses_their_weights_itself(
+    module: type[nn.Module], without: int
+) -> None:
+    one = module()
+    steps = DirectSteps(one, (FEATURES,))
+    assert len(steps.others) == len(list(one.parameters())) - without
+
+
+def test_small_layers_and_layers_of_the_users_own_are_left_alone() -> None:
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    hooked = nn.Linear(FEATURES, WIDE)
+    hooked.weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]  # torch does not say its types
+    for layer in (nn.Linear(FEATURES, CLASSES), Scaled(FEATURES, WIDE), hooked):
+        steps = DirectSteps(layer, (FEATURES,))
+        assert len(steps.others) == 2
+
+
+def test_a_module_that_takes_other_examples_only_is_left_alone() -> None:
+    class Choosy(Own):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.min() >= 0:
+                raise ValueError("no")
+            out: Tensor = super().forward(x)
+            return out
+
+    one = Choosy()
+    assert len(DirectSteps(one, (FEATURES,)).others) == len(list(one.parameters()))
+    again = copy.deepcopy(one)
+    assert torch.equal(one(-torch.ones(1, FEATURES)), again(-torch.ones(1, FEATURES)))
