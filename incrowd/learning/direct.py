@@ -31,6 +31,8 @@ class DirectSteps:
     def __init__(self, module: nn.Module, shape: Sequence[int]) -> None:
         self._first: list[tuple[nn.Linear, Tensor, Tensor]] = []  # what went in and came out
         self._later: list[tuple[nn.Linear, Tensor, Tensor]] = []  # what went in, and the gradient of what came out
+        self._used: list[nn.Linear] = []
+        self._rate: float | None = None  # while gradients are computed for a step
         self.others: list[Tensor] = list(module.parameters())
         layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear) and _suits(layer)]
         if layers and not self._try(module, layers, shape):
@@ -43,6 +45,7 @@ class DirectSteps:
         """Move the parameters against the value's gradient, times the rate."""
         # Autograd is slow at filling in zeros where the value does not depend on a parameter.
         wanted = [*self.others, *(outputs for _, _, outputs in self._first)]
+        self._rate = rate
         found: Sequence[Tensor | None] = torch.autograd.grad(value, wanted, allow_unused=True)
         begin = len(self.others)
         with torch.no_grad():
@@ -59,6 +62,8 @@ class DirectSteps:
     def _forget(self) -> None:
         self._first.clear()
         self._later.clear()
+        self._used.clear()
+        self._rate = None
 
     def _try(self, module: nn.Module, layers: Sequence[nn.Linear], shape: Sequence[int]) -> bool:
         """Compare a step of these layers with autograd's, at weights and examples that are nothing special."""
@@ -93,12 +98,23 @@ class DirectSteps:
         if outputs.requires_grad:
             seen = partial(self._see, layer, inputs)
             outputs.register_hook(seen)  # type: ignore[no-untyped-call]  # torch does not say its types
+            inputs.register_hook(partial(self._finish, layer))  # type: ignore[no-untyped-call]  # as above
+            self._used.append(layer)
         elif torch.is_grad_enabled():
             self._first.append((layer, inputs, outputs.requires_grad_()))
         return outputs
 
     def _see(self, layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> None:
         self._later.append((layer, inputs, gradient))
+
+    def _finish(self, layer: nn.Linear, _gradient: Tensor) -> None:
+        """Move a layer as soon as autograd is done with it, when its weight is still in the cache."""
+        if self._rate is not None and self._used.count(layer) == 1:
+            for number, (one, inputs, gradient) in enumerate(self._later):
+                if one is layer:
+                    del self._later[number]
+                    _move(layer, inputs, gradient, self._rate)
+                    return
 
 
 def _suits(layer: nn.Linear) -> bool:

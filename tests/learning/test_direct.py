@@ -32,6 +32,28 @@ class Twice(Own):
         return out
 
 
+class Shared(Own):
+    """A large layer whose inputs have gradients, used once, next to others that use the same inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.first(x))
+        out: Tensor = self.small(torch.tanh(self.large(y))) + self.back(y)
+        return out
+
+
+class Chained(Shared):
+    """A large layer that is used twice, the second time after itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.large(torch.tanh(self.first(x))))
+        out: Tensor = self.small(torch.tanh(self.large(y[:, :FEATURES])))
+        return out
+
+
 class Rows(Own):
     def forward(self, x: Tensor) -> Tensor:
         several = torch.stack([x, x.flip(1), x.square()], 1)
@@ -87,7 +109,7 @@ def later_in_place() -> nn.Module:
 
 @pytest.mark.parametrize(
     "module",
-    [Own, Twice, Rows, Sometimes, Tied, Penalised, Derived, in_place, later_in_place],
+    [Own, Twice, Shared, Chained, Rows, Sometimes, Tied, Penalised, Derived, in_place, later_in_place],
     ids=lambda m: m.__name__,
 )
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -101,7 +123,18 @@ def test_large_layers_learn_what_the_slow_twin_learns(module: type[nn.Module], m
 
 @pytest.mark.parametrize(
     ("module", "without"),
-    [(Own, 2), (Twice, 2), (Rows, 2), (later_in_place, 1), (Tied, 0), (Penalised, 0), (Derived, 0), (in_place, 0)],
+    [
+        (Own, 2),
+        (Twice, 2),
+        (Shared, 2),
+        (Chained, 2),
+        (Rows, 2),
+        (later_in_place, 1),
+        (Tied, 0),
+        (Penalised, 0),
+        (Derived, 0),
+        (in_place, 0),
+    ],
     ids=lambda one: getattr(one, "__name__", None),
 )
 def test_layers_have_no_gradients_unless_the_module_uses_their_weights_itself(
