@@ -84,7 +84,7 @@ class SeededRandomness:
         """The stream of this seed, purpose and indices, from its beginning."""
         name = json.dumps([int(self.seed), purpose, *map(int, indices)])  # no two streams have the same
         digest = hashlib.sha256(name.encode()).digest()
-        return SeededStream(np.random.Generator(np.random.SFC64(list(np.frombuffer(digest, "<u4")))))
+        return SeededStream(np.random.Generator(np.random.SFC64(np.frombuffer(digest, "<u4"))))
 
 
 class SystemStream:

@@ -53,7 +53,7 @@ class Chunk:
 
     def norms(self, parts: tuple[int, ...] | None = None) -> Floats:
         """The L2 norm of each part of each contribution, [c, parts]; `parts` are sizes, None is the whole as one."""
-        return norms(self.pieces, segments(self.pieces, parts))
+        return norms(self.pieces, segments(self.pieces, parts), clients=len(self))
 
     def add_to(self, total: Floats, factors: Floats) -> None:
         """Add every contribution times its factor, [c, 1], in float64.

@@ -117,7 +117,7 @@ class CohortEngine:
             return None
         from incrowd.learning.sparse import Sparse  # numba takes a while to start
 
-        return Sparse(self._program, self._store, self.local)
+        return Sparse(self._program, self._store, self.local, alone=self.execution.chunk in (None, 1))
 
     @property
     def fused(self) -> bool:
@@ -132,6 +132,8 @@ class CohortEngine:
         if not self.fused:
             return _UNFUSED
         memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
+        if self._sparse is not None:
+            return self._sparse.at_once  # they are trained one after the other, and calls take a while
         return max(1, min(most, memory // (4 * self.model.size)))
 
     def train(

@@ -10,17 +10,15 @@ a weight is [tile][input][output in the tile], values and gradients are [tile][e
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Integers
-from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, fetch, pack
+from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, compiled, exp, fetch, pack
 
-VECTOR = "b10dec4281ac0352"
+VECTOR = "2a9c3a34ef4637e6"
 """The digest of vector.py. Compiled code is kept on disk until this file changes, and so it does when that one does."""
 
 SOFTMAX, SIGMOID, IDENTITY, EXP = range(4)  # means of losses
@@ -29,24 +27,7 @@ INPUTS, OUTPUTS, STRIDE, TILE, WEIGHT, BIAS, BIASED, ACTIVATION, VALUES = range(
 
 _NARROW = 64  # a weight with so few outputs stays in the nearest cache, so its rows may be visited several times
 _ONE = np.float32(1)
-
-_SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-Loop = TypeVar("Loop", bound=Callable[..., object])
-
-
-def _compiled(function: Loop) -> Loop:
-    """Machine code of a function, kept on disk if there is a folder for it."""
-    compile_: Any = numba.njit
-    try:
-        loop: Loop = compile_(function, cache=True, **_SETTINGS)
-    except RuntimeError:  # there is none that can be written to
-        loop = compile_(function, **_SETTINGS)
-    return loop
-
-
-def padded(outputs: int) -> int:
-    """How many numbers a row with so many outputs takes."""
-    return -(-outputs // LINE) * LINE
+RUN = 256  # numbers, as in pieces.py
 
 
 class Pairs(NamedTuple):
@@ -78,13 +59,6 @@ class Group(NamedTuple):
     counts: NDArray[np.int64]  # how many they are
 
 
-class Changes(NamedTuple):
-    """What they changed: of a first weight that is wanted by input only the rows in use, all else in flat order."""
-
-    by_input: NDArray[np.float32]  # [c, D, outputs], or empty
-    flat: NDArray[np.float32]  # [c, numbers]
-
-
 class Memory(NamedTuple):
     """Where a client is trained; `layers` says where in it a layer has its weights, values and gradients."""
 
@@ -98,24 +72,33 @@ class Memory(NamedTuple):
     ends: NDArray[np.int64]  # with users and amounts a layer's pairs the other way round
     users: NDArray[np.uint32]
     amounts: NDArray[np.float32]
+    order: NDArray[np.int64]  # places that are used, those with equally many users together; `many` is for sorting
+    many: NDArray[np.int64]
+    everyone: NDArray[np.uint32]  # 0, 1, 2 ..; of a batch all, as pairs with `ones`
+    ones: NDArray[np.float32]
 
 
-@_compiled
-def train(task: Task, memory: Memory, start: NDArray[np.float32], group: Group, changes: Changes) -> None:
-    """Train clients from the weights `start`, which lie in memory as in training, and write down what has changed."""
-    apart = len(changes.by_input) > 0
+@compiled
+def train(
+    task: Task, memory: Memory, start: NDArray[np.float32], group: Group, flat: NDArray[np.float32], apart: int
+) -> None:
+    """Train clients from the weights `start`, which lie in memory as in training, and write down what has changed.
+
+    Into `flat` go the changes of all parameters but the first `apart` weights. Those of a first weight that is apart
+    stay in memory, where only those of the last client are.
+    """
     begin = 0
     for j in range(len(group.ends)):
         own, used = group.rows[begin : group.ends[j]], group.used[j, : group.counts[j]]
         begin = group.ends[j]
         _begin(memory, start, used)
         _take_steps(task, memory, own, group.positions[j], group.sizes[j])
+        _write_flat(memory, start, used, flat[j], apart)
         if apart:
-            _write_by_input(memory, start, used, changes.by_input[j])
-        _write_flat(memory, start, used, changes.flat[j], int(apart))
+            _subtract(memory, start, used)
 
 
-@_compiled
+@compiled
 def _take_steps(task: Task, memory: Memory, own: NDArray[np.int64], positions: Integers, sizes: Integers) -> None:
     for step in range(len(sizes)):
         if step + 1 < len(sizes):
@@ -125,14 +108,14 @@ def _take_steps(task: Task, memory: Memory, own: NDArray[np.int64], positions: I
             _step(task, memory, own[positions[step]], sizes[step])
 
 
-@_compiled
+@compiled
 def _fetch_example(examples: Pairs, row: int) -> None:
     part = (examples.starts[row], examples.starts[row + 1])
     fetch(examples.places, part)
     fetch(examples.numbers, part)
 
 
-@_compiled
+@compiled
 def _step(task: Task, memory: Memory, rows: Integers, count: int) -> None:
     """Learn from the first examples of a batch."""
     last = len(memory.layers) - 1
@@ -144,26 +127,26 @@ def _step(task: Task, memory: Memory, rows: Integers, count: int) -> None:
         _read(memory, layer, _collected(memory, layer), np.arange(count), count, _ONE)
     _compare(task, memory, rows, count)
     for layer in range(last, 0, -1):
-        _transpose(memory, layer, _collected(memory, layer), np.arange(count), count)
-        _go_back(memory, layer, count)
-        _learn(memory, layer, change)
+        used = _transpose(memory, layer, _collected(memory, layer), np.arange(count), count)
+        _go_back(memory, layer, count, used)
+        _learn(memory, layer, used, change)
         _step_bias(memory, layer, count, change)
     if memory.layers[0, STRIDE] <= _NARROW:
         _learn_one_by_one(memory, task.examples, rows, count, np.float32(change * task.scale))
     else:
-        _transpose(memory, 0, task.examples, rows, count)
-        _learn(memory, 0, np.float32(change * task.scale))
+        used = _transpose(memory, 0, task.examples, rows, count)
+        _learn(memory, 0, used, np.float32(change * task.scale))
     _step_bias(memory, 0, count, change)
 
 
-@_compiled
+@compiled
 def _tiles(memory: Memory, layer: int) -> int:
     """How many tiles the outputs of a layer are cut into."""
     tiles: int = -(-memory.layers[layer, STRIDE] // memory.layers[layer, TILE])
     return tiles
 
 
-@_compiled
+@compiled
 def _tile(memory: Memory, layer: int, tile: int) -> tuple[int, int, int]:
     """How wide a tile is, and where its weights and its values begin."""
     row, room = memory.layers[layer], memory.starts.shape[1] - 1
@@ -171,13 +154,13 @@ def _tile(memory: Memory, layer: int, tile: int) -> tuple[int, int, int]:
     return min(row[TILE], row[STRIDE] - begin), row[WEIGHT] + begin * row[INPUTS], row[VALUES] + begin * room
 
 
-@_compiled
+@compiled
 def _collected(memory: Memory, layer: int) -> Pairs:
     """The pairs that a layer reads."""
     return Pairs(memory.starts[layer], memory.places[layer], memory.numbers[layer])
 
 
-@_compiled
+@compiled
 def _begin(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
     """Set all weights as `start` has them, but those of features that are not used."""
     first = memory.layers[0, WEIGHT]
@@ -189,7 +172,7 @@ def _begin(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) 
                 memory.weights[h] = start[h]
 
 
-@_compiled
+@compiled
 def _read(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int, scale: np.float32) -> None:
     """The outputs of a layer for some rows."""
     for tile in range(_tiles(memory, layer)):
@@ -202,7 +185,7 @@ def _read(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int, 
             add_rows(memory.values, memory.weights, where, pairs.places, pairs.numbers, scale)
 
 
-@_compiled
+@compiled
 def _activate(memory: Memory, layer: int, count: int) -> None:
     kind = memory.layers[layer, ACTIVATION]
     for tile in range(_tiles(memory, layer)):
@@ -219,7 +202,7 @@ def _activate(memory: Memory, layer: int, count: int) -> None:
                 values[k] = _ONE / (_ONE + math.exp(-values[k]))
 
 
-@_compiled
+@compiled
 def _collect(memory: Memory, layer: int, count: int) -> None:
     """Find the pairs that a layer reads; a value of 0 counts for nothing only where its gradient is 0 as well."""
     starts, places, numbers = _collected(memory, layer)
@@ -239,7 +222,7 @@ def _collect(memory: Memory, layer: int, count: int) -> None:
     starts[count] = pairs
 
 
-@_compiled
+@compiled
 def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
     """The gradient of the loss with respect to the last outputs: the mean that they stand for minus the label."""
     layer = len(memory.layers) - 1
@@ -252,10 +235,12 @@ def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
         if task.loss == SOFTMAX:
             largest, total = z.max(), np.float32(0)
             for h in range(outputs):
-                d[h] = math.exp(z[h] - largest)
-                total += d[h]
+                d[h] = exp(z[h] - largest)
             for h in range(outputs):
-                d[h] /= total
+                total += d[h]
+            total = _ONE / total
+            for h in range(outputs):
+                d[h] *= total
             d[int(label)] -= _ONE
         elif task.loss == SIGMOID:
             d[0] = _ONE / (_ONE + math.exp(-z[0])) - label
@@ -265,42 +250,61 @@ def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
             d[0] = math.exp(z[0]) - label
 
 
-@_compiled
-def _transpose(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int) -> None:
-    """Who of some rows uses each place, and how much: those of place k end at ends[k], where those of k + 1 begin."""
+@compiled
+def _transpose(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int) -> int:
+    """Who of some rows uses each place, and how much: those of place k end at ends[k], where those of k - 1 end.
+
+    Gives the number of places in use, which are in `order`: loops of one length after the other are guessed rightly by
+    a processor, which is a quarter of the time.
+    """
     starts, places, numbers = pairs
-    ends, users, amounts = memory.ends[: memory.layers[layer, INPUTS] + 1], memory.users, memory.amounts
+    inputs = memory.layers[layer, INPUTS]
+    ends, users, amounts, many = memory.ends[: inputs + 1], memory.users, memory.amounts, memory.many
     ends[:] = 0
     for i in range(count):
         for k in range(starts[rows[i]], starts[rows[i] + 1]):
             ends[places[k] + np.uint32(1)] += 1
-    for k in range(len(ends) - 1):
+    many[: count + 2] = 0
+    for k in range(inputs):
+        many[ends[k + 1] + 1] += 1
+    many[1] = 0  # nobody uses these
+    for n in range(1, count + 1):
+        many[n + 1] += many[n]
+    for k in range(inputs):
+        n = ends[k + 1]
+        if n:
+            memory.order[many[n]] = k
+            many[n] += 1
         ends[k + 1] += ends[k]
     for i in range(count):
         for k in range(starts[rows[i]], starts[rows[i] + 1]):
             place = ends[places[k]]
             users[place], amounts[place] = i, numbers[k]
             ends[places[k]] = place + 1
+    used: int = many[count]
+    return used
 
 
-@_compiled
-def _go_back(memory: Memory, layer: int, count: int) -> None:
+@compiled
+def _go_back(memory: Memory, layer: int, count: int, used: int) -> None:
     """The gradient of the values that a layer reads; values that have no pair have none."""
+    size = memory.layers[layer - 1, TILE]
     for below in range(_tiles(memory, layer - 1)):
         narrow, _, lower = _tile(memory, layer - 1, below)
         memory.gradients[lower : lower + count * narrow] = 0
-        first = below * memory.layers[layer - 1, TILE]
-        for tile in range(_tiles(memory, layer)):
-            width, weight, at = _tile(memory, layer, tile)
-            begin = memory.ends[first - 1] if first else 0
-            for k in range(first, min(first + narrow, memory.layers[layer, INPUTS])):
-                where = (lower + k - first, weight + k * width, at, width, begin, memory.ends[k])
-                add_products(memory.gradients, memory.weights, memory.gradients, where, memory.users, narrow)
-                begin = memory.ends[k]
+    for tile in range(_tiles(memory, layer)):
+        width, weight, at = _tile(memory, layer, tile)
+        for k in memory.order[:used]:
+            narrow, _, lower = _tile(memory, layer - 1, k // size)
+            begin = memory.ends[k - 1] if k else 0
+            where = (lower + k % size, weight + k * width, at, width, begin, memory.ends[k])
+            add_products(memory.gradients, memory.weights, memory.gradients, where, memory.users, narrow)
+    for below in range(_tiles(memory, layer - 1)):
+        narrow, _, lower = _tile(memory, layer - 1, below)
         _derive(memory, layer - 1, lower, lower + count * narrow)
 
 
-@_compiled
+@compiled
 def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
     """Multiply gradients with the derivative of an activation, in terms of its values."""
     kind = memory.layers[layer, ACTIVATION]
@@ -312,21 +316,18 @@ def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
             memory.gradients[k] *= memory.values[k] * (_ONE - memory.values[k])
 
 
-@_compiled
-def _learn(memory: Memory, layer: int, change: np.float32) -> None:
+@compiled
+def _learn(memory: Memory, layer: int, used: int, change: np.float32) -> None:
     """A step of a layer's weight, row by row."""
     for tile in range(_tiles(memory, layer)):
         width, weight, at = _tile(memory, layer, tile)
-        begin = 0
-        for k in range(memory.layers[layer, INPUTS]):
-            end = memory.ends[k]
-            if end > begin:
-                where = (weight + k * width, at, width, begin, end)
-                add_rows(memory.weights, memory.gradients, where, memory.users, memory.amounts, change)
-            begin = end
+        for k in memory.order[:used]:
+            begin = memory.ends[k - 1] if k else 0
+            where = (weight + k * width, at, width, begin, memory.ends[k])
+            add_rows(memory.weights, memory.gradients, where, memory.users, memory.amounts, change)
 
 
-@_compiled
+@compiled
 def _learn_one_by_one(memory: Memory, pairs: Pairs, rows: Integers, count: int, change: np.float32) -> None:
     """A step of a narrow first weight, example by example."""
     for tile in range(_tiles(memory, 0)):
@@ -336,32 +337,67 @@ def _learn_one_by_one(memory: Memory, pairs: Pairs, rows: Integers, count: int, 
             add_to_rows(memory.weights, memory.gradients, where, pairs.places, pairs.numbers, change)
 
 
-@_compiled
+@compiled
 def _step_bias(memory: Memory, layer: int, count: int, change: np.float32) -> None:
+    """A step of a layer's bias, which is the weight of a feature that is 1 in all examples."""
     for tile in range(_tiles(memory, layer) if memory.layers[layer, BIASED] else 0):
         width, _, at = _tile(memory, layer, tile)
-        bias = memory.layers[layer, BIAS] + tile * memory.layers[layer, TILE]
-        for i in range(count):
-            for h in range(width):
-                memory.weights[bias + h] += change * memory.gradients[at + i * width + h]
+        where = (memory.layers[layer, BIAS] + tile * memory.layers[layer, TILE], at, width, 0, count)
+        add_rows(memory.weights, memory.gradients, where, memory.everyone, memory.ones, change)
 
 
-@_compiled
-def _write_by_input(
-    memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], rows: NDArray[np.float32]
-) -> None:
+@compiled
+def _subtract(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
+    """Make the first weight its change."""
+    for tile in range(_tiles(memory, 0)):
+        width, weight, _ = _tile(memory, 0, tile)
+        for k in used:
+            for h in range(weight + k * width, weight + (k + 1) * width):
+                memory.weights[h] -= start[h]
+
+
+@compiled
+def copy_rows(memory: Memory, used: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+    """The changes of a first weight that is apart, [used, outputs]."""
+    for tile in range(_tiles(memory, 0)):
+        width, weight, _ = _tile(memory, 0, tile)
+        first = tile * memory.layers[0, TILE]
+        for j in range(len(used)):
+            row = weight + used[j] * width
+            for h in range(min(width, memory.layers[0, OUTPUTS] - first)):
+                rows[j, first + h] = memory.weights[row + h]
+
+
+@compiled
+def squares_of_rows(memory: Memory, used: NDArray[np.int64]) -> float:
+    """The sum of their squares, in float32 within a row of a tile, a sum of which vectors take 1/128 of the steps."""
+    total = 0.0
+    result = np.zeros(1, np.float32)
+    for tile in range(_tiles(memory, 0)):
+        width, weight, _ = _tile(memory, 0, tile)
+        for k in used:
+            row = weight + k * width
+            result[0] = 0
+            where = (0, row, row, width, 0, 1)
+            add_products(result, memory.weights, memory.weights, where, memory.everyone, 1)
+            total += result[0]
+    return total
+
+
+@compiled
+def add_steps_of_rows(memory: Memory, used: NDArray[np.int64], factor: float, total: NDArray[np.float32]) -> None:
+    """Add them times a factor, rounded towards zero, to total [inputs, outputs]."""
     for tile in range(_tiles(memory, 0)):
         width, weight, _ = _tile(memory, 0, tile)
         first = tile * memory.layers[0, TILE]
         real = min(width, memory.layers[0, OUTPUTS] - first)
-        for j in range(len(used)):
-            row = weight + used[j] * width
+        for k in used:
+            row, own = memory.weights[weight + k * width :][:real], total[k, first : first + real]
             for h in range(real):
-                rows[j, first + h] = memory.weights[row + h] - start[row + h]
-    rows[len(used) :] = 0
+                own[h] += np.float32(np.trunc(np.float64(row[h]) * factor))
 
 
-@_compiled
+@compiled
 def _write_flat(
     memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], flat: NDArray[np.float32], begin: int
 ) -> None:
@@ -379,7 +415,7 @@ def _write_flat(
             place += outputs
 
 
-@_compiled
+@compiled
 def _write_transposed(
     memory: Memory, start: NDArray[np.float32], places: NDArray[np.int64], layer: int, flat: NDArray[np.float32]
 ) -> None:
@@ -394,3 +430,34 @@ def _write_transposed(
                 row = weight + k * width
                 for h in range(line, min(line + LINE, outputs - first)):
                     flat[(first + h) * inputs + k] = memory.weights[row + h] - start[row + h]
+
+
+@compiled
+def run_squares(rows: NDArray[np.float32], begin: int, end: int) -> NDArray[np.float64]:
+    """The sum of the squares of rows[j, begin:end], in float32 within `RUN` numbers."""
+    sums, flat = np.zeros(len(rows)), rows.reshape(-1)
+    result, itself = np.zeros(1, np.float32), np.zeros(1, np.uint32)
+    last = end - (end - begin) % RUN
+    for j in range(len(rows)):
+        total = 0.0
+        for k in range(begin, last, RUN):
+            at = j * rows.shape[1] + k
+            result[0] = 0
+            add_products(result, flat, flat, (0, at, at, RUN, 0, 1), itself, 1)
+            total += result[0]
+        for k in range(last, end):
+            total += np.float64(rows[j, k]) * np.float64(rows[j, k])
+        sums[j] = total
+    return sums
+
+
+@compiled
+def add_steps(
+    rows: NDArray[np.float32], begin: int, end: int, factors: NDArray[np.float64], total: NDArray[np.float32]
+) -> None:
+    """Add rows[j, begin:end] times its factor, rounded towards zero; a factor of 0 leaves a row out."""
+    for j in range(len(rows)):
+        factor, row, own = factors[j], rows[j, begin:end], total[begin:end]
+        if factor != 0:
+            for k in range(len(row)):
+                own[k] += np.float32(np.trunc(np.float64(row[k]) * factor))

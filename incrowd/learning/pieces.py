@@ -1,7 +1,7 @@
 """What a few clients changed in neighbouring parameters, their norms, and their sums, in the order that suits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -12,13 +12,33 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 
-_RUN = 256  # numbers whose squares are added up in float32; 128 take longer, more gain little
-_RAISED = 1 + (_RUN + 8) * 2.0**-24
+RUN = 256  # numbers whose squares are added up in float32; 128 take longer, more gain little
+_RAISED = 1 + (RUN + 8) * 2.0**-24
 _SURE = 2.0**-70  # of smaller squared norms in float32 too much may have vanished
+
+
+class Loops(Protocol):
+    """Compiled loops for what torch needs several passes over memory for."""
+
+    def run_squares(self, piece: "Piece", place: slice) -> Floats:
+        """As the function `run_squares`."""
+        ...
+
+    def add_steps(self, total: Tensor, piece: "Piece", place: slice, factors: Floats) -> None:
+        """Add this place of each contribution times its factor, rounded towards zero to whole numbers, to a sum.
+
+        A factor of 0 leaves a contribution out, whatever it holds.
+        """
+        ...
 
 
 class Piece(Protocol):
     """What c clients changed in some neighbouring parameters."""
+
+    @property
+    def loops(self) -> Loops | None:
+        """Compiled loops, if whoever made the piece has some."""
+        ...
 
     @property
     def changes(self) -> Tensor:
@@ -28,6 +48,16 @@ class Piece(Protocol):
     @property
     def size(self) -> int:
         """How many numbers the parameters have."""
+        ...
+
+    @property
+    def inputs(self) -> int | None:
+        """How many inputs a weight has that is stored by input; None if the changes are in flat order."""
+        ...
+
+    @property
+    def columns(self) -> Tensor | None:
+        """Which inputs the changes [c, D, outputs] belong to; None if D is all of them."""
         ...
 
     def part(self, some: slice) -> "Piece":
@@ -48,6 +78,9 @@ class FlatPiece:
     """Changes [c, size] as the flat vector holds them."""
 
     changes: Tensor
+    loops: Loops | None = None
+    inputs: None = field(default=None, init=False)
+    columns: None = field(default=None, init=False)
 
     @property
     def size(self) -> int:
@@ -56,7 +89,7 @@ class FlatPiece:
 
     def part(self, some: slice) -> "FlatPiece":
         """See `Piece.part`."""
-        return FlatPiece(self.changes[some])
+        return FlatPiece(self.changes[some], self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
         """See `Piece.empty_total`."""
@@ -83,6 +116,7 @@ class InputPiece:
     start: Tensor | None
     columns: Tensor | None
     inputs: int
+    loops: Loops | None = None
 
     @cached_property
     def changes(self) -> Tensor:
@@ -98,7 +132,8 @@ class InputPiece:
         """See `Piece.part`."""
         begun = self.start is None or "changes" in self.__dict__
         start = None if begun or self.start is None else self.start.expand_as(self.values)[some]
-        return InputPiece(self.values[some], start, None if self.columns is None else self.columns[some], self.inputs)
+        columns = None if self.columns is None else self.columns[some]
+        return InputPiece(self.values[some], start, columns, self.inputs, self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
         """See `Piece.empty_total`."""
@@ -143,33 +178,36 @@ def segments(pieces: Sequence[Piece], parts: tuple[int, ...] | None) -> list[Seg
     return found
 
 
-def norms(pieces: Sequence[Piece], cut: Sequence[Segment]) -> Floats:
+def norms(pieces: Sequence[Piece], cut: Sequence[Segment], *, clients: int) -> Floats:
     """The L2 norm of each part of each client's contribution, [c, parts]."""
-    rows = [piece.changes.flatten(1) for piece in pieces]
-    total = np.zeros((len(rows[0]), 1 + cut[-1].part))
+    total = np.zeros((clients, 1 + cut[-1].part))
     with np.errstate(over="ignore", invalid="ignore"):
         for segment in cut:
-            total[:, segment.part] += squares(rows[segment.piece][:, segment.place])
+            total[:, segment.part] += squares(pieces[segment.piece], segment.place)
         return np.sqrt(total)
 
 
-def squares(rows: Tensor) -> Floats:
-    """The squared L2 norm of each row of float32 numbers, never below the real one and at most 2^-14 of it above.
+def squares(piece: Piece, place: slice = slice(None)) -> Floats:
+    """The squared L2 norm of this place in each row of changes, never below the real one and at most 2^-14 of it above.
 
-    Runs of B numbers are measured in float32, and their lengths put together in float64. In any order of adding, the
-    squared length of a run that float32 computes is at least its real value times (1 - u)^(B + 2), u = 2^-24: one
-    rounding for each square, B - 1 for the sum, two for the root (Higham 2002, section 3.1). Squares below 2^-126 may
-    vanish; but n of them are less than n 2^-56 of a squared norm of 2^-70. `_RAISED` makes up for all that and for the
-    float64 arithmetic. Rows with a smaller norm, or one that float32 cannot hold, are measured in float64 alone, where
-    a square of a float32 number is exact.
+    In any order of adding, the squared length of a run of B numbers that float32 computes is at least its real value
+    times (1 - u)^(B + 2), u = 2^-24: one rounding for each square, B - 1 for the sum, two for a root (Higham 2002,
+    section 3.1). Squares below 2^-126 may vanish; but n of them are less than n 2^-56 of a squared norm of 2^-70.
+    `_RAISED` makes up for all that and for the float64 arithmetic. Rows with a smaller norm, or one that float32 cannot
+    hold, are measured in float64 alone, where a square of a float32 number is exact.
     """
-    runs = rows.shape[1] // _RUN
-    lengths = torch.linalg.vector_norm(rows[:, : runs * _RUN].view(len(rows), runs, _RUN), dim=2).cpu().numpy()
-    rest = rows[:, runs * _RUN :].cpu().numpy()
-    found: Floats = _RAISED * (
-        np.square(lengths, dtype=np.float64).sum(axis=1) + np.square(rest, dtype=np.float64).sum(axis=1)
-    )
+    found = _RAISED * (run_squares if piece.loops is None else piece.loops.run_squares)(piece, place)
     unsure = ~((found >= _SURE) & (found < np.inf))
     for row in np.flatnonzero(unsure):
-        found[row] = float(rows[row].double().square_().sum().mul_(_RAISED))
+        found[row] = float(piece.changes[row].flatten()[place].double().square_().sum().mul_(_RAISED))
+    return found
+
+
+def run_squares(piece: Piece, place: slice) -> Floats:
+    """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64."""
+    rows = piece.changes.flatten(1)[:, place]
+    runs = rows.shape[1] // RUN
+    lengths = torch.linalg.vector_norm(rows[:, : runs * RUN].view(len(rows), runs, RUN), dim=2).cpu().numpy()
+    rest = rows[:, runs * RUN :].cpu().numpy()
+    found: Floats = np.square(lengths, dtype=np.float64).sum(axis=1) + np.square(rest, dtype=np.float64).sum(axis=1)
     return found

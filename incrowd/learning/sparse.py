@@ -1,6 +1,8 @@
 """The path for sparse examples: a client's training is one call of compiled code, which touches no zero."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -8,14 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from incrowd._random import Floats
 from incrowd.learning import kernel
 from incrowd.learning.batches import Batches
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Canonical
-from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
+from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, Piece
 from incrowd.learning.program import ACTIVATIONS, Activation, Program
 from incrowd.learning.store import Store
-from incrowd.learning.vector import LINE
+from incrowd.learning.vector import LINE, padded
 
 _ACTIVATIONS: dict[Activation | None, int] = {
     None: kernel.NO_ACTIVATION,
@@ -31,16 +34,92 @@ _MEANS: dict[Canonical | None, int] = {
 }
 
 _TILE = 128  # outputs; 784 rows of so many still fit into the second cache, several times
+_FEW = 25  # of a cohort of 100 two processes get as many
 _ROWS = 4096  # examples that are searched at a time
 
 
-class Sparse:
-    """Trains clients with a program, one after the other."""
+class _Loops:
+    """See `Loops`."""
 
-    def __init__(self, program: Program, store: Store, local: LocalTraining) -> None:
+    def run_squares(self, piece: Piece, place: slice) -> Floats:
+        if isinstance(piece, ApartPiece):
+            return np.array([kernel.squares_of_rows(piece.memory, piece.used)])
+        rows = piece.changes.numpy()
+        found: Floats = kernel.run_squares(rows, *place.indices(rows.shape[1])[:2])
+        return found
+
+    def add_steps(self, total: Tensor, piece: Piece, place: slice, factors: Floats) -> None:
+        if isinstance(piece, ApartPiece):
+            if factors[0]:
+                kernel.add_steps_of_rows(piece.memory, piece.used, float(factors[0]), total.numpy())
+            return
+        rows = piece.changes.numpy()
+        kernel.add_steps(rows, *place.indices(rows.shape[1])[:2], np.ascontiguousarray(factors), total.numpy())
+
+
+LOOPS = _Loops()
+
+
+@dataclass(frozen=True, eq=False)
+class ApartPiece:
+    """What one client changed in a wide first weight, still where it was trained.
+
+    Edge cases: it holds until the next client is trained.
+    """
+
+    memory: kernel.Memory
+    used: NDArray[np.int64]
+    loops: Loops = LOOPS
+
+    @cached_property
+    def _rows(self) -> InputPiece:
+        inputs, outputs = self.memory.layers[0, [kernel.INPUTS, kernel.OUTPUTS]].tolist()
+        rows = torch.empty(1, len(self.used), outputs)
+        kernel.copy_rows(self.memory, self.used, rows[0].numpy())
+        return InputPiece(rows, None, torch.from_numpy(self.used[None]), inputs)
+
+    @property
+    def changes(self) -> Tensor:
+        """See `Piece.changes`, a copy."""
+        return self._rows.changes
+
+    @property
+    def inputs(self) -> int:
+        """See `Piece.inputs`."""
+        return self._rows.inputs
+
+    @property
+    def columns(self) -> Tensor | None:
+        """See `Piece.columns`."""
+        return self._rows.columns
+
+    @property
+    def size(self) -> int:
+        """See `Piece.size`."""
+        return int(self.memory.layers[0, kernel.INPUTS] * self.memory.layers[0, kernel.OUTPUTS])
+
+    def part(self, some: slice) -> Piece:
+        """See `Piece.part`."""
+        return self if len(range(1)[some]) else self._rows.part(some)
+
+    def empty_total(self, dtype: torch.dtype) -> Tensor:
+        """See `Piece.empty_total`."""
+        inputs, outputs = self.memory.layers[0, [kernel.INPUTS, kernel.OUTPUTS]].tolist()
+        return torch.zeros(inputs, outputs, dtype=dtype)
+
+    def add_to(self, total: Tensor, rows: Tensor) -> None:
+        """See `Piece.add_to`."""
+        self._rows.add_to(total, rows)
+
+
+class Sparse:
+    """Trains clients with a program, one after the other; if they come `alone`, one at a time."""
+
+    def __init__(self, program: Program, store: Store, local: LocalTraining, *, alone: bool) -> None:
         data = store.data
         self._program = program
         self._store = store
+        self._alone = alone
         self._layers = _table(program)
         self._task = kernel.Task(
             examples=_pairs(data.features.flatten(1).numpy()),
@@ -51,6 +130,11 @@ class Sparse:
         )
         self._memory: kernel.Memory | None = None
         self._start: tuple[Tensor, NDArray[np.float32]] | None = None
+
+    @property
+    def at_once(self) -> int:
+        """How many clients had best come in one call."""
+        return 1 if self._program.wide else _FEW
 
     def train(self, weights: Tensor, group: Sequence[int], batches: Batches) -> list[Piece]:
         """Train these clients from the same flat weights."""
@@ -67,22 +151,13 @@ class Sparse:
             used=columns,
             counts=np.array([len(features) for features in used]),
         )
-        changes = self._nothing(several)
-        kernel.train(self._task, self._room(batches.width), self._arranged(weights), several, changes)
-        rest = FlatPiece(torch.from_numpy(changes.flat))
-        if not self._program.wide:
-            return [rest]
-        by_input, inputs = torch.from_numpy(changes.by_input), self._program.layers[0].inputs
-        return [InputPiece(by_input, None, torch.from_numpy(columns), inputs), rest]
-
-    def _nothing(self, group: kernel.Group) -> kernel.Changes:
-        """Room for what these clients will change: a wide first weight stored by input, all the rest in flat order."""
-        sizes = _sizes(self._program)
-        clients, width = group.used.shape
-        if not self._program.wide:
-            return kernel.Changes(np.empty((0, 0, 0), np.float32), torch.empty(clients, sum(sizes)).numpy())
-        by_input = torch.empty(clients, width, self._program.layers[0].outputs)
-        return kernel.Changes(by_input.numpy(), torch.empty(clients, sum(sizes[1:])).numpy())
+        # One client's first weight may stay where it is, which spares the caches a lot.
+        apart = self._program.wide and self._alone
+        memory, start = self._room(batches.width), self._arranged(weights)
+        flat = torch.empty(len(group), sum(_sizes(self._program)[int(apart) :]))
+        kernel.train(self._task, memory, start, several, flat.numpy(), int(apart))
+        rest = FlatPiece(flat, LOOPS)
+        return [ApartPiece(memory, used[0]), rest] if apart else [rest]
 
     def _arranged(self, weights: Tensor) -> NDArray[np.float32]:
         """Flat weights as they lie in memory for training. The last ones are kept: a cohort starts from the same."""
@@ -115,6 +190,10 @@ class Sparse:
                 ends=np.zeros(most + 1, np.int64),
                 users=np.zeros(width * most, np.uint32),
                 amounts=np.zeros(width * most, np.float32),
+                order=np.zeros(most, np.int64),
+                many=np.zeros(width + 2, np.int64),
+                everyone=np.arange(width, dtype=np.uint32),
+                ones=np.ones(width, np.float32),
             )
         return self._memory
 
@@ -124,7 +203,7 @@ def _table(program: Program) -> NDArray[np.int64]:
     table = np.zeros((len(program.layers), kernel.VALUES + 1), np.int64)
     place = 0
     for row, layer in zip(table, program.layers, strict=True):
-        stride = kernel.padded(layer.outputs)
+        stride = padded(layer.outputs)
         row[kernel.INPUTS], row[kernel.OUTPUTS], row[kernel.STRIDE] = layer.inputs, layer.outputs, stride
         row[kernel.TILE] = stride if layer is program.layers[-1] else min(stride, _TILE)
         row[kernel.BIASED], row[kernel.ACTIVATION] = layer.bias, _ACTIVATIONS[layer.activation]

@@ -8,9 +8,10 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.learning.pieces import Piece, norms, segments
+from incrowd.learning.pieces import Piece, Segment, norms, segments
 
 _STEPS = 2**19  # in the bound; of 32 times as many float32 still holds every whole number
 _TOGETHER = 32
@@ -62,6 +63,7 @@ class Total:
     def __init__(self, pieces: Sequence[Piece], shortening: Shortening) -> None:
         self._factors = shortening.factors
         self._segments = segments(pieces, shortening.parts)
+        self._by_piece = [[one for one in self._segments if one.piece == number] for number in range(len(pieces))]
         mantissa, exponent = math.frexp(shortening.bound / _STEPS)
         self._step = 2.0 ** (exponent - (mantissa == 0.5))
         self._steps = [piece.empty_total(torch.float32) for piece in pieces]
@@ -74,7 +76,10 @@ class Total:
         """Add several contributions to the same parameters, which uses them up; their norms, [c, parts]."""
         clients, pieces = len(chunk), chunk.take()
         lengths = [
-            self._add([piece.part(slice(begin, begin + self._at_once)) for piece in pieces])
+            self._add(
+                [piece.part(slice(begin, begin + self._at_once)) for piece in pieces],
+                clients=min(self._at_once, clients - begin),
+            )
             for begin in range(0, clients, self._at_once)
         ]
         return np.concatenate(lengths)
@@ -84,23 +89,19 @@ class Total:
         self._settle()
         return np.multiply(self._exact, self._step, out=self._exact)
 
-    def _add(self, pieces: Sequence[Piece]) -> Floats:
-        lengths = norms(pieces, self._segments)
-        # One part in 2^22 makes up for the rounding of the quotients.
+    def _add(self, pieces: Sequence[Piece], *, clients: int) -> Floats:
+        lengths = norms(pieces, self._segments, clients=clients)
+        # One part in 2^22 makes up for the rounding of the products or quotients.
         factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
-        divisors = torch.from_numpy(_divisors(factors)).to(self._steps[0].device)
-        # In place: the other half of the cache would go to memory that is written once and read once.
-        steps = [piece.changes.flatten(1) for piece in pieces]
-        for one in self._segments:
-            place = steps[one.piece][:, one.place]
-            place.div_(divisors[:, one.part, None], rounding_mode="trunc")
-            if not factors[:, one.part].all():
-                place[factors[:, one.part] == 0] = 0  # what is not finite has no quotient either
         if self._held + len(lengths) > _TOGETHER:
             self._settle()
         self._held += len(lengths)
-        for piece, total, rows in zip(pieces, self._steps, steps, strict=True):
-            piece.add_to(total, rows)
+        for piece, total, segments_ in zip(pieces, self._steps, self._by_piece, strict=True):
+            if piece.loops is None:
+                piece.add_to(total, _steps(piece, segments_, factors))
+            else:
+                for one in segments_:
+                    piece.loops.add_steps(total, piece, one.place, factors[:, one.part])
         return lengths
 
     def _settle(self) -> None:
@@ -129,6 +130,19 @@ def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int
         total = Total(chunk.pieces, shortening) if total is None else total
         norms.append(total.add(chunk))
     return Summed(norms=np.concatenate(norms), total=np.zeros(size) if total is None else total.flat())
+
+
+def _steps(piece: Piece, places: Sequence[Segment], factors: Floats) -> Tensor:
+    """Contributions times their factors, rounded towards zero to whole numbers."""
+    # In place: the other half of the cache would go to memory that is written once and read once.
+    steps = piece.changes.flatten(1)
+    divisors = torch.from_numpy(_divisors(factors)).to(steps.device)
+    for one in places:
+        place = steps[:, one.place]
+        place.div_(divisors[:, one.part, None], rounding_mode="trunc")
+        if not factors[:, one.part].all():
+            place[factors[:, one.part] == 0] = 0  # what is not finite has no quotient either
+    return steps
 
 
 def _divisors(factors: Floats) -> NDArray[np.float32]:

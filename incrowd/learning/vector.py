@@ -7,10 +7,12 @@ of the cache (torch's do), because a vector that crosses lines takes twice as lo
 `where` says in which part of flat arrays all happens; pairs (places[k], numbers[k]) count for k from begin to end.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import llvmlite.binding
+import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -25,6 +27,26 @@ _REGISTERS = 8  # hold a piece of a row
 _FLOAT, _PLACE = ir.FloatType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, _LANES)
 _FUSED = ("contract",)  # a product and a sum may be one instruction
+_ONE = np.float32(1)
+
+
+_SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+
+def compiled(function: Loop) -> Loop:
+    """Machine code of a function, kept on disk if there is a folder for it."""
+    compile_: Any = numba.njit
+    try:
+        loop: Loop = compile_(function, cache=True, **_SETTINGS)
+    except RuntimeError:  # there is none that can be written to
+        loop = compile_(function, **_SETTINGS)
+    return loop
+
+
+def padded(outputs: int) -> int:
+    """How many numbers a row with so many outputs takes."""
+    return -(-outputs // LINE) * LINE
 
 
 def _declared(build: Any, kind: Any, name: str) -> Any:
@@ -54,10 +76,18 @@ def _store(build: Any, values: list[Any], vectors: list[Any]) -> None:
         build.store(value, one, align=4)
 
 
+def _zero() -> Any:
+    return ir.Constant(_VECTOR, [0.0] * _LANES)
+
+
+def _added(build: Any, left: list[Any], right: list[Any]) -> list[Any]:
+    return [build.fadd(x, y, flags=_FUSED) for x, y in zip(left, right, strict=True)]
+
+
 def _sums(build: Any, sums: list[Any], left: list[Any], right: list[Any]) -> list[Any]:
     """Sums plus products."""
     products = [build.fmul(x, y, flags=_FUSED) for x, y in zip(left, right, strict=True)]
-    return [build.fadd(one, product, flags=_FUSED) for one, product in zip(sums, products, strict=True)]
+    return _added(build, sums, products)
 
 
 def _loop(build: Any, begin: Any, end: Any, step: int, carried: list[Any], body: Callable[..., list[Any]]) -> Any:
@@ -84,7 +114,7 @@ def _loop(build: Any, begin: Any, end: Any, step: int, carried: list[Any], body:
 def _pieces(build: Any, width: Any, body: Callable[[Any, int], None]) -> None:
     """Go through a row of `width` numbers, as many registers at a time as can be."""
     place = ir.Constant(_PLACE, 0)
-    for registers in _shrinking(_REGISTERS):
+    for registers in range(_REGISTERS, 0, -1):
 
         def piece(now: Any, _: list[Any], registers: int = registers) -> list[Any]:
             body(now, registers)
@@ -120,12 +150,6 @@ def _pair(build: Any, places: Any, numbers: Any, k: Any, factor: Any) -> tuple[A
     return build.zext(build.load(build.gep(places, [k])), _PLACE), _splat(build, build.fmul(number, factor))
 
 
-def _shrinking(count: int) -> Iterator[int]:
-    while count:
-        yield count
-        count //= 2
-
-
 @intrinsic
 def _add_rows(_: Any, out: Any, table: Any, where: Any, places: Any, numbers: Any, factor: Any) -> Any:
     signature = types.void(out, table, _whole(where), places, numbers, types.float32)
@@ -142,8 +166,20 @@ def _add_rows(_: Any, out: Any, table: Any, where: Any, places: Any, numbers: An
                 row = build.gep(table, [build.add(build.mul(place, width), now)])
                 return _sums(build, sums, [number] * registers, _load(build, _vectors(build, row, registers)))
 
+            def add_several(k: Any, sums: list[Any]) -> list[Any]:
+                # A sum has to wait for the one before it, so there are several.
+                ways = [sums[begin : begin + registers] for begin in range(0, len(sums), registers)]
+                ks = [build.add(k, ir.Constant(_PLACE, way)) for way in range(len(ways))]
+                return [one for k, way in zip(ks, ways, strict=True) for one in add(k, way)]
+
             there = _vectors(build, build.gep(out, [now]), registers)
-            _store(build, _loop(build, begin, end, 1, _load(build, there), add)[1], there)
+            ways = max(1, _REGISTERS // 2 // registers)
+            sums = _load(build, there) + [_zero()] * registers * (ways - 1)
+            k, sums = _loop(build, begin, end, ways, sums, add_several)
+            for begin_ in range(registers, len(sums), registers):
+                sums[:registers] = _added(build, sums[:registers], sums[begin_ : begin_ + registers])
+            sums = sums[:registers]
+            _store(build, sums if ways == 1 else _loop(build, k, end, 1, sums, add)[1], there)
 
         _pieces(build, width, piece)
         return context.get_dummy_value()
@@ -190,24 +226,24 @@ def _add_products(_: Any, out: Any, row: Any, table: Any, where: Any, places: An
         kind = ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR])
         add_up = _declared(build, kind, f"llvm.vector.reduce.fadd.v{_LANES}f32")
 
-        def product(k: Any, _: list[Any]) -> list[Any]:
-            place = build.zext(build.load(build.gep(places, [k])), _PLACE)
-            other = build.gep(table, [build.mul(place, width)])
+        def piece(now: Any, registers: int) -> None:
+            kept = _load(build, _vectors(build, build.gep(row, [now]), registers))
 
-            def add(now: Any, sums: list[Any]) -> list[Any]:
-                left = _load(build, _vectors(build, build.gep(row, [now]), len(sums)))
-                return _sums(build, sums, left, _load(build, _vectors(build, build.gep(other, [now]), len(sums))))
+            def product(k: Any, _: list[Any]) -> list[Any]:
+                place = build.zext(build.load(build.gep(places, [k])), _PLACE)
+                other = build.gep(table, [build.add(build.mul(place, width), now)])
+                terms = _load(build, _vectors(build, other, registers))
+                terms = [build.fmul(x, y, flags=_FUSED) for x, y in zip(kept, terms, strict=True)]
+                while len(terms) > 1:
+                    half = len(terms) // 2
+                    terms = _added(build, terms[:half], terms[half : 2 * half]) + terms[2 * half :]
+                there = build.gep(out, [build.mul(place, step)])
+                build.store(build.call(add_up, [build.load(there), terms[0]], fastmath=("reassoc",)), there)
+                return []
 
-            zero = ir.Constant(_VECTOR, [0.0] * _LANES)
-            now, several = _loop(build, ir.Constant(_PLACE, 0), width, 4 * _LANES, [zero] * 4, add)
-            _, (last,) = _loop(build, now, width, _LANES, [zero], add)
-            for one in several:
-                last = build.fadd(last, one)
-            there = build.gep(out, [build.mul(place, step)])
-            build.store(build.call(add_up, [build.load(there), last], fastmath=("reassoc",)), there)
-            return []
+            _loop(build, begin, end, 1, [], product)
 
-        _loop(build, begin, end, 1, [], product)
+        _pieces(build, width, piece)
         return context.get_dummy_value()
 
     return signature, generate
@@ -235,7 +271,7 @@ def _pack(_: Any, values: Any, places: Any, numbers: Any, where: Any) -> Any:
         def some(now: Any, carried: list[Any]) -> list[Any]:
             (found,) = carried
             (row,) = _load(build, _vectors(build, build.gep(values, [now]), 1))
-            chosen = build.fcmp_unordered("!=", row, ir.Constant(_VECTOR, [0.0] * _LANES))
+            chosen = build.fcmp_unordered("!=", row, _zero())
             begin = _splat(build, build.trunc(build.add(first, now), ir.IntType(32)), index)
             lanes = build.add(begin, ir.Constant(index, list(range(_LANES))))
             build.call(pack[_VECTOR], [row, build.gep(numbers, [found]), chosen])
@@ -292,3 +328,24 @@ are not 0, whose places are counted from `first`; how many there are then. There
 """
 fetch: Any = _fetch
 """fetch(numbers, (begin, end)): ask for numbers[begin:end], which will be needed soon, and do not wait for them."""
+
+
+@compiled
+def exp(x: np.float32) -> np.float32:
+    """Of a number up to 0, at most 2^-22 of it off: 2^k e^r, the latter by a polynomial (Moshier's, of Cephes).
+
+    The library's function is as good, but takes one number at a time.
+    """
+    x = max(x, np.float32(-87))  # what is smaller would not be a normal number
+    k = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    r = x - k * np.float32(0.693359375) + k * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + _ONE
+    power = (np.int32(k) + np.int32(127)) << np.int32(23)
+    result: np.float32 = p * np.int32(power).view(np.float32)
+    return result

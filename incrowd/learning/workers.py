@@ -188,11 +188,7 @@ def _packed(pieces: Sequence[Piece], slot: Tensor) -> list[_Form]:
         end = place + piece.changes.numel()
         slot[place:end].view(piece.changes.shape).copy_(piece.changes)
         place, shape = end, tuple(piece.changes.shape)
-        if isinstance(piece, InputPiece):
-            columns = None if piece.columns is None else piece.columns.numpy()
-            forms.append(_Form(shape, columns, piece.inputs))
-        else:
-            forms.append(_Form(shape))
+        forms.append(_Form(shape, None if piece.columns is None else piece.columns.numpy(), piece.inputs))
     return forms
 
 

@@ -1,4 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
+import pytest
+import torch
 
 from incrowd.learning import Chunk, Cohort, CohortEngine, Execution, LocalTraining, mlp
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
@@ -6,16 +10,22 @@ from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 MODEL = mlp((FEATURES, 70, CLASSES))
 
 
-def cohort(seen: list[Chunk] | None = None) -> Cohort:
-    engine = CohortEngine(MODEL, clients(), LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=2))
+def cohort(seen: list[Chunk] | None = None, *, chunk: int = 2, dead: float = 0.5) -> Cohort:
+    local, execution = LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=chunk)
+    engine = CohortEngine(MODEL, clients(dead=dead), local, execution)
     start = MODEL.initial(RANDOMNESS)
     see = None if seen is None else seen.append
     return Cohort(engine=engine, weights=start, clients=range(5), randomness=RANDOMNESS, round=1, see=see)
 
 
-def test_who_looks_on_sees_every_chunk_and_changes_nothing() -> None:
+ways = pytest.mark.parametrize(("chunk", "dead"), [(2, 0.5), (2, 0.8), (1, 0.8)])  # examples of 0.8 count as sparse
+
+
+@ways
+def test_who_looks_on_sees_every_chunk_and_changes_nothing(chunk: int, dead: float) -> None:
     seen: list[Chunk] = []
-    alone, watched = (one.summed(bound=1.0, parts=None, factors=np.ones_like) for one in (cohort(), cohort(seen)))
+    several = cohort(chunk=chunk, dead=dead), cohort(seen, chunk=chunk, dead=dead)
+    alone, watched = (one.summed(bound=1.0, parts=None, factors=np.ones_like) for one in several)
     assert np.array_equal(alone.total, watched.total)
     assert alone.norms.tolist() == watched.norms.tolist()
     assert sorted(client for chunk in seen for client in chunk.clients) == list(range(5))
@@ -23,9 +33,35 @@ def test_who_looks_on_sees_every_chunk_and_changes_nothing() -> None:
     assert [chunk.clients for chunk in cohort(seen).chunks()] == [chunk.clients for chunk in seen]
 
 
-def test_chunks_and_their_sum_are_of_the_same_training() -> None:
-    rows = np.concatenate([chunk.rows() for chunk in cohort().chunks()]).astype(np.float64)
+@ways
+def test_chunks_and_their_sum_are_of_the_same_training(chunk: int, dead: float) -> None:
+    one = cohort(chunk=chunk, dead=dead)
+    rows = np.concatenate([chunk.rows() for chunk in one.chunks()]).astype(np.float64)
     bound = float(np.linalg.norm(rows, axis=1).max())
-    found = cohort().summed(bound=bound, parts=MODEL.parts, factors=np.ones_like)
-    assert found.norms.shape == (5, 2)
+    found = one.summed(bound=bound, parts=MODEL.parts, factors=np.ones_like)
+    parts = np.split(rows, np.cumsum(MODEL.parts)[:-1], axis=1)
+    expected = np.stack([np.linalg.norm(part, axis=1) for part in parts], axis=1)
+    assert (found.norms >= expected).all()
+    assert found.norms == pytest.approx(expected, rel=2**-15)
     assert np.abs(found.total - rows.sum(axis=0)).max() <= 5 * bound * 2.0**-18
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_contribution_that_is_left_out_adds_nothing_whatever_it_holds(chunk: int) -> None:
+    one = cohort(chunk=chunk, dead=0.8)
+    weights = torch.as_tensor(one.weights).clone()
+    weights[:FEATURES] = torch.nan  # of the first output; a client that uses no feature of it does not notice
+    broken = replace(one, weights=weights)
+    found = broken.summed(bound=1.0, parts=None, factors=lambda norms: np.isfinite(norms).astype(float))
+    assert not np.isfinite(found.norms).any()
+    assert not found.total.any()
+
+
+def test_a_chunk_of_one_sparse_client_can_be_used_in_every_way() -> None:
+    for one, other in zip(cohort(chunk=1, dead=0.8).chunks(), cohort(chunk=1, dead=0.8).chunks(), strict=True):
+        rows, total = one.rows(), np.zeros(MODEL.size)
+        assert one.size == MODEL.size
+        one.add_to(total, np.full((1, 1), 0.5))
+        np.testing.assert_allclose(total, 0.5 * rows[0], rtol=1e-12)
+        other.finish()
+        assert np.array_equal(other.rows(), rows)

@@ -136,10 +136,11 @@ def test_any_cohort_learns_what_the_slow_twin_learns(
 )
 @pytest.mark.parametrize("widths", [(FEATURES, 1), (FEATURES, 70, 1)], ids=str)
 @pytest.mark.parametrize("kind", [torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("dead", [0.5, 0.8])
 def test_generalised_linear_models_learn_what_the_slow_twin_learns(
-    loss: Loss, labels: int, widths: tuple[int, ...], kind: torch.dtype
+    loss: Loss, labels: int, widths: tuple[int, ...], kind: torch.dtype, dead: float
 ) -> None:
-    data = clients()
+    data = clients(dead=dead)
     data = with_labels(data, (data.labels % labels).to(kind))
     model = mlp(widths)
     local = LocalTraining(learning_rate=0.02, batch_size=8, loss=loss)
@@ -178,13 +179,15 @@ def test_the_small_cnn_learns_what_the_slow_twin_learns(momentum: float) -> None
     assert_close(found, twin(model, data, local, weights, range(3)))
 
 
+@pytest.mark.parametrize("dead", [0.5, 0.8])
+@pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
-def test_threads_change_nothing_at_all(model: str) -> None:
-    one, data, local = MODELS[model](), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+def test_threads_change_nothing_at_all(model: str, chunk: int, dead: float) -> None:
+    one, data, local = MODELS[model](), clients(dead=dead), LocalTraining(learning_rate=0.3, batch_size=4)
     weights = one.initial(RANDOMNESS)
     found = []
     for threads in (1, 2, 3):
-        engine = CohortEngine(one, data, local, Execution(chunk=2, threads=threads))
+        engine = CohortEngine(one, data, local, Execution(chunk=chunk, threads=threads))
         chunks = engine.train(weights, COHORT, randomness=RANDOMNESS, round=0)
         taken = [(chunk.clients, chunk.rows()) for chunk in chunks]
         found.append(([cohort for cohort, _ in taken], np.concatenate([rows for _, rows in taken])))
@@ -193,9 +196,10 @@ def test_threads_change_nothing_at_all(model: str) -> None:
         assert np.array_equal(rows, found[0][1])
 
 
+@pytest.mark.parametrize("dead", [0.5, 0.8])
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
-def test_a_contribution_does_not_depend_on_the_rest_of_the_cohort_or_on_the_chunk(model: str) -> None:
-    one, data, local = MODELS[model](), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+def test_a_contribution_does_not_depend_on_the_rest_of_the_cohort_or_on_the_chunk(model: str, dead: float) -> None:
+    one, data, local = MODELS[model](), clients(dead=dead), LocalTraining(learning_rate=0.3, batch_size=4)
     weights = one.initial(RANDOMNESS)
     alone = {k: trained(CohortEngine(one, data, local, Execution(chunk=1)), weights, [k])[k] for k in COHORT}
     for chunk in (2, 5, None):
@@ -271,8 +275,9 @@ def test_weights_that_are_not_finite_are_visible() -> None:
         assert not np.isfinite(chunk.norms()).any()
 
 
-def test_training_that_diverges_is_visible() -> None:
-    data = clients()
+@pytest.mark.parametrize("dead", [0.5, 0.8])
+def test_training_that_diverges_is_visible(dead: float) -> None:
+    data = clients(dead=dead)
     engine = CohortEngine(
         linear(FEATURES, 1),
         with_labels(data, data.labels.float()),
@@ -290,6 +295,10 @@ def test_an_empty_cohort_has_no_chunks() -> None:
 
 def test_the_chunk_follows_from_the_weights_or_is_given_or_measured() -> None:
     model, data, local = linear(FEATURES, CLASSES), clients(), LocalTraining(learning_rate=0.3, batch_size=5)
+    sparse = clients(dead=0.8)
+    assert CohortEngine(model, sparse, local).chunk == 25
+    assert CohortEngine(mlp((FEATURES, 70, CLASSES)), sparse, local).chunk == 1
+    assert CohortEngine(model, sparse, local).measured(COHORT, randomness=RANDOMNESS).chunk == 25
     assert CohortEngine(model, data, local).chunk == 16
     assert CohortEngine(mlp((FEATURES, 30_000, CLASSES)), data, local).chunk == 2
     assert CohortEngine(model, data, local, Execution(chunk=5)).chunk == 5

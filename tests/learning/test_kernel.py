@@ -2,9 +2,11 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -55,7 +57,8 @@ def test_rows_are_added_as_a_plain_loop_adds_them(lines: int, pairs: int, kind: 
     generator = np.random.default_rng(seed)
     width, rows = lines * LINE, 5
     out, table = floats(generator, 3 * width), floats(generator, (rows + 1) * width)
-    places, numbers = generator.integers(0, rows, pairs + 2).astype(unsigned), numbers_of[kind](generator, pairs + 2)
+    places: NDArray[Any] = generator.integers(0, rows, pairs + 2).astype(unsigned)
+    numbers = numbers_of[kind](generator, pairs + 2)
     expected = out.astype(np.float64)
     for k in range(1, pairs + 1):
         row = table[LINE + places[k] * width :][:width].astype(np.float64)
@@ -78,7 +81,8 @@ def test_a_row_is_added_to_others_as_a_plain_loop_adds_it(
     generator = np.random.default_rng(seed)
     width, rows = lines * LINE, 5
     out, row = floats(generator, (rows + 1) * width), floats(generator, 2 * width)
-    places, numbers = generator.integers(0, rows, pairs + 2).astype(unsigned), numbers_of[kind](generator, pairs + 2)
+    places: NDArray[Any] = generator.integers(0, rows, pairs + 2).astype(unsigned)
+    numbers = numbers_of[kind](generator, pairs + 2)
     expected = out.astype(np.float64)
     for k in range(1, pairs + 1):
         expected[LINE + int(places[k]) * width :][:width] += 0.5 * float(numbers[k]) * row[width:]
@@ -123,8 +127,15 @@ def test_compiled_code_on_disk_follows_both_files() -> None:
 
 def test_without_a_folder_for_it_code_is_compiled_all_the_same(tmp_path: Path) -> None:
     code = (
-        "import numba.core.caching as c; c.CacheImpl._locator_classes = []; from incrowd.learning import kernel; "
-        "print(kernel.padded(17))"
+        "import numba.core.caching as c; c.CacheImpl._locator_classes = []; from incrowd.learning import vector; "
+        "import numpy as np; print(vector.exp(np.float32(0)))"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert found.stdout.split() == ["32"]
+    assert found.stdout.split() == ["1.0"]
+
+
+def test_the_exponential_is_that_of_numpy_and_keeps_what_is_no_number() -> None:
+    for x in np.linspace(-87, 0, 5001, dtype=np.float32):
+        assert vector.exp(x) == pytest.approx(np.exp(x, dtype=np.float64), rel=2**-21)
+    assert 0 <= vector.exp(np.float32(-1e30)) < 1e-37
+    assert np.isnan(vector.exp(np.float32(np.nan)))

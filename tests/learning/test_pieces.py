@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from incrowd.learning.pieces import InputPiece, squares
+from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, squares
+from incrowd.learning.sparse import LOOPS
 
+both = pytest.mark.parametrize("loops", [None, LOOPS], ids=["torch", "compiled"])
 SIZES = st.integers(1, 700)
 SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])
 
@@ -25,34 +27,40 @@ def exactly(numbers: Tensor) -> Fraction:
     return sum((Fraction(x) ** 2 for x in numbers.flatten().tolist()), Fraction(0))
 
 
+@both
 @settings(max_examples=150, deadline=None)
 @given(size=SIZES, scale=SCALES, seed=st.integers(0, 999))
-def test_a_squared_norm_is_never_below_the_real_one_and_hardly_above(size: int, scale: float, seed: int) -> None:
+def test_a_squared_norm_is_never_below_the_real_one_and_hardly_above(
+    loops: Loops | None, size: int, scale: float, seed: int
+) -> None:
     numbers = rows(size, scale, seed)
     exact = exactly(numbers)
-    found = Fraction(float(squares(numbers)[0]))
+    found = Fraction(float(squares(FlatPiece(numbers, loops))[0]))
     assert exact <= found <= exact * (1 + Fraction(1, 2**14))
 
 
-def test_equal_numbers_whose_squares_all_round_down_are_not_measured_short() -> None:
+@both
+def test_equal_numbers_whose_squares_all_round_down_are_not_measured_short(loops: Loops | None) -> None:
     """1 + 2^-12 squared is rounded down by nearly half a unit in every place of the run."""
     for size in (255, 256, 257, 4096):
         numbers = torch.full((2, size), 1 + 2.0**-12 - 2.0**-23)
-        assert min(squares(numbers)) >= exactly(numbers[0])
+        assert min(squares(FlatPiece(numbers, loops))) >= exactly(numbers[0])
 
 
-def test_numbers_whose_squares_vanish_in_float32_are_measured() -> None:
+@both
+def test_numbers_whose_squares_vanish_in_float32_are_measured(loops: Loops | None) -> None:
     numbers = torch.full((1, 1000), 1e-30)
-    assert squares(numbers)[0] == pytest.approx(1000 * 1e-60, rel=1e-4)
-    assert squares(torch.zeros(1, 1000))[0] == 0
+    assert squares(FlatPiece(numbers, loops))[0] == pytest.approx(1000 * 1e-60, rel=1e-4)
+    assert squares(FlatPiece(torch.zeros(1, 1000), loops))[0] == 0
 
 
+@both
 @pytest.mark.parametrize("place", [0, 200, 299])
-def test_what_is_not_finite_has_no_finite_norm_and_leaves_the_others_alone(place: int) -> None:
+def test_what_is_not_finite_has_no_finite_norm_and_leaves_the_others_alone(place: int, loops: Loops | None) -> None:
     for bad in (math.nan, math.inf, -math.inf):
         numbers = torch.ones(3, 300)
         numbers[1, place] = bad
-        found = squares(numbers)
+        found = squares(FlatPiece(numbers, loops))
         assert not math.isfinite(found[1])
         assert found[[0, 2]] == pytest.approx([300, 300], rel=2**-14)
 

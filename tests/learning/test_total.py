@@ -13,10 +13,20 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import Chunk
 from incrowd.learning.pieces import FlatPiece
+from incrowd.learning.sparse import LOOPS
 from incrowd.learning.total import Shortening, Total, summed
 from incrowd.privacy.clipping import FixedClip
 from tests.learning.test_chunk import chunk_of
 
+
+def compiled(rows: NDArray[np.float32]) -> Chunk:
+    """A part of 12 numbers and one of 5, with compiled loops."""
+    parts = (torch.from_numpy(part.copy()) for part in np.split(rows, [12], axis=1))
+    return Chunk(tuple(range(len(rows))), [FlatPiece(part, LOOPS) for part in parts])
+
+
+Make = Callable[[NDArray[np.float32]], Chunk]
+both = pytest.mark.parametrize("make", [chunk_of, compiled])
 SIZE = 17  # a matrix of 3 outputs by 4 inputs, stored by input, and a vector of 5
 Factors = Callable[[Floats], Floats]
 
@@ -34,16 +44,17 @@ def some_rows(c: int, scale: float, seed: int) -> NDArray[np.float32]:
     return (np.random.default_rng(seed).normal(size=(c, SIZE)) * scale).astype(np.float32)
 
 
+@both
 @settings(max_examples=200, deadline=None)
 @given(
     bound=st.sampled_from([1e-100, 1e-40, 2.0**-30, 0.7, 1.0, 3.3, 1e20, 1e60, 1e100]),
     longer=st.sampled_from([1e-30, 1e-9, 1e-3, 0.2, 1.0, 1.5, 1e6, 1e20]),
     seed=st.integers(0, 999),
 )
-def test_what_enters_is_never_longer_than_the_bound(bound: float, longer: float, seed: int) -> None:
+def test_what_enters_is_never_longer_than_the_bound(make: Make, bound: float, longer: float, seed: int) -> None:
     """In exact arithmetic; a sum of one contribution shows what entered."""
     rows = some_rows(1, float(np.clip(bound * longer, 1e-44, 1e37)), seed)
-    chunk = chunk_of(rows)
+    chunk = make(rows)
     total = total_of(chunk, bound)
     total.add(chunk)
     entered = [Fraction(x) for x in total.flat().tolist()]
@@ -51,11 +62,12 @@ def test_what_enters_is_never_longer_than_the_bound(bound: float, longer: float,
     assert all(abs(x) <= abs(Fraction(y)) for x, y in zip(entered, rows[0].tolist(), strict=True))
 
 
-def test_a_contribution_enters_as_it_is_within_the_grid() -> None:
+@both
+def test_a_contribution_enters_as_it_is_within_the_grid(make: Make) -> None:
     rows = some_rows(3, 0.3, 1)
     for parts in (None, (12, 5), (12, 2, 3)):
         factors = np.random.default_rng(2).uniform(0.1, 0.3, (3, 1 if parts is None else len(parts)))
-        chunk = chunk_of(rows)
+        chunk = make(rows)
         total = total_of(chunk, 1.0, parts, partial(given_factors, factors))
         norms = chunk.norms(parts)
         assert total.add(chunk).tolist() == norms.tolist()
@@ -63,13 +75,14 @@ def test_a_contribution_enters_as_it_is_within_the_grid() -> None:
         assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
 
 
-def test_sums_are_the_same_in_any_order_and_any_chunks() -> None:
+@both
+def test_sums_are_the_same_in_any_order_and_any_chunks(make: Make) -> None:
     """To the last bit, through more contributions than float32 takes at once."""
     rows = some_rows(100, 0.5, 3)
     order = np.random.default_rng(4).permutation(100)
     sums = []
     for several in ([rows], np.split(rows, [1, 7, 40, 41]), np.split(rows[order], 50)):
-        chunks = [chunk_of(some) for some in several]
+        chunks = [make(some) for some in several]
         total = total_of(chunks[0], 1.0)
         for chunk in chunks:
             total.add(chunk)
@@ -77,15 +90,16 @@ def test_sums_are_the_same_in_any_order_and_any_chunks() -> None:
     assert sums[0] == sums[1] == sums[2]
 
 
-def test_the_largest_sums_are_exact() -> None:
+@both
+def test_the_largest_sums_are_exact(make: Make) -> None:
     """All of the bound in one number, and the same again and again."""
     for place in (0, SIZE - 1):
         rows = np.zeros((1, SIZE), np.float32)
         rows[0, place] = 3.0
-        total, single = (total_of(chunk_of(rows), 1.0) for _ in range(2))
-        single.add(chunk_of(rows))
+        total, single = (total_of(make(rows), 1.0) for _ in range(2))
+        single.add(make(rows))
         for _ in range(333):
-            total.add(chunk_of(rows))
+            total.add(make(rows))
         entered = single.flat()[place]
         assert 1 - 2.0**-14 <= entered <= 1
         assert total.flat()[place] == 333 * entered
@@ -107,20 +121,22 @@ def test_features_that_were_left_out_count_as_zero(columns: list[int] | None) ->
     assert np.abs(total.flat() - rows.sum(axis=0)).max() <= 5 * 2.0**-17
 
 
+@both
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_factor_of_zero_leaves_a_part_out_whatever_it_holds(bad: float) -> None:
+def test_a_factor_of_zero_leaves_a_part_out_whatever_it_holds(bad: float, make: Make) -> None:
     rows = some_rows(3, 0.1, 0)
     rows[1, 0], rows[2, 16] = bad, bad
-    chunk = chunk_of(rows)
+    chunk = make(rows)
     total = total_of(chunk, 1.0, (12, 5), lambda norms: np.isfinite(norms).astype(float))
     assert np.isfinite(total.add(chunk)).tolist() == [[True, True], [False, True], [True, False]]
     expected = np.concatenate([rows[[0, 2], :12].sum(axis=0), rows[[0, 1], 12:].sum(axis=0)])
     assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-18
 
 
-def test_numbers_below_a_step_vanish() -> None:
+@both
+def test_numbers_below_a_step_vanish(make: Make) -> None:
     rows = np.full((1, SIZE), 2.0**-20, np.float32)
-    chunk = chunk_of(rows)
+    chunk = make(rows)
     total = total_of(chunk, 1.0)
     total.add(chunk)
     assert not total.flat().any()
