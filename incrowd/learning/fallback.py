@@ -36,14 +36,11 @@ class Autograd:
         self.local = local
         self.parameters: list[Tensor] = list(self.module.parameters())
         self._whole = self.parameters[0].data  # the first weight when no features are left out
-        self._direct: DirectSteps | None = None
+        self._direct = DirectSteps(self.module) if local.plain else None
         self._turned: tuple[Tensor, int, Tensor] | None = None
 
     def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
         """Train the clients of a feed from the same weights (those of each parameter)."""
-        if self._direct is None and self.local.plain:
-            shape = feed.table.shape[1:] if feed.columns is None else weights[0].shape[1:]
-            self._direct = DirectSteps(self.module, shape)
         several = weights if feed.columns is None else weights[1:]
         rest = torch.empty(len(feed.rows), sum(weight.numel() for weight in several), device=weights[0].device)
         pieces: list[Piece] = [FlatPiece(rest)]

@@ -6,6 +6,7 @@ The flat vector holds the parameters in the order of ``module.named_parameters()
 
 import copy
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -120,26 +121,32 @@ def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
     left = ((side - 4) // 2 - 4) // 2
     if left < 1:
         raise ConfigError(field="side", value=side, remedy="give images of at least 16 x 16 pixels")
-    return Model(_SmallCNN(side, channels, outputs, left))
+    # Pooling before the rectifier is the same function, on a quarter of the numbers.
+    layers = {
+        "image": _Image(channels, side),
+        "conv1": nn.Conv2d(channels, 32, 5),
+        "pool1": nn.MaxPool2d(2),
+        "bend1": nn.ReLU(),
+        "conv2": nn.Conv2d(32, 64, 5),
+        "pool2": nn.MaxPool2d(2),
+        "bend2": nn.ReLU(),
+        "flatten": nn.Flatten(),
+        "hidden": nn.Linear(64 * left * left, 128),
+        "bend3": nn.ReLU(),
+        "output": nn.Linear(128, outputs),
+    }
+    return Model(nn.Sequential(OrderedDict(layers)))
 
 
-class _SmallCNN(nn.Module):
-    def __init__(self, side: int, channels: int, outputs: int, left: int) -> None:
+class _Image(nn.Module):
+    """Examples as images whose channels lie together, the fastest arrangement that was measured on a CPU."""
+
+    def __init__(self, channels: int, side: int) -> None:
         super().__init__()
         self.image = (-1, channels, side, side)
-        self.conv1 = nn.Conv2d(channels, 32, 5)
-        self.conv2 = nn.Conv2d(32, 64, 5)
-        self.hidden = nn.Linear(64 * left * left, 128)
-        self.output = nn.Linear(128, outputs)
 
     def forward(self, examples: Tensor) -> Tensor:
-        # Channels last, and pooling before the rectifier (the same function, on a quarter of the numbers), are the
-        # fastest arrangement that was measured on a CPU.
-        x = examples.reshape(self.image).contiguous(memory_format=torch.channels_last)
-        x = torch.relu(nn.functional.max_pool2d(self.conv1(x), 2))
-        x = torch.relu(nn.functional.max_pool2d(self.conv2(x), 2))
-        out: Tensor = self.output(torch.relu(self.hidden(x.flatten(1))))
-        return out
+        return examples.reshape(self.image).contiguous(memory_format=torch.channels_last)
 
 
 def layers_of_flat(module: nn.Module, shape: Sequence[int]) -> list[nn.Module] | None:

@@ -1,11 +1,11 @@
-import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from incrowd.learning import CohortEngine, LocalTraining, Model
+from incrowd.learning import CohortEngine, LocalTraining, Model, small_cnn
 from incrowd.learning.direct import DirectSteps
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
@@ -98,18 +98,44 @@ class Derived(Own):
         return out
 
 
+def first() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.LayerNorm(WIDE), nn.GELU(), nn.Linear(WIDE, CLASSES))
+
+
+def later() -> nn.Module:
+    first = nn.Sequential(nn.Linear(FEATURES, 40, bias=False), nn.GELU())
+    return nn.Sequential(first, nn.Linear(40, 900, bias=False), nn.GELU(), nn.Linear(900, CLASSES))
+
+
+def first_and_later() -> nn.Module:
+    both = nn.Linear(FEATURES, WIDE), nn.GELU(), nn.Linear(WIDE, 30), nn.GELU()
+    return nn.Sequential(*both, nn.Linear(30, CLASSES, bias=False))
+
+
 def in_place() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.ReLU(inplace=True), nn.Linear(WIDE, CLASSES), nn.GELU())
 
 
-def later_in_place() -> nn.Module:
-    first = nn.Linear(FEATURES, 40, bias=False), nn.GELU()
-    return nn.Sequential(*first, nn.Linear(40, 900, bias=False), nn.ReLU(inplace=True), nn.Linear(900, CLASSES))
+def own_between() -> nn.Module:
+    class Noted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x)
+
+    return nn.Sequential(nn.Linear(FEATURES, WIDE), Noted(), nn.Linear(WIDE, CLASSES))
+
+
+def watched() -> nn.Module:
+    large = nn.Linear(FEATURES, WIDE)
+    large.register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)
+    return nn.Sequential(large, nn.GELU(), nn.Linear(WIDE, CLASSES))
 
 
 @pytest.mark.parametrize(
     "module",
-    [Own, Twice, Shared, Chained, Rows, Sometimes, Tied, Penalised, Derived, in_place, later_in_place],
+    [
+        *(Own, Twice, Shared, Chained, Rows, Sometimes, Tied, Penalised, Derived),
+        *(first, later, first_and_later, in_place, own_between, watched),
+    ],
     ids=lambda m: m.__name__,
 )
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -124,24 +150,20 @@ def test_large_layers_learn_what_the_slow_twin_learns(module: type[nn.Module], m
 @pytest.mark.parametrize(
     ("module", "without"),
     [
-        (Own, 2),
-        (Twice, 2),
-        (Shared, 2),
-        (Chained, 2),
-        (Rows, 2),
-        (later_in_place, 1),
-        (Tied, 0),
-        (Penalised, 0),
-        (Derived, 0),
+        (first, 2),
+        (later, 1),
+        (first_and_later, 4),
+        (lambda: small_cnn().module, 2),
+        (Own, 0),
         (in_place, 0),
+        (own_between, 0),
+        (watched, 0),
     ],
-    ids=lambda one: getattr(one, "__name__", None),
+    ids=["first", "later", "both", "small cnn", "own", "in place", "own between", "watched"],
 )
-def test_layers_have_no_gradients_unless_the_module_uses_their_weights_itself(
-    module: type[nn.Module], without: int
-) -> None:
+def test_large_layers_that_a_sequential_calls_have_no_gradients(module: Callable[[], nn.Module], without: int) -> None:
     one = module()
-    steps = DirectSteps(one, (FEATURES,))
+    steps = DirectSteps(one)
     assert len(steps.others) == len(list(one.parameters())) - without
 
 
@@ -153,19 +175,4 @@ def test_small_layers_and_layers_of_the_users_own_are_left_alone() -> None:
     hooked = nn.Linear(FEATURES, WIDE)
     hooked.weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]  # torch does not say its types
     for layer in (nn.Linear(FEATURES, CLASSES), Scaled(FEATURES, WIDE), hooked):
-        steps = DirectSteps(layer, (FEATURES,))
-        assert len(steps.others) == 2
-
-
-def test_a_module_that_takes_other_examples_only_is_left_alone() -> None:
-    class Choosy(Own):
-        def forward(self, x: Tensor) -> Tensor:
-            if x.min() >= 0:
-                raise ValueError("no")
-            out: Tensor = super().forward(x)
-            return out
-
-    one = Choosy()
-    assert len(DirectSteps(one, (FEATURES,)).others) == len(list(one.parameters()))
-    again = copy.deepcopy(one)
-    assert torch.equal(one(-torch.ones(1, FEATURES)), again(-torch.ones(1, FEATURES)))
+        assert len(DirectSteps(nn.Sequential(layer)).others) == 2

@@ -1,6 +1,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,9 +110,13 @@ def test_every_model_learns_what_the_slow_twin_learns(
     ),
     epochs=st.integers(1, 2),
     chunk=st.integers(1, 7),
-    real=st.booleans(),
-    dead=st.sampled_from([0.5, 0.8]),
-    offset=st.sampled_from([0.0, 0.25]),
+    look=st.fixed_dictionaries(
+        {
+            "real": st.booleans(),
+            "dead": st.sampled_from([0.5, 0.8]),
+            "offset": st.sampled_from([0.0, 0.25]),
+        }
+    ),
 )
 def test_any_cohort_learns_what_the_slow_twin_learns(
     sizes: list[int],
@@ -120,11 +125,9 @@ def test_any_cohort_learns_what_the_slow_twin_learns(
     batching: dict[str, int],
     epochs: int,
     chunk: int,
-    real: bool,
-    dead: float,
-    offset: float,
+    look: dict[str, Any],
 ) -> None:
-    model, data = MODELS[kind](), clients(sizes, real=real, dead=dead, offset=offset)
+    model, data = MODELS[kind](), clients(sizes, **look)
     local = LocalTraining(learning_rate=0.05, epochs=epochs, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # as above
     weights, cohort = model.initial(RANDOMNESS), range(len(sizes))
     found = trained(CohortEngine(model, data, local, Execution(chunk=chunk)), weights, cohort)

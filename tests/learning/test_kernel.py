@@ -21,17 +21,17 @@ def added_rows(out, table, where, places, numbers, factor):  # type: ignore[no-u
 
 
 @numba.njit
-def added_to_rows(out, row, where, places, numbers, factor):  # type: ignore[no-untyped-def]
+def added_to_rows(out, row, where, places, numbers, factor):  # type: ignore[no-untyped-def]  # as numba finds them
     add_to_rows(out, row, where, places, numbers, factor)
 
 
 @numba.njit
-def added_products(out, row, table, where, places, step):  # type: ignore[no-untyped-def]
+def added_products(out, row, table, where, places, step):  # type: ignore[no-untyped-def]  # as numba finds them
     add_products(out, row, table, where, places, step)
 
 
 @numba.njit
-def packed(values, places, numbers, where):  # type: ignore[no-untyped-def]
+def packed(values, places, numbers, where):  # type: ignore[no-untyped-def]  # as numba finds them
     fetch(values, (where[0], where[0] + where[1]))
     return pack(values, places, numbers, where)
 

@@ -133,7 +133,8 @@ def test_weights_of_another_size_are_refused() -> None:
 
 def test_the_cnn_is_the_plain_one() -> None:
     model = small_cnn()
-    c1, c2, hidden, output = model.module.children()
+    names = ("conv1", "conv2", "hidden", "output")
+    c1, c2, hidden, output = (model.module.get_submodule(name) for name in names)
     x = torch.rand(3, 28, 28)
     plain = torch.max_pool2d(torch.relu(c1(x[:, None])), 2)
     plain = torch.max_pool2d(torch.relu(c2(plain)), 2)
