@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Integers
-from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, compiled, exp, fetch, pack
+from incrowd.learning.vector import (
+    LINE,
+    add_products,
+    add_rows,
+    add_to_rows,
+    compiled,
+    exp,
+    fetch,
+    pack,
+)
 
 VECTOR = "2a9c3a34ef4637e6"
 """The digest of vector.py. Compiled code is kept on disk until this file changes, and so it does when that one does."""
@@ -69,11 +78,13 @@ class Memory(NamedTuple):
     starts: NDArray[np.int64]  # [layers, width + 1]; with places and numbers the pairs that a layer reads
     places: NDArray[np.uint32]  # [layers, most pairs]
     numbers: NDArray[np.float32]
-    ends: NDArray[np.int64]  # with users and amounts a layer's pairs the other way round
+    firsts: NDArray[np.int64]  # with ends, users and amounts a layer's pairs the other way round
+    ends: NDArray[np.int64]
     users: NDArray[np.uint32]
     amounts: NDArray[np.float32]
     order: NDArray[np.int64]  # places that are used, those with equally many users together; `many` is for sorting
     many: NDArray[np.int64]
+    numbered: NDArray[np.int64]  # 0, 1, 2 .., up to the most inputs of a layer or examples of a batch
     everyone: NDArray[np.uint32]  # 0, 1, 2 ..; of a batch all, as pairs with `ones`
     ones: NDArray[np.float32]
 
@@ -92,20 +103,21 @@ def train(
         own, used = group.rows[begin : group.ends[j]], group.used[j, : group.counts[j]]
         begin = group.ends[j]
         _begin(memory, start, used)
-        _take_steps(task, memory, own, group.positions[j], group.sizes[j])
+        _take_steps(task, memory, group, j, own)
         _write_flat(memory, start, used, flat[j], apart)
         if apart:
             _subtract(memory, start, used)
 
 
 @compiled
-def _take_steps(task: Task, memory: Memory, own: NDArray[np.int64], positions: Integers, sizes: Integers) -> None:
+def _take_steps(task: Task, memory: Memory, group: Group, j: int, own: NDArray[np.int64]) -> None:
+    positions, sizes, used = group.positions[j], group.sizes[j], group.used[j, : group.counts[j]]
     for step in range(len(sizes)):
         if step + 1 < len(sizes):
             for i in range(sizes[step + 1]):
                 _fetch_example(task.examples, own[positions[step + 1, i]])
         if sizes[step]:
-            _step(task, memory, own[positions[step]], sizes[step])
+            _step(task, memory, own[positions[step]], sizes[step], used)
 
 
 @compiled
@@ -116,26 +128,27 @@ def _fetch_example(examples: Pairs, row: int) -> None:
 
 
 @compiled
-def _step(task: Task, memory: Memory, rows: Integers, count: int) -> None:
-    """Learn from the first examples of a batch."""
+def _step(task: Task, memory: Memory, rows: Integers, count: int, used: NDArray[np.int64]) -> None:
+    """Learn from the first examples of a batch, which use no other features."""
     last = len(memory.layers) - 1
     change = np.float32(-task.rate / count)
     _read(memory, 0, task.examples, rows, count, task.scale)
     for layer in range(1, last + 1):
         _activate(memory, layer - 1, count)
         _collect(memory, layer, count)
-        _read(memory, layer, _collected(memory, layer), np.arange(count), count, _ONE)
+        _read(memory, layer, _collected(memory, layer), memory.numbered, count, _ONE)
     _compare(task, memory, rows, count)
     for layer in range(last, 0, -1):
-        used = _transpose(memory, layer, _collected(memory, layer), np.arange(count), count)
-        _go_back(memory, layer, count, used)
-        _learn(memory, layer, used, change)
+        inputs = memory.numbered[: memory.layers[layer, INPUTS]]
+        several = _transpose(memory, _collected(memory, layer), memory.numbered, count, inputs)
+        _go_back(memory, layer, count, several)
+        _learn(memory, layer, several, change)
         _step_bias(memory, layer, count, change)
     if memory.layers[0, STRIDE] <= _NARROW:
         _learn_one_by_one(memory, task.examples, rows, count, np.float32(change * task.scale))
     else:
-        used = _transpose(memory, 0, task.examples, rows, count)
-        _learn(memory, 0, used, np.float32(change * task.scale))
+        several = _transpose(memory, task.examples, rows, count, used)
+        _learn(memory, 0, several, np.float32(change * task.scale))
     _step_bias(memory, 0, count, change)
 
 
@@ -251,42 +264,43 @@ def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
 
 
 @compiled
-def _transpose(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int) -> int:
-    """Who of some rows uses each place, and how much: those of place k end at ends[k], where those of k - 1 end.
+def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Who of some rows uses a place, and how much: pairs of place k go from firsts[k] to ends[k].
 
-    Gives the number of places in use, which are in `order`: loops of one length after the other are guessed rightly by
-    a processor, which is a quarter of the time.
+    Gives the places in use. Those with equally many users come together: loops of one length after the other are
+    guessed rightly by a processor, which is a quarter of the time.
     """
     starts, places, numbers = pairs
-    inputs = memory.layers[layer, INPUTS]
-    ends, users, amounts, many = memory.ends[: inputs + 1], memory.users, memory.amounts, memory.many
-    ends[:] = 0
+    firsts, ends, users, amounts, many = memory.firsts, memory.ends, memory.users, memory.amounts, memory.many
+    for k in used:
+        ends[k] = 0
     for i in range(count):
         for k in range(starts[rows[i]], starts[rows[i] + 1]):
-            ends[places[k] + np.uint32(1)] += 1
+            ends[places[k]] += 1
     many[: count + 2] = 0
-    for k in range(inputs):
-        many[ends[k + 1] + 1] += 1
+    for k in used:
+        many[ends[k] + 1] += 1
     many[1] = 0  # nobody uses these
     for n in range(1, count + 1):
         many[n + 1] += many[n]
-    for k in range(inputs):
-        n = ends[k + 1]
+    pair = 0
+    for k in used:
+        n = ends[k]
         if n:
             memory.order[many[n]] = k
             many[n] += 1
-        ends[k + 1] += ends[k]
+        firsts[k], ends[k] = pair, pair
+        pair += n
     for i in range(count):
         for k in range(starts[rows[i]], starts[rows[i] + 1]):
-            place = ends[places[k]]
-            users[place], amounts[place] = i, numbers[k]
-            ends[places[k]] = place + 1
-    used: int = many[count]
-    return used
+            pair = ends[places[k]]
+            users[pair], amounts[pair] = i, numbers[k]
+            ends[places[k]] = pair + 1
+    return memory.order[: many[count]]
 
 
 @compiled
-def _go_back(memory: Memory, layer: int, count: int, used: int) -> None:
+def _go_back(memory: Memory, layer: int, count: int, places: NDArray[np.int64]) -> None:
     """The gradient of the values that a layer reads; values that have no pair have none."""
     size = memory.layers[layer - 1, TILE]
     for below in range(_tiles(memory, layer - 1)):
@@ -294,10 +308,9 @@ def _go_back(memory: Memory, layer: int, count: int, used: int) -> None:
         memory.gradients[lower : lower + count * narrow] = 0
     for tile in range(_tiles(memory, layer)):
         width, weight, at = _tile(memory, layer, tile)
-        for k in memory.order[:used]:
+        for k in places:
             narrow, _, lower = _tile(memory, layer - 1, k // size)
-            begin = memory.ends[k - 1] if k else 0
-            where = (lower + k % size, weight + k * width, at, width, begin, memory.ends[k])
+            where = (lower + k % size, weight + k * width, at, width, memory.firsts[k], memory.ends[k])
             add_products(memory.gradients, memory.weights, memory.gradients, where, memory.users, narrow)
     for below in range(_tiles(memory, layer - 1)):
         narrow, _, lower = _tile(memory, layer - 1, below)
@@ -317,13 +330,12 @@ def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
 
 
 @compiled
-def _learn(memory: Memory, layer: int, used: int, change: np.float32) -> None:
+def _learn(memory: Memory, layer: int, places: NDArray[np.int64], change: np.float32) -> None:
     """A step of a layer's weight, row by row."""
     for tile in range(_tiles(memory, layer)):
         width, weight, at = _tile(memory, layer, tile)
-        for k in memory.order[:used]:
-            begin = memory.ends[k - 1] if k else 0
-            where = (weight + k * width, at, width, begin, memory.ends[k])
+        for k in places:
+            where = (weight + k * width, at, width, memory.firsts[k], memory.ends[k])
             add_rows(memory.weights, memory.gradients, where, memory.users, memory.amounts, change)
 
 

@@ -173,29 +173,34 @@ class Sparse:
 
     def _room(self, width: int) -> kernel.Memory:
         """Memory for training in batches of at most `width` examples; the same again, because it is in the cache."""
-        if self._memory is None or self._memory.starts.shape[1] <= width:
-            layers = self._layers.copy()
-            strides = layers[:, kernel.STRIDE].tolist()
-            layers[:, kernel.VALUES] = [0, *accumulate(width * stride for stride in strides)][:-1]
-            most = int(layers[:, kernel.INPUTS].max())
-            room = width * int(layers[1:, kernel.INPUTS].max(initial=0)) + LINE
-            self._memory = kernel.Memory(
-                layers=layers,
-                weights=_lines(_size(layers)),
-                values=_lines(width * sum(strides)),
-                gradients=_lines(width * sum(strides)),
-                starts=np.zeros((len(layers), width + 1), np.int64),
-                places=np.zeros((len(layers), room), np.uint32),
-                numbers=np.zeros((len(layers), room), np.float32),
-                ends=np.zeros(most + 1, np.int64),
-                users=np.zeros(width * most, np.uint32),
-                amounts=np.zeros(width * most, np.float32),
-                order=np.zeros(most, np.int64),
-                many=np.zeros(width + 2, np.int64),
-                everyone=np.arange(width, dtype=np.uint32),
-                ones=np.ones(width, np.float32),
-            )
+        if self._memory is None or len(self._memory.everyone) < width:
+            self._memory = _memory(self._layers, width)
         return self._memory
+
+
+def _memory(layers: NDArray[np.int64], width: int) -> kernel.Memory:
+    layers = layers.copy()
+    strides, inputs = layers[:, kernel.STRIDE].tolist(), layers[:, kernel.INPUTS].tolist()
+    layers[:, kernel.VALUES] = [0, *accumulate(width * stride for stride in strides)][:-1]
+    room = width * max(inputs[1:], default=0) + LINE
+    return kernel.Memory(
+        layers=layers,
+        weights=_lines(_size(layers)),
+        values=_lines(width * sum(strides)),
+        gradients=_lines(width * sum(strides)),
+        starts=np.zeros((len(layers), width + 1), np.int64),
+        places=np.zeros((len(layers), room), np.uint32),
+        numbers=np.zeros((len(layers), room), np.float32),
+        firsts=np.zeros(max(inputs), np.int64),
+        ends=np.zeros(max(inputs), np.int64),
+        users=np.zeros(width * max(inputs), np.uint32),
+        amounts=np.zeros(width * max(inputs), np.float32),
+        order=np.zeros(max(inputs), np.int64),
+        many=np.zeros(width + 2, np.int64),
+        numbered=np.arange(max(width, *inputs)),
+        everyone=np.arange(width, dtype=np.uint32),
+        ones=np.ones(width, np.float32),
+    )
 
 
 def _table(program: Program) -> NDArray[np.int64]:

@@ -336,3 +336,20 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
 def test_an_execution_that_cannot_be_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
         Execution(**bad)  # type: ignore[arg-type]  # that is the point
+
+
+def test_many_features_of_which_few_are_used_are_trained_on() -> None:
+    generator = np.random.default_rng(2)
+    features = np.zeros((40, 70_000), np.float32)
+    features[np.arange(40)[:, None], generator.integers(0, 70_000, (40, 30))] = generator.standard_normal((40, 30))
+    data = ClientTensors(
+        features=torch.from_numpy(features),
+        labels=torch.from_numpy(generator.integers(0, 3, 40)),
+        offsets=np.array([0, 15, 40]),
+        indices=np.arange(40),
+    )
+    local = LocalTraining(learning_rate=0.5, batch_size=10, epochs=2)
+    for model in (linear(70_000, 3), mlp((70_000, 66, 3))):
+        weights = model.initial(RANDOMNESS)
+        found = trained(CohortEngine(model, data, local), weights, range(2))
+        assert_close(found, twin(model, data, local, weights, range(2)))
