@@ -26,5 +26,5 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!incrowd\.).*"),
     (r"py:.*", r".*\._.*"),
     # Type variables have no page.
-    (r"py:.*", r"incrowd\.(learning\.workers\.Task|runs\.processes\.Task|runs\.settings\.C)"),
+    (r"py:.*", r"incrowd\.(learning\.vector\.Loop|learning\.workers\.Task|runs\.processes\.Task|runs\.settings\.C)"),
 ]

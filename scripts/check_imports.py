@@ -6,7 +6,7 @@ import sys
 from scripts._common import finish
 
 # Each was measured to take between 0.4 and 3 seconds on two cores.
-HEAVY = frozenset({"dp_accounting", "flwr", "matplotlib", "opacus", "ray", "scipy.stats", "sklearn", "torch"})
+HEAVY = frozenset({"dp_accounting", "flwr", "matplotlib", "numba", "opacus", "ray", "scipy.stats", "sklearn", "torch"})
 DOORS = ("incrowd", "incrowd.cli")
 
 

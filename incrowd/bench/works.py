@@ -1,7 +1,7 @@
 """What is measured: a model, a cohort of clients and a batch size, the same for every competitor."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +27,14 @@ RANDOMNESS = SeededRandomness(seed=0)
 class Work:
     """Every client of a cohort makes one pass over its examples; contributions are clipped, summed and noised.
 
-    `widths` are those of a perceptron, of one hidden layer if it is `normalised`; None is the small CNN.
+    `widths` are those of a perceptron, of one hidden layer if it is `normalised`; None is the small CNN. In `dense`
+    images every pixel that is 0 is made 1 of 255.
     """
 
     name: str
     widths: tuple[int, ...] | None
     normalised: bool = False
+    dense: bool = False
     cohort: int = 100
     examples: int = 600
 
@@ -67,6 +69,7 @@ WORKS = {
         Work(name="mlp600", widths=(784, 600, 100, 10)),
         Work(name="cnn", widths=None, cohort=8),
         Work(name="normed", widths=(784, 200, 10), normalised=True),
+        Work(name="dense", widths=(784, 200, 10), dense=True),
     )
 }
 LATER = {"service": "the draw-and-discard service"}
@@ -124,12 +127,12 @@ class Task:
     @property
     def data(self) -> FederatedData:
         """The clients of the cohort, each with examples of at most two classes (as in McMahan et al. 2017)."""
-        return _dealt(self.folder, self.work.cohort, self.work.examples)
+        return _dealt(self.folder, self.work)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All images as floats and all labels, as a torch user would keep them."""
-        return _tensors(self.folder)
+        return _tensors(self.folder, dense=self.work.dense)
 
     @property
     def start(self) -> Tensor:
@@ -176,18 +179,20 @@ def synthetic() -> Examples:
 
 
 @lru_cache(maxsize=1)
-def _images(folder: Path | None) -> Examples:
-    return synthetic() if folder is None else load_mnist(folder / "mnist").train
+def _images(folder: Path | None, *, dense: bool) -> Examples:
+    images = synthetic() if folder is None else load_mnist(folder / "mnist").train
+    return replace(images, features=np.maximum(images.features, 1)) if dense else images
 
 
 @lru_cache(maxsize=1)
-def _tensors(folder: Path | None) -> tuple[Tensor, Tensor]:
-    images = _images(folder)
+def _tensors(folder: Path | None, *, dense: bool) -> tuple[Tensor, Tensor]:
+    images = _images(folder, dense=dense)
     return torch.from_numpy(images.values(slice(None))), torch.from_numpy(images.labels)
 
 
 @lru_cache(maxsize=4)
-def _dealt(folder: Path | None, clients: int, examples: int) -> FederatedData:
-    images = _images(folder)
-    partition = sorted_shards(images.labels, clients=clients, per_client=examples, randomness=RANDOMNESS)
+def _dealt(folder: Path | None, work: Work) -> FederatedData:
+    images = _images(folder, dense=work.dense)
+    clients, per_client = work.cohort, work.examples
+    partition = sorted_shards(images.labels, clients=clients, per_client=per_client, randomness=RANDOMNESS)
     return FederatedData(examples=images, partition=partition)

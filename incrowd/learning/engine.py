@@ -52,7 +52,7 @@ class Execution:
 
     Guarantee: with `chunk` given, a run on one kind of machine repeats itself bit for bit, with any number of threads.
 
-    Edge cases: without `chunk` it follows from the number of weights alone; `CohortEngine.measured` finds the fastest.
+    Edge cases: without `chunk` it follows from the model and the data; `CohortEngine.measured` finds the fastest.
     On an accelerator, and where processes cannot be forked (other systems than Linux), there is one thread.
     """
 

@@ -12,7 +12,7 @@ from tests.bench.small import CNN, NORMED, PERCEPTRON, task
 def test_operations_are_those_of_dense_training_without_the_gradient_for_the_input() -> None:
     found = {name: work.operations / 1e6 for name, work in WORKS.items()}
     assert found == pytest.approx(
-        {"linear": 18.816, "mlp": 383.52, "mlp600": 1348.56, "cnn": 13378.8672, "normed": 383.52}
+        {"linear": 18.816, "mlp": 383.52, "mlp600": 1348.56, "cnn": 13378.8672, "normed": 383.52, "dense": 383.52}
     )
 
 
@@ -30,7 +30,7 @@ def test_works_that_come_later_or_stand_alone_are_refused_by_name() -> None:
 
 
 def test_an_unknown_work_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give one or several of linear, mlp, mlp600, cnn, normed"):
+    with pytest.raises(ConfigError, match="give one or several of linear, mlp, mlp600, cnn, normed, dense"):
         named("transformer")
     assert named("mlp") is WORKS["mlp"]
 
@@ -41,6 +41,14 @@ def test_a_user_would_write_the_same_model(work: Work) -> None:
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
     images = torch.rand(3, 28, 28)
     torch.testing.assert_close(model.with_weights(start)(images), module(images))
+
+
+def test_dense_images_are_the_same_without_a_zero() -> None:
+    dense, plain = (Task(work=WORKS[name], batch_size=10) for name in ("dense", "mlp"))
+    assert dense.tensors[0].min() == pytest.approx(1 / 255)
+    assert (dense.tensors[0] - plain.tensors[0]).abs().max() == pytest.approx(1 / 255)
+    assert torch.equal(dense.tensors[1], plain.tensors[1])
+    assert dense.rows(3, round=1).tolist() == plain.rows(3, round=1).tolist()
 
 
 def test_every_example_of_a_client_comes_once_and_rounds_differ() -> None:
