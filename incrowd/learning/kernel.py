@@ -24,10 +24,12 @@ from incrowd.learning.vector import (
     compiled,
     exp,
     fetch,
+    inner,
+    inserted,
     pack,
 )
 
-VECTOR = "2a9c3a34ef4637e6"
+VECTOR = "37b377e426d86264"
 """The digest of vector.py. Compiled code is kept on disk until this file changes, and so it does when that one does."""
 
 SOFTMAX, SIGMOID, IDENTITY, EXP = range(4)  # means of losses
@@ -58,14 +60,12 @@ class Task(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some clients, each with its rows of the table of examples, and its batches as `Batches` has them."""
+    """Some clients, each with its steps and the features that are not zero in all of its examples."""
 
-    rows: NDArray[np.int64]  # those of client j end at ends[j], where those of the next begin
-    ends: NDArray[np.int64]
-    positions: Integers
-    sizes: Integers
-    used: NDArray[np.int64]  # [c, D], the features that are not zero in all of its examples
-    counts: NDArray[np.int64]  # how many they are
+    rows: NDArray[np.int64]  # [c, steps, width], of the table of examples
+    sizes: Integers  # [c, steps], how many of a step's rows count
+    used: NDArray[np.int64]  # [c, features]
+    counts: NDArray[np.int64]  # how many of them count
 
 
 class Memory(NamedTuple):
@@ -98,36 +98,28 @@ def train(
     Into `flat` go the changes of all parameters but the first `apart` weights. Those of a first weight that is apart
     stay in memory, where only those of the last client are.
     """
-    begin = 0
-    for j in range(len(group.ends)):
-        own, used = group.rows[begin : group.ends[j]], group.used[j, : group.counts[j]]
-        begin = group.ends[j]
+    for j in range(len(group.sizes)):
+        rows, sizes, used = group.rows[j], group.sizes[j], group.used[j, : group.counts[j]]
         _begin(memory, start, used)
-        _take_steps(task, memory, group, j, own)
+        for step in range(len(sizes)):
+            if step + 1 < len(sizes):
+                for i in range(sizes[step + 1]):
+                    _fetch_example(task.examples, rows[step + 1, i])
+            if sizes[step]:
+                _step(task, memory, rows[step], sizes[step], used)
         _write_flat(memory, start, used, flat[j], apart)
         if apart:
             _subtract(memory, start, used)
 
 
-@compiled
-def _take_steps(task: Task, memory: Memory, group: Group, j: int, own: NDArray[np.int64]) -> None:
-    positions, sizes, used = group.positions[j], group.sizes[j], group.used[j, : group.counts[j]]
-    for step in range(len(sizes)):
-        if step + 1 < len(sizes):
-            for i in range(sizes[step + 1]):
-                _fetch_example(task.examples, own[positions[step + 1, i]])
-        if sizes[step]:
-            _step(task, memory, own[positions[step]], sizes[step], used)
-
-
-@compiled
+@inner
 def _fetch_example(examples: Pairs, row: int) -> None:
     part = (examples.starts[row], examples.starts[row + 1])
     fetch(examples.places, part)
     fetch(examples.numbers, part)
 
 
-@compiled
+@inserted
 def _step(task: Task, memory: Memory, rows: Integers, count: int, used: NDArray[np.int64]) -> None:
     """Learn from the first examples of a batch, which use no other features."""
     last = len(memory.layers) - 1
@@ -152,14 +144,14 @@ def _step(task: Task, memory: Memory, rows: Integers, count: int, used: NDArray[
     _step_bias(memory, 0, count, change)
 
 
-@compiled
+@inner
 def _tiles(memory: Memory, layer: int) -> int:
     """How many tiles the outputs of a layer are cut into."""
     tiles: int = -(-memory.layers[layer, STRIDE] // memory.layers[layer, TILE])
     return tiles
 
 
-@compiled
+@inner
 def _tile(memory: Memory, layer: int, tile: int) -> tuple[int, int, int]:
     """How wide a tile is, and where its weights and its values begin."""
     row, room = memory.layers[layer], memory.starts.shape[1] - 1
@@ -167,17 +159,18 @@ def _tile(memory: Memory, layer: int, tile: int) -> tuple[int, int, int]:
     return min(row[TILE], row[STRIDE] - begin), row[WEIGHT] + begin * row[INPUTS], row[VALUES] + begin * room
 
 
-@compiled
+@inner
 def _collected(memory: Memory, layer: int) -> Pairs:
     """The pairs that a layer reads."""
     return Pairs(memory.starts[layer], memory.places[layer], memory.numbers[layer])
 
 
-@compiled
+@inner
 def _begin(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
     """Set all weights as `start` has them, but those of features that are not used."""
     first = memory.layers[0, WEIGHT]
-    memory.weights[:first] = start[:first]
+    for k in range(first):
+        memory.weights[k] = start[k]
     for tile in range(_tiles(memory, 0)):
         width, weight, _ = _tile(memory, 0, tile)
         for k in used:
@@ -185,7 +178,7 @@ def _begin(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) 
                 memory.weights[h] = start[h]
 
 
-@compiled
+@inner
 def _read(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int, scale: np.float32) -> None:
     """The outputs of a layer for some rows."""
     for tile in range(_tiles(memory, layer)):
@@ -198,7 +191,7 @@ def _read(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int, 
             add_rows(memory.values, memory.weights, where, pairs.places, pairs.numbers, scale)
 
 
-@compiled
+@inner
 def _activate(memory: Memory, layer: int, count: int) -> None:
     kind = memory.layers[layer, ACTIVATION]
     for tile in range(_tiles(memory, layer)):
@@ -215,7 +208,7 @@ def _activate(memory: Memory, layer: int, count: int) -> None:
                 values[k] = _ONE / (_ONE + math.exp(-values[k]))
 
 
-@compiled
+@inner
 def _collect(memory: Memory, layer: int, count: int) -> None:
     """Find the pairs that a layer reads; a value of 0 counts for nothing only where its gradient is 0 as well."""
     starts, places, numbers = _collected(memory, layer)
@@ -235,7 +228,7 @@ def _collect(memory: Memory, layer: int, count: int) -> None:
     starts[count] = pairs
 
 
-@compiled
+@inner
 def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
     """The gradient of the loss with respect to the last outputs: the mean that they stand for minus the label."""
     layer = len(memory.layers) - 1
@@ -246,7 +239,9 @@ def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
         d = memory.gradients[at + i * width : at + i * width + outputs]
         label = task.labels[rows[i]]
         if task.loss == SOFTMAX:
-            largest, total = z.max(), np.float32(0)
+            largest, total = z[0], np.float32(0)
+            for h in range(outputs):
+                largest = max(largest, z[h])
             for h in range(outputs):
                 d[h] = exp(z[h] - largest)
             for h in range(outputs):
@@ -263,7 +258,7 @@ def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
             d[0] = math.exp(z[0]) - label
 
 
-@compiled
+@inner
 def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: NDArray[np.int64]) -> NDArray[np.int64]:
     """Who of some rows uses a place, and how much: pairs of place k go from firsts[k] to ends[k].
 
@@ -277,7 +272,8 @@ def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: N
     for i in range(count):
         for k in range(starts[rows[i]], starts[rows[i] + 1]):
             ends[places[k]] += 1
-    many[: count + 2] = 0
+    for n in range(count + 2):
+        many[n] = 0
     for k in used:
         many[ends[k] + 1] += 1
     many[1] = 0  # nobody uses these
@@ -299,13 +295,14 @@ def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: N
     return memory.order[: many[count]]
 
 
-@compiled
+@inner
 def _go_back(memory: Memory, layer: int, count: int, places: NDArray[np.int64]) -> None:
     """The gradient of the values that a layer reads; values that have no pair have none."""
     size = memory.layers[layer - 1, TILE]
     for below in range(_tiles(memory, layer - 1)):
         narrow, _, lower = _tile(memory, layer - 1, below)
-        memory.gradients[lower : lower + count * narrow] = 0
+        for k in range(lower, lower + count * narrow):
+            memory.gradients[k] = 0
     for tile in range(_tiles(memory, layer)):
         width, weight, at = _tile(memory, layer, tile)
         for k in places:
@@ -317,7 +314,7 @@ def _go_back(memory: Memory, layer: int, count: int, places: NDArray[np.int64]) 
         _derive(memory, layer - 1, lower, lower + count * narrow)
 
 
-@compiled
+@inner
 def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
     """Multiply gradients with the derivative of an activation, in terms of its values."""
     kind = memory.layers[layer, ACTIVATION]
@@ -329,7 +326,7 @@ def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
             memory.gradients[k] *= memory.values[k] * (_ONE - memory.values[k])
 
 
-@compiled
+@inner
 def _learn(memory: Memory, layer: int, places: NDArray[np.int64], change: np.float32) -> None:
     """A step of a layer's weight, row by row."""
     for tile in range(_tiles(memory, layer)):
@@ -339,7 +336,7 @@ def _learn(memory: Memory, layer: int, places: NDArray[np.int64], change: np.flo
             add_rows(memory.weights, memory.gradients, where, memory.users, memory.amounts, change)
 
 
-@compiled
+@inner
 def _learn_one_by_one(memory: Memory, pairs: Pairs, rows: Integers, count: int, change: np.float32) -> None:
     """A step of a narrow first weight, example by example."""
     for tile in range(_tiles(memory, 0)):
@@ -349,7 +346,7 @@ def _learn_one_by_one(memory: Memory, pairs: Pairs, rows: Integers, count: int, 
             add_to_rows(memory.weights, memory.gradients, where, pairs.places, pairs.numbers, change)
 
 
-@compiled
+@inner
 def _step_bias(memory: Memory, layer: int, count: int, change: np.float32) -> None:
     """A step of a layer's bias, which is the weight of a feature that is 1 in all examples."""
     for tile in range(_tiles(memory, layer) if memory.layers[layer, BIASED] else 0):
@@ -358,7 +355,7 @@ def _step_bias(memory: Memory, layer: int, count: int, change: np.float32) -> No
         add_rows(memory.weights, memory.gradients, where, memory.everyone, memory.ones, change)
 
 
-@compiled
+@inner
 def _subtract(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
     """Make the first weight its change."""
     for tile in range(_tiles(memory, 0)):
@@ -383,8 +380,7 @@ def copy_rows(memory: Memory, used: NDArray[np.int64], rows: NDArray[np.float32]
 @compiled
 def squares_of_rows(memory: Memory, used: NDArray[np.int64]) -> float:
     """The sum of their squares, in float32 within a row of a tile, a sum of which vectors take 1/128 of the steps."""
-    total = 0.0
-    result = np.zeros(1, np.float32)
+    total, result = 0.0, memory.gradients  # which nobody needs any more
     for tile in range(_tiles(memory, 0)):
         width, weight, _ = _tile(memory, 0, tile)
         for k in used:
@@ -409,7 +405,7 @@ def add_steps_of_rows(memory: Memory, used: NDArray[np.int64], factor: float, to
                 own[h] += np.float32(np.trunc(np.float64(row[h]) * factor))
 
 
-@compiled
+@inner
 def _write_flat(
     memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], flat: NDArray[np.float32], begin: int
 ) -> None:
@@ -419,7 +415,7 @@ def _write_flat(
         inputs, outputs = memory.layers[layer, INPUTS], memory.layers[layer, OUTPUTS]
         bias = memory.layers[layer, BIAS]
         if layer >= begin:
-            _write_transposed(memory, start, used if layer == 0 else np.arange(inputs), layer, flat[place:])
+            _write_transposed(memory, start, used if layer == 0 else memory.numbered[:inputs], layer, flat[place:])
             place += inputs * outputs
         if memory.layers[layer, BIASED]:
             for h in range(outputs):
@@ -427,13 +423,14 @@ def _write_flat(
             place += outputs
 
 
-@compiled
+@inner
 def _write_transposed(
     memory: Memory, start: NDArray[np.float32], places: NDArray[np.int64], layer: int, flat: NDArray[np.float32]
 ) -> None:
     inputs, outputs = memory.layers[layer, INPUTS], memory.layers[layer, OUTPUTS]
     if len(places) < inputs:
-        flat[: inputs * outputs] = 0
+        for k in range(inputs * outputs):
+            flat[k] = 0
     for tile in range(_tiles(memory, layer)):
         width, weight, _ = _tile(memory, layer, tile)
         first = tile * memory.layers[layer, TILE]
@@ -445,22 +442,21 @@ def _write_transposed(
 
 
 @compiled
-def run_squares(rows: NDArray[np.float32], begin: int, end: int) -> NDArray[np.float64]:
-    """The sum of the squares of rows[j, begin:end], in float32 within `RUN` numbers."""
-    sums, flat = np.zeros(len(rows)), rows.reshape(-1)
-    result, itself = np.zeros(1, np.float32), np.zeros(1, np.uint32)
+def run_squares(
+    rows: NDArray[np.float32], width: int, begin: int, end: int, itself: Pairs, sums: NDArray[np.float64]
+) -> None:
+    """The sum of the squares from begin to end of each row of so many numbers, in float32 within `RUN` of them."""
     last = end - (end - begin) % RUN
-    for j in range(len(rows)):
-        total = 0.0
-        for k in range(begin, last, RUN):
-            at = j * rows.shape[1] + k
+    result = itself.numbers
+    for j in range(len(sums)):
+        total, row = 0.0, j * width
+        for k in range(row + begin, row + last, RUN):
             result[0] = 0
-            add_products(result, flat, flat, (0, at, at, RUN, 0, 1), itself, 1)
+            add_products(result, rows, rows, (0, k, k, RUN, 0, 1), itself.places, 1)
             total += result[0]
-        for k in range(last, end):
-            total += np.float64(rows[j, k]) * np.float64(rows[j, k])
+        for k in range(row + last, row + end):
+            total += np.float64(rows[k]) * np.float64(rows[k])
         sums[j] = total
-    return sums
 
 
 @compiled

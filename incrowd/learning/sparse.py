@@ -38,6 +38,9 @@ _FEW = 25  # of a cohort of 100 two processes get as many
 _ROWS = 4096  # examples that are searched at a time
 
 
+_ITSELF = kernel.Pairs(np.zeros(1, np.int64), np.zeros(1, np.uint32), np.zeros(1, np.float32))
+
+
 class _Loops:
     """See `Loops`."""
 
@@ -45,8 +48,10 @@ class _Loops:
         if isinstance(piece, ApartPiece):
             return np.array([kernel.squares_of_rows(piece.memory, piece.used)])
         rows = piece.changes.numpy()
-        found: Floats = kernel.run_squares(rows, *place.indices(rows.shape[1])[:2])
-        return found
+        begin, end, _ = place.indices(rows.shape[1])
+        sums = np.empty(len(rows))
+        kernel.run_squares(rows.reshape(-1), rows.shape[1], begin, end, _ITSELF, sums)
+        return sums
 
     def add_steps(self, total: Tensor, piece: Piece, place: slice, factors: Floats) -> None:
         if isinstance(piece, ApartPiece):
@@ -130,6 +135,18 @@ class Sparse:
         )
         self._memory: kernel.Memory | None = None
         self._start: tuple[Tensor, NDArray[np.float32]] | None = None
+        self._compile()
+
+    def _compile(self) -> None:
+        """Train nobody, so that processes that are forked from this one find the machine code ready."""
+        memory, none = self._room(1), np.zeros(0, np.int64)
+        nobody = kernel.Group(
+            rows=none.reshape(0, 1, 1), sizes=none.reshape(0, 1), used=none.reshape(0, 1), counts=none
+        )
+        kernel.train(self._task, memory, memory.weights, nobody, np.zeros((0, 1), np.float32), 0)
+        for piece in (FlatPiece(torch.zeros(1, 1), LOOPS), ApartPiece(memory, none)):
+            LOOPS.run_squares(piece, slice(None))
+            LOOPS.add_steps(piece.empty_total(torch.float32), piece, slice(None), np.ones(1))
 
     @property
     def at_once(self) -> int:
@@ -143,10 +160,9 @@ class Sparse:
         columns = np.zeros((len(group), max(map(len, used))), np.int64)
         for column, features in zip(columns, used, strict=True):
             column[: len(features)] = features
+        rows = [own[place] for own, place in zip(own, batches.positions, strict=True)]
         several = kernel.Group(
-            rows=np.concatenate(own, dtype=np.int64),
-            ends=np.cumsum([len(rows) for rows in own]),
-            positions=batches.positions,
+            rows=np.stack(rows).astype(np.int64),
             sizes=batches.sizes,
             used=columns,
             counts=np.array([len(features) for features in used]),

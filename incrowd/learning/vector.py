@@ -8,6 +8,8 @@ of the cache (torch's do), because a vector that crosses lines takes twice as lo
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import llvmlite.binding
@@ -35,12 +37,39 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 
 
 def compiled(function: Loop) -> Loop:
-    """Machine code of a function, kept on disk if there is a folder for it."""
+    """Machine code of a function that Python calls, kept on disk if there is a folder for it."""
     compile_: Any = numba.njit
     try:
-        loop: Loop = compile_(function, cache=True, **_SETTINGS)
+        loop: Any = compile_(function, cache=True, **_SETTINGS)
     except RuntimeError:  # there is none that can be written to
         loop = compile_(function, **_SETTINGS)
+    else:
+        _forget_unreadable(loop)
+    found: Loop = loop
+    return found
+
+
+def _forget_unreadable(loop: Any) -> None:
+    """What another release left on disk may name classes that are gone, which numba would fail on when it is called."""
+    with suppress(AttributeError):  # this is how numba 0.60 to 0.68 look inside
+        kept = loop._cache
+        try:
+            kept._cache_file._load_index()
+        except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
+            kept.flush()
+
+
+def inner(function: Loop) -> Loop:
+    """Machine code of a function that only compiled code calls, which is made in half the time."""
+    compile_: Any = numba.njit
+    loop: Loop = compile_(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_SETTINGS)
+    return loop
+
+
+def inserted(function: Loop) -> Loop:
+    """A function that is put where it is called, so that machine code of it is made only there."""
+    compile_: Any = numba.njit
+    loop: Loop = compile_(function, inline="always", **_SETTINGS)
     return loop
 
 
@@ -330,7 +359,7 @@ fetch: Any = _fetch
 """fetch(numbers, (begin, end)): ask for numbers[begin:end], which will be needed soon, and do not wait for them."""
 
 
-@compiled
+@inner
 def exp(x: np.float32) -> np.float32:
     """Of a number up to 0, at most 2^-22 of it off: 2^k e^r, the latter by a polynomial (Moshier's, of Cephes).
 

@@ -1,4 +1,5 @@
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd.learning import kernel, vector
-from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, fetch, pack
+from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, exp, fetch, pack
 
 
 @numba.njit
@@ -34,6 +35,11 @@ def added_products(out, row, table, where, places, step):  # type: ignore[no-unt
 def packed(values, places, numbers, where):  # type: ignore[no-untyped-def]  # as numba finds them
     fetch(values, (where[0], where[0] + where[1]))
     return pack(values, places, numbers, where)
+
+
+@numba.njit
+def exponentials(x):  # type: ignore[no-untyped-def]  # as numba finds them
+    return np.array([exp(one) for one in x])
 
 
 def floats(generator: np.random.Generator, *shape: int) -> NDArray[np.float32]:
@@ -125,17 +131,34 @@ def test_compiled_code_on_disk_follows_both_files() -> None:
     assert hashlib.sha256(text).hexdigest()[:16] == kernel.VECTOR, "write this digest into kernel.py"
 
 
-def test_without_a_folder_for_it_code_is_compiled_all_the_same(tmp_path: Path) -> None:
+def added(folder: Path, before: str = "pass") -> list[str]:
+    """What a fresh process prints that adds 2 times 3 to 1, with its compiled code in a folder."""
     code = (
-        "import numba.core.caching as c; c.CacheImpl._locator_classes = []; from incrowd.learning import vector; "
-        "import numpy as np; print(vector.exp(np.float32(0)))"
+        f"{before}; import numpy as np; from incrowd.learning import kernel; total = np.ones(1, np.float32); "
+        "kernel.add_steps(np.full((1, 1), 3, np.float32), 0, 1, np.full(1, 2.0), total); print(total[0])"
     )
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert found.stdout.split() == ["1.0"]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    return done.stdout.split()
+
+
+def test_without_a_folder_for_it_code_is_compiled_all_the_same(tmp_path: Path) -> None:
+    assert added(tmp_path, "import numba.core.caching as c; c.CacheImpl._locator_classes = []") == ["7.0"]
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_what_another_release_left_on_disk_is_no_error(tmp_path: Path) -> None:
+    assert added(tmp_path) == ["7.0"]
+    found = list(tmp_path.rglob("*.nbi"))
+    assert found
+    for index in found:
+        index.write_bytes(index.read_bytes().replace(b"numba", b"nambu"))
+    assert added(tmp_path) == ["7.0"]
 
 
 def test_the_exponential_is_that_of_numpy_and_keeps_what_is_no_number() -> None:
-    for x in np.linspace(-87, 0, 5001, dtype=np.float32):
-        assert vector.exp(x) == pytest.approx(np.exp(x, dtype=np.float64), rel=2**-21)
-    assert 0 <= vector.exp(np.float32(-1e30)) < 1e-37
-    assert np.isnan(vector.exp(np.float32(np.nan)))
+    x = np.linspace(-87, 0, 5001, dtype=np.float32)
+    assert exponentials(x) == pytest.approx(np.exp(x, dtype=np.float64), rel=2**-21)
+    small, none = exponentials(np.array([-1e30, np.nan], np.float32))
+    assert 0 <= small < 1e-37
+    assert np.isnan(none)
