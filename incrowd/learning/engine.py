@@ -39,7 +39,7 @@ _PROBE_ROWS = 120
 _PROBES = 3
 _NO_SLOWER = 1.03  # a smaller chunk that is slower by so little leaves more of the caches to the sum
 _SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
-_UNFUSED = 2  # autograd gains nothing from more, and small chunks share out evenly
+_UNFUSED = 8  # what autograd has trained is measured and added up a few at a time, which leaves its caches alone
 _ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
 
 
@@ -130,7 +130,7 @@ class CohortEngine:
         if self.execution.chunk is not None:
             return self.execution.chunk
         if not self.fused:
-            return _UNFUSED
+            return max(1, min(_UNFUSED, _CACHE // (4 * self.model.size)))
         memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
         if self._sparse is not None:
             return self._sparse.at_once  # they are trained one after the other, and calls take a while
@@ -225,10 +225,13 @@ class CohortEngine:
         """Groups of clients that are alike in size and features."""
         self._check(clients)
         sizes = {client: len(self._data.examples(client)) for client in clients}
+        most = self.chunk
+        if not self.fused or self._sparse is not None:  # one after the other, so that the group does not matter
+            most = min(most, -(-len(clients) // self.execution.threads))
         groups: list[list[int]] = []
         for client in sorted(clients, key=lambda k: (sizes[k], self._store.extent(k), k)):
             group = groups[-1] if groups else []
-            if group and len(group) < self.chunk and self._alike(sizes[group[0]], sizes[client]):
+            if group and len(group) < most and self._alike(sizes[group[0]], sizes[client]):
                 group.append(client)
             else:
                 groups.append([client])

@@ -309,7 +309,7 @@ def test_the_chunk_follows_from_the_weights_or_is_given_or_measured() -> None:
     assert measured.chunk in (1, 2, 4, 8)
     assert measured.threads == 2
     assert CohortEngine(model, data, local).measured([], randomness=RANDOMNESS).chunk == 16
-    assert CohortEngine(normalised(), data, local).measured(COHORT, randomness=RANDOMNESS).chunk == 2
+    assert CohortEngine(normalised(), data, local).measured(COHORT, randomness=RANDOMNESS).chunk == 8
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
