@@ -379,16 +379,16 @@ def copy_rows(memory: Memory, used: NDArray[np.int64], rows: NDArray[np.float32]
 
 @compiled
 def squares_of_rows(memory: Memory, used: NDArray[np.int64]) -> float:
-    """The sum of their squares, in float32 within a row of a tile, a sum of which vectors take 1/128 of the steps."""
+    """The sum of their squares, in float32 within `RUN` numbers of a row."""
     total, result = 0.0, memory.gradients  # which nobody needs any more
     for tile in range(_tiles(memory, 0)):
         width, weight, _ = _tile(memory, 0, tile)
         for k in used:
-            row = weight + k * width
-            result[0] = 0
-            where = (0, row, row, width, 0, 1)
-            add_products(result, memory.weights, memory.weights, where, memory.everyone, 1)
-            total += result[0]
+            for at in range(weight + k * width, weight + (k + 1) * width, RUN):
+                result[0] = 0
+                where = (0, at, at, min(RUN, weight + (k + 1) * width - at), 0, 1)
+                add_products(result, memory.weights, memory.weights, where, memory.everyone, 1)
+                total += result[0]
     return total
 
 

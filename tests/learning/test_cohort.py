@@ -1,4 +1,7 @@
+import math
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -65,3 +68,19 @@ def test_a_chunk_of_one_sparse_client_can_be_used_in_every_way() -> None:
         np.testing.assert_allclose(total, 0.5 * rows[0], rtol=1e-12)
         other.finish()
         assert np.array_equal(other.rows(), rows)
+
+
+@pytest.mark.parametrize("widths", [(FEATURES, 70, CLASSES), (FEATURES, 700)], ids=str)
+def test_one_sparse_contribution_enters_as_no_more_than_the_bound(widths: tuple[int, ...]) -> None:
+    """In exact arithmetic; a sum of one contribution shows what entered."""
+    model = mlp(widths)
+    engine = CohortEngine(model, clients(dead=0.8), LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=1))
+    for client in range(4):
+        one = Cohort(engine=engine, weights=model.initial(RANDOMNESS), clients=[client], randomness=RANDOMNESS, round=0)
+        (row,) = next(iter(one.chunks())).rows().tolist()
+        exact = sum(Fraction(x) ** 2 for x in row)
+        bound = 0.5 * math.sqrt(exact)
+        found = one.summed(bound=bound, parts=None, factors=partial(np.divide, bound))
+        assert Fraction(float(found.norms[0, 0])) ** 2 >= exact
+        entered = sum(Fraction(x) ** 2 for x in found.total.tolist())
+        assert 0.999 <= entered / Fraction(bound) ** 2 <= 1

@@ -353,3 +353,11 @@ def test_many_features_of_which_few_are_used_are_trained_on() -> None:
         weights = model.initial(RANDOMNESS)
         found = trained(CohortEngine(model, data, local), weights, range(2))
         assert_close(found, twin(model, data, local, weights, range(2)))
+
+
+@pytest.mark.parametrize("model", ["linear", "wide"])
+def test_examples_without_any_feature_teach_the_biases(model: str) -> None:
+    one, data, local = MODELS[model](), clients(dead=1.0), LocalTraining(learning_rate=0.3, batch_size=4)
+    weights = one.initial(RANDOMNESS)
+    found = trained(CohortEngine(one, data, local), weights, COHORT)
+    assert_close(found, twin(one, data, local, weights, COHORT))
