@@ -127,7 +127,7 @@ class Task:
     @property
     def data(self) -> FederatedData:
         """The clients of the cohort, each with examples of at most two classes (as in McMahan et al. 2017)."""
-        return _dealt(self.folder, self.work)
+        return _dealt(self.folder, self.work.cohort, self.work.examples, dense=self.work.dense)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -191,8 +191,7 @@ def _tensors(folder: Path | None, *, dense: bool) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=4)
-def _dealt(folder: Path | None, work: Work) -> FederatedData:
-    images = _images(folder, dense=work.dense)
-    clients, per_client = work.cohort, work.examples
-    partition = sorted_shards(images.labels, clients=clients, per_client=per_client, randomness=RANDOMNESS)
+def _dealt(folder: Path | None, clients: int, examples: int, *, dense: bool) -> FederatedData:
+    images = _images(folder, dense=dense)
+    partition = sorted_shards(images.labels, clients=clients, per_client=examples, randomness=RANDOMNESS)
     return FederatedData(examples=images, partition=partition)

@@ -40,6 +40,7 @@ _PROBES = 3
 _NO_SLOWER = 1.03  # a smaller chunk that is slower by so little leaves more of the caches to the sum
 _SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
 _UNFUSED = 8  # what autograd has trained is measured and added up a few at a time, which leaves its caches alone
+_SHARES = 16  # so many chunks at least, for processes to share out
 _ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
 
 
@@ -131,9 +132,9 @@ class CohortEngine:
             return self.execution.chunk
         if not self.fused:
             return max(1, min(_UNFUSED, _CACHE // (4 * self.model.size)))
-        memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
         if self._sparse is not None:
             return self._sparse.at_once  # they are trained one after the other, and calls take a while
+        memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
         return max(1, min(most, memory // (4 * self.model.size)))
 
     def train(
@@ -226,8 +227,10 @@ class CohortEngine:
         self._check(clients)
         sizes = {client: len(self._data.examples(client)) for client in clients}
         most = self.chunk
-        if not self.fused or self._sparse is not None:  # one after the other, so that the group does not matter
+        if self._sparse is not None:  # the group makes no difference
             most = min(most, -(-len(clients) // self.execution.threads))
+        elif not self.fused:  # which features are left out depends on the group, and rounding on these: not on threads
+            most = min(most, -(-len(clients) // _SHARES))
         groups: list[list[int]] = []
         for client in sorted(clients, key=lambda k: (sizes[k], self._store.extent(k), k)):
             group = groups[-1] if groups else []

@@ -116,7 +116,7 @@ class InputPiece:
     start: Tensor | None
     columns: Tensor | None
     inputs: int
-    loops: Loops | None = None
+    loops: None = field(default=None, init=False)
 
     @cached_property
     def changes(self) -> Tensor:
@@ -133,7 +133,7 @@ class InputPiece:
         begun = self.start is None or "changes" in self.__dict__
         start = None if begun or self.start is None else self.start.expand_as(self.values)[some]
         columns = None if self.columns is None else self.columns[some]
-        return InputPiece(self.values[some], start, columns, self.inputs, self.loops)
+        return InputPiece(self.values[some], start, columns, self.inputs)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
         """See `Piece.empty_total`."""

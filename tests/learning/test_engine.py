@@ -183,7 +183,7 @@ def test_the_small_cnn_learns_what_the_slow_twin_learns(momentum: float) -> None
 
 
 @pytest.mark.parametrize("dead", [0.5, 0.8])
-@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
 def test_threads_change_nothing_at_all(model: str, chunk: int, dead: float) -> None:
     one, data, local = MODELS[model](), clients(dead=dead), LocalTraining(learning_rate=0.3, batch_size=4)
@@ -193,7 +193,8 @@ def test_threads_change_nothing_at_all(model: str, chunk: int, dead: float) -> N
         engine = CohortEngine(one, data, local, Execution(chunk=chunk, threads=threads))
         chunks = engine.train(weights, COHORT, randomness=RANDOMNESS, round=0)
         taken = [(chunk.clients, chunk.rows()) for chunk in chunks]
-        found.append(([cohort for cohort, _ in taken], np.concatenate([rows for _, rows in taken])))
+        order = [client for cohort, _ in taken for client in cohort]
+        found.append((order, np.concatenate([rows for _, rows in taken])))
     for order, rows in found[1:]:
         assert order == found[0][0]
         assert np.array_equal(rows, found[0][1])
