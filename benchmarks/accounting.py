@@ -21,8 +21,8 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from incrowd.privacy.accounting import Budget, Relation, price
-from incrowd.privacy.calibration import most_rounds, smallest_noise
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.calibration import most_rounds, smallest_noise
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE

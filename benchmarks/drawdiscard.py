@@ -31,8 +31,8 @@ from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix
 from incrowd.drawdiscard.fast_noise import BLOCK
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
+from incrowd.privacy.mechanism.device import Mechanism
 
 MODEL = Glm(features=784, outputs=10, link=MULTINOMIAL)
 DEVICES, EXAMPLES, INSTANCES, RATE = 6_000, 10, 10, 0.001

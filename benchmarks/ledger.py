@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dp_accounting import GaussianDpEvent
 
-from incrowd.privacy.accounting import Budget, Relation
-from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
 
 
 def main() -> None:

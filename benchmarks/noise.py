@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
-from incrowd.privacy.correlated import CorrelatedNoise
-from incrowd.privacy.factorisation import Participation, Strategy, optimal_banded, optimal_blt
-from incrowd.privacy.noise import GaussianNoise, LaplaceNoise
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise
+from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
+from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
 
 CLIENTS = 1000
 PARTICIPATION = Participation(rounds=1000, min_separation=100)

@@ -9,8 +9,9 @@ import typing
 if typing.TYPE_CHECKING:
     from incrowd._random import SeededRandomness, SystemRandomness
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
-    from incrowd.privacy.accounting import Budget, Price, Relation
-    from incrowd.privacy.clipping import (
+    from incrowd.privacy.account.accounting import Budget, Price, Relation
+    from incrowd.privacy.ledger.ledger import Ledger
+    from incrowd.privacy.mechanism.clipping import (
         ElementwiseClip,
         FixedClip,
         MedianClip,
@@ -18,13 +19,12 @@ if typing.TYPE_CHECKING:
         PerLayerClip,
         QuantileClip,
     )
-    from incrowd.privacy.contribution import Layout
-    from incrowd.privacy.ledger import Ledger
-    from incrowd.privacy.plan import Plan, PlanConfig
-    from incrowd.privacy.planner import Question
+    from incrowd.privacy.mechanism.contribution import Layout
+    from incrowd.privacy.plan.plan import Plan, PlanConfig
+    from incrowd.privacy.plan.planner import Question
+    from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
     from incrowd.privacy.release import PrivateRun, Release
-    from incrowd.privacy.sampling import Everyone, FixedSize, Poisson
-    from incrowd.privacy.schedule import Schedule, Step, constant, growing, listed
     from incrowd.privacy.statement import Statement
 
 __version__ = "0.1.0.dev0"
@@ -68,8 +68,8 @@ __all__ = [
 _HOMES = {
     "incrowd._random": ("SeededRandomness", "SystemRandomness"),
     "incrowd.errors": ("BudgetExceeded", "ConfigError", "DataError", "IncrowdError", "LedgerError"),
-    "incrowd.privacy.accounting": ("Budget", "Price", "Relation"),
-    "incrowd.privacy.clipping": (
+    "incrowd.privacy.account.accounting": ("Budget", "Price", "Relation"),
+    "incrowd.privacy.mechanism.clipping": (
         "ElementwiseClip",
         "FixedClip",
         "MedianClip",
@@ -77,13 +77,13 @@ _HOMES = {
         "PerLayerClip",
         "QuantileClip",
     ),
-    "incrowd.privacy.contribution": ("Layout",),
-    "incrowd.privacy.ledger": ("Ledger",),
-    "incrowd.privacy.plan": ("Plan", "PlanConfig"),
-    "incrowd.privacy.planner": ("Question",),
+    "incrowd.privacy.mechanism.contribution": ("Layout",),
+    "incrowd.privacy.ledger.ledger": ("Ledger",),
+    "incrowd.privacy.plan.plan": ("Plan", "PlanConfig"),
+    "incrowd.privacy.plan.planner": ("Question",),
     "incrowd.privacy.release": ("PrivateRun", "Release"),
-    "incrowd.privacy.sampling": ("Everyone", "FixedSize", "Poisson"),
-    "incrowd.privacy.schedule": ("Schedule", "Step", "constant", "growing", "listed"),
+    "incrowd.privacy.plan.sampling": ("Everyone", "FixedSize", "Poisson"),
+    "incrowd.privacy.plan.schedule": ("Schedule", "Step", "constant", "growing", "listed"),
     "incrowd.privacy.statement": ("Statement",),
 }
 

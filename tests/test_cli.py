@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from incrowd import __version__
-from incrowd.privacy.accounting import Budget, Relation
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.sampling import Everyone
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.sampling import Everyone
 from tests.command import Command, command
 
 PLAN = ["plan", "--clients", "1000", "--epsilon", "8", "--delta", "1e-5", "--rounds", "5", "--cohort", "220"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.privacy.ledger import verify
+from incrowd.privacy.ledger.ledger import verify
 from tests.command import Command, command
 
 QUICK = ["features={name='none'}", "data.clients=12", "privacy.rounds=3", "local.batch_size=32", "run.plot=false"]

@@ -12,14 +12,14 @@ from incrowd._random import Floats, Randomness, Stream, SystemRandomness
 from incrowd.bench.works import CLIP_NORM, NOISE_MULTIPLIER, RANDOMNESS, Task
 from incrowd.federated import FedAvg, ServerStep, State
 from incrowd.learning import ClientTensors, Cohort, CohortEngine, Execution
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipped_sum import ClippedSum
-from incrowd.privacy.clipping import FixedClip
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan, PlanConfig
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone
-from incrowd.privacy.schedule import constant
 
 _ROUNDS = 1000  # more than anyone measures
 

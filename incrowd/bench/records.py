@@ -21,9 +21,10 @@ from incrowd.bench.record_report import RecordReport, RecordResult
 from incrowd.bench.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS, WORKS, Task
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records, RecordTraining, StepNoise, poisson_batches
+from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
 from incrowd.learning.step_noise import FastNoise, GridNoise
 from incrowd.learning.threads import one_thread
+from incrowd.privacy.mechanism.steps import RecordTraining
 
 MODELS = ("mlp", "mlp600")
 PEERS = ("opacus",)

@@ -43,7 +43,7 @@ def fedn_silos(
     Example: incrowd reproduce fedn-silos --data data --silos 2 --epsilon 8 --network best
     """
     need_training()
-    from incrowd.privacy.remaining import named
+    from incrowd.privacy.account.remaining import named
     from incrowd.reproduce.fedn.silos import Silos, shown, shown_published
     from incrowd.reproduce.shared import load
 

@@ -20,8 +20,8 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
 
     Example: incrowd ledger show out/demo/ledger.sqlite
     """
-    from incrowd.privacy.ledger import Ledger
-    from incrowd.privacy.ledger import verify as check
+    from incrowd.privacy.ledger.ledger import Ledger
+    from incrowd.privacy.ledger.ledger import verify as check
 
     found: dict[str, Any] = dict(check(file))
     if found["intact"]:
@@ -49,7 +49,7 @@ def verify(
 
     Example: incrowd ledger verify out/demo/ledger.sqlite
     """
-    from incrowd.privacy.ledger import verify as check
+    from incrowd.privacy.ledger.ledger import verify as check
 
     found = dict(check(file, head=head))
     if as_json:

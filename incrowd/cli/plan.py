@@ -12,7 +12,7 @@ from incrowd.cli._print import print_json, print_table
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from incrowd.privacy.plan import Plan
+    from incrowd.privacy.plan.plan import Plan
 
 app = typer.Typer()
 
@@ -59,7 +59,7 @@ def plan(
 
     What if: incrowd plan --clients 100,1000 --epsilon 1,2,4,8 --delta 1e-5 --plot plans.png
     """
-    from incrowd.privacy.survey import Wish, paper_row, row, what_if
+    from incrowd.privacy.plan.survey import Wish, paper_row, row, what_if
 
     numbers_of_clients, epsilons = _some("clients", whole_numbers, clients), _some("epsilon", numbers, epsilon)
     deltas = _some("delta", numbers, delta)

@@ -13,7 +13,7 @@ from incrowd.cli._print import print_facts, print_json, print_table, short
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from incrowd.privacy.selection import Repetitions
+    from incrowd.privacy.account.selection import Repetitions
 
 app = typer.Typer()
 
@@ -109,7 +109,7 @@ def sweep(
 
 def _repetitions(mean: float | None, law: str) -> "Repetitions | None":
     """The law of the number of runs, if one is expected."""
-    from incrowd.privacy.selection import LAWS, Repetitions
+    from incrowd.privacy.account.selection import LAWS, Repetitions
 
     if mean is None:
         return None

@@ -15,14 +15,14 @@ from numpy.typing import ArrayLike
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness, SystemRandomness
-from incrowd.drawdiscard.allowance import Allowance, utc_today
 from incrowd.drawdiscard.glm import FlatModel
-from incrowd.drawdiscard.mechanism import RELATION, Contribution, Mechanism, Unit
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.table import ExampleTable
 from incrowd.errors import ConfigError, SpecificationRefused
-from incrowd.privacy.accounting import Budget, price
-from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.allowance import Allowance, utc_today
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

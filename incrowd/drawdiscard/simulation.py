@@ -14,8 +14,8 @@ from incrowd._random import Floats, Integers, Randomness
 from incrowd.drawdiscard.fast_gradients import Gradients, Matrix
 from incrowd.drawdiscard.fast_noise import BlockNoise, Noise, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, Genealogy
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.errors import DataError
+from incrowd.privacy.mechanism.device import Mechanism
 
 Bound = Callable[[Matrix], object]
 

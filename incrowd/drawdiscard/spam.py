@@ -26,10 +26,10 @@ from scipy.optimize import brentq
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Pool, Snapshot
 from incrowd.drawdiscard.settled import Look, Memory, Pools, Traffic, chance_outside, kept_within
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.device import Mechanism
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ import numpy as np
 from incrowd import _validate
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.drawdiscard.glm import FlatModel
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Picks, Pool
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
+from incrowd.privacy.mechanism.device import Mechanism
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

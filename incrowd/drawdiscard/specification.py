@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_valid
 from incrowd._random import Floats
 from incrowd.drawdiscard.fields import STRICT, Category, Name, TableField, known, one_of
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, FlatModel, Glm
-from incrowd.drawdiscard.mechanism import Mechanism, Unit
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.device import Mechanism, Unit
 
 LONGEST = 8_000_000
 """Characters of the longest specification that is read at all."""

@@ -4,11 +4,11 @@ from incrowd.federated.class_sums import class_sums, nearest_mean
 from incrowd.federated.diagnostics import Diagnostics
 from incrowd.federated.evaluate import Score, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
-from incrowd.federated.permit import Account
 from incrowd.federated.server import ServerStep
 from incrowd.federated.silo import Answer, Silo
 from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
-from incrowd.federated.silo_plan import SiloPlan
+from incrowd.privacy.permit import Account
+from incrowd.privacy.plan.silo_plan import SiloPlan
 
 __all__ = [
     "Account",

@@ -17,10 +17,10 @@ from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.federated.server import ServerStep
 from incrowd.learning import Cohort, CohortEngine
-from incrowd.privacy.clipped_sum import Observed
-from incrowd.privacy.clipping import QuantileClip
-from incrowd.privacy.correlated import NoiseState
-from incrowd.privacy.promise import Carry
+from incrowd.privacy.mechanism.clipped_sum import Observed
+from incrowd.privacy.mechanism.clipping import QuantileClip
+from incrowd.privacy.mechanism.correlated import NoiseState
+from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release
 
 

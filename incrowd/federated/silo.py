@@ -10,11 +10,12 @@ import torch
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.federated.permit import Account, Permit
-from incrowd.federated.silo_plan import RELATION, SiloPlan
 from incrowd.learning import Model
 from incrowd.learning.records import Reader, RecordEngine, Records
+from incrowd.learning.step_noise import on_tensors
 from incrowd.learning.threads import with_threads
+from incrowd.privacy.permit import Account, Permit
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 
 Absence = Literal["budget spent", "round lost"]
 
@@ -94,7 +95,7 @@ class Silo:
             records, right = permit.counts(*self._counter(weights))
         start = weights.astype(np.float32)
         with with_threads(self.threads):
-            trained = self.engine.train(start, permit.training, noise=permit.noise, batches=permit.batches)
+            trained = self.engine.train(start, permit.training, noise=on_tensors(permit.noise), batches=permit.batches)
         return Answer(
             silo=self.plan.name,
             round=number,

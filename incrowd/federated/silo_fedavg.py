@@ -18,10 +18,10 @@ from incrowd.federated.fedavg import State
 from incrowd.federated.server import ServerStep
 from incrowd.federated.silo import Absence, Answer
 from incrowd.learning import Model
-from incrowd.privacy.clipping import NormalisedClip
-from incrowd.privacy.promise import Carry
+from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.privacy.plan.promise import Carry
+from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone
 
 Ask = Callable[[int, Floats], Answer]
 """Asks one silo for its part in a round (from 0) that starts with some weights: see `Silo.answer`."""

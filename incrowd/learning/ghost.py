@@ -5,7 +5,7 @@ A record's gradient of a Linear layer is the outer product of d, the gradient of
 2015), and the clipped sum of all records is one matrix product in which every d is scaled by its record's factor: there
 is no second backward pass. Norms are computed in float64 from these d and a; so are sums, but for those of few records,
 where float32 is twice as fast and its rounding is paid for
-(`incrowd.learning.records.RecordTraining.sensitivity`).
+(`incrowd.privacy.mechanism.steps.RecordTraining.sensitivity`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.learning.losses import Canonical
 from incrowd.learning.program import Dense, Program
-from incrowd.learning.records import FLOAT32_RECORDS
+from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 
 _LEAST = 2.0**-126
 

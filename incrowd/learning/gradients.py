@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats, Stream
-from incrowd.learning.records import RecordTraining, StepNoise, poisson_batches
-from incrowd.privacy.clipping import FixedClip
+from incrowd.learning.records import StepNoise, poisson_batches
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.steps import RecordTraining
 
 _BLOCK = 2**12  # numbers of each gradient that are made float64 at a time, so that these copies stay in the cache
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
-from incrowd.privacy.contribution import Layout
+from incrowd.privacy.mechanism.contribution import Layout
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d)
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from incrowd._random import Floats, Stream
 from incrowd.errors import ConfigError
 from incrowd.learning.gradients import Formed, NoisedSums
-from incrowd.learning.records import RecordTraining, StepNoise, Trained
+from incrowd.learning.records import StepNoise, Trained
+from incrowd.privacy.mechanism.steps import RecordTraining
 
 Criterion = Callable[[Any, Any], Tensor]
 """The loss of a batch, given outputs and labels: differentiable, and a mean or a sum over the records."""

@@ -19,7 +19,8 @@ from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
-from incrowd.learning.records import Descent, Reader, Records, RecordTraining, StepNoise, Trained
+from incrowd.learning.records import Descent, Reader, Records, StepNoise, Trained
+from incrowd.privacy.mechanism.steps import RecordTraining
 
 
 class BatchedRecords:

@@ -1,24 +1,35 @@
 """The noise of one step of record-level training: in earnest on a grid, and a fast one for simulations only."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from incrowd._random import Randomness, Stream
+from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import ConfigError
-from incrowd.learning.records import RecordTraining
-from incrowd.privacy.noise import GaussianNoise
+from incrowd.learning.records import StepNoise
+from incrowd.privacy.mechanism.steps import RecordTraining
 
 _BLOCK = 2**15  # numbers that are drawn at a time, so that they stay in the cache
+
+
+def on_tensors(noised: Callable[[Floats], Floats]) -> StepNoise:
+    """What hides a flat float64 array, for an engine's tensors."""
+
+    def hide(total: Tensor) -> Tensor:
+        return torch.from_numpy(noised(total.double().cpu().numpy())).to(total.device)
+
+    return hide
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridNoise:
     """Gaussian noise that is safe on floating point, from the stream ``noise`` of a round.
 
-    Guarantee: every call costs ``training.event`` (see `incrowd.privacy.noise.GaussianNoise`, with the bound
+    Guarantee: every call costs ``training.event`` (see `incrowd.privacy.mechanism.noise.GaussianNoise`, with the bound
     ``training.sensitivity`` on a contribution and ``training.most_records`` on their number).
     """
 
@@ -32,12 +43,7 @@ class GridNoise:
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
-        training = self.training
-        gaussian = GaussianNoise(noise_multiplier=training.noise_multiplier, clip_norm=training.sensitivity)
-        noised = gaussian.add(
-            total.double().cpu().numpy(), stream=self.stream, contributions_bound=training.most_records
-        )
-        return torch.from_numpy(noised).to(total.device)
+        return on_tensors(partial(self.training.noised, stream=self.stream))(total)
 
 
 class FastNoise:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError, LedgerMismatch
-from incrowd.privacy.clipped_sum import ClippedSum, Cohort, Observed
-from incrowd.privacy.clipping import Clip, MedianClip, QuantileClip
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.noise import GaussianNoise
-from incrowd.privacy.promise import Carry, Pending, Promise
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Cohort, Observed
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.plan.promise import Carry, Pending, Promise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
 from textwrap import fill
 
-from incrowd.privacy.accounting import Relation
+from incrowd.privacy.account.accounting import Relation
 
 RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: "add or remove one",

@@ -52,13 +52,13 @@ from incrowd.learning.features import (
     transform,
     transform_federated,
 )
-from incrowd.privacy.accounting import ACCOUNTANTS, Budget
-from incrowd.privacy.correlated_plan import CorrelatedPlan
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import SAMPLING, PlanConfig
-from incrowd.privacy.promise import Promise
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import SAMPLING, PlanConfig
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.schedule import Schedule, constant, growing
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.schedule import Schedule, constant, growing
 from incrowd.runs.config import (
     CnnSection,
     CommonSections,

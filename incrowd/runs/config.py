@@ -1,8 +1,8 @@
 """What a run is: the sections of a TOML file, each a frozen object.
 
 Here are names, types and defaults. Whether a number makes sense is decided where it is used (a delta in
-`incrowd.privacy.accounting`, a learning rate in `incrowd.learning.local`), once, before anything is written or spent.
-Paths in a file are relative to that file.
+`incrowd.privacy.account.accounting`, a learning rate in `incrowd.learning.local`), once, before anything is written or
+spent. Paths in a file are relative to that file.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.clipping import (
+from incrowd.privacy.mechanism.clipping import (
     Clip,
     ElementwiseClip,
     FixedClip,

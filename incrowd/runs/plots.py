@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan import Plan
-from incrowd.privacy.survey import row
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.survey import row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

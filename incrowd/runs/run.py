@@ -19,9 +19,9 @@ from incrowd import __version__
 from incrowd.data import FederatedData
 from incrowd.errors import DataError
 from incrowd.federated import FedAvg, RoundReport, State
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan
-from incrowd.privacy.schedule import Schedule, Step
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
 from incrowd.runs.build import Federation, assemble, data_identity
 from incrowd.runs.config import Config

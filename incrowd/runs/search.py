@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
-from incrowd.privacy.selection import Repetitions
+from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.config import Config, TableData
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Point, drawn, grid

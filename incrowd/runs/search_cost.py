@@ -7,12 +7,12 @@ from functools import cached_property
 from dp_accounting import DpEvent
 
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.accounting import Budget, Price, Relation, price
-from incrowd.privacy.calibration import smallest_noise
-from incrowd.privacy.events import Run, compose
-from incrowd.privacy.plan import Plan
-from incrowd.privacy.promise import Promise
-from incrowd.privacy.selection import LAWS, Repetitions
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price
+from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.selection import LAWS, Repetitions
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.statement import Statement, rounded_up
 from incrowd.runs.search import Select
 

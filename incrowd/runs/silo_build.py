@@ -11,16 +11,16 @@ from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo import counter
 from incrowd.federated.silo_fedavg import Ask
-from incrowd.federated.silo_plan import RELATION
 from incrowd.learning import ClientTensors, Loss, Model
 from incrowd.learning.records import Descent, RecordEngine, Records
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan, PlanConfig
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, named
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.remaining import CONSTANT_NOISE, Pace, named
-from incrowd.privacy.sampling import Everyone
-from incrowd.privacy.schedule import constant
 from incrowd.runs.build import featured, federated_data, loss_of, model_of, randomness, section
 from incrowd.runs.silo_config import RecordLocalSection, SiloConfig
 

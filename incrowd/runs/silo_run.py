@@ -18,8 +18,8 @@ from pathlib import Path
 
 from incrowd import __version__
 from incrowd.federated import SiloFedAvg, SiloReport, State
-from incrowd.federated.silo_plan import RELATION
-from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.statement import Claims
 from incrowd.runs import results
 from incrowd.runs.build import data_identity

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from incrowd.privacy.accountants import GaussianCurve, RenyiCurve
-from incrowd.privacy.events import Run, compose, mechanisms
-from incrowd.privacy.promise import Promise
+from incrowd.privacy.account.accountants import GaussianCurve, RenyiCurve
+from incrowd.privacy.account.events import Run, compose, mechanisms
+from incrowd.privacy.plan.promise import Promise
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from incrowd import _validate
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan
-from incrowd.privacy.promise import Promise
-from incrowd.privacy.schedule import Schedule
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs import _files
 from incrowd.runs.build import assemble, data_identity, featured, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config

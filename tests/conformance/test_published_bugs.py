@@ -16,16 +16,23 @@ from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerMismatch, UnpricedEvent
-from incrowd.privacy.accounting import Budget, Relation, price
-from incrowd.privacy.clipping import FixedClip, MedianClip, NormalisedClip, PerLayerClip, QuantileClip, clip_rows
-from incrowd.privacy.contribution import Layout
-from incrowd.privacy.events import compose
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.promise import Carry
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import (
+    FixedClip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+    clip_rows,
+)
+from incrowd.privacy.mechanism.contribution import Layout
+from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
+from incrowd.privacy.plan.promise import Carry
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
-from incrowd.privacy.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.schedule import Schedule, Step
 from incrowd.privacy.statement import MEDIAN
 
 Rows = NDArray[np.float64]

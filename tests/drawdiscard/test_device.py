@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness, SystemRandomness
-from incrowd.drawdiscard.allowance import Allowance, utc_today
 from incrowd.drawdiscard.device import Device, Policy
 from incrowd.drawdiscard.formula import from_formula
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.table import ExampleTable
 from incrowd.errors import BudgetExceeded, LedgerMismatch, LedgerUnwritable, SpecificationRefused
-from incrowd.privacy.accounting import Budget, Relation
-from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.allowance import Allowance, utc_today
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.device import Mechanism
 from tests.drawdiscard.known_weights import COLUMNS, FIELDS, KEYS, rows, specification
 from tests.statistics import ks, rejects_wrong_scale
 

@@ -11,12 +11,12 @@ from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, dea
 from incrowd.drawdiscard.fast_noise import BlockNoise, Row, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, batch_updates, bounding, seeded_noise, simulate
 from incrowd.drawdiscard.strategies import AcceptOneIn, Batching, DrawAndDiscard, SameInstance, Strategy, average
 from incrowd.errors import DataError
-from incrowd.privacy.clipping import clip_rows
+from incrowd.privacy.mechanism.clipping import clip_rows
+from incrowd.privacy.mechanism.device import Mechanism
 from tests.statistics import LAPLACE_MOMENTS, NORMAL_MOMENTS, ks, rejects_wrong_scale, uncorrelated
 
 RANDOM = SeededRandomness(8)

@@ -11,7 +11,6 @@ from scipy import integrate, stats
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data import load_digits
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, Glm, one_hot
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Pool, Snapshot, stable_variance
 from incrowd.drawdiscard.settled import chance_outside
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
@@ -30,6 +29,7 @@ from incrowd.drawdiscard.spam_study import (
     shifted,
 )
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.device import Mechanism
 
 LAPLACE = HonestUpdates(noise="laplace", noise_scale=1.0)
 

@@ -7,13 +7,13 @@ from incrowd._random import Randomness, SeededRandomness
 from incrowd.data import Examples, FederatedData, Partition
 from incrowd.federated import FedAvg, ServerStep
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, linear
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import PlanConfig
-from incrowd.privacy.promise import Promise
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone
-from incrowd.privacy.schedule import constant
 
 CLIENTS, FEATURES, CLASSES = 12, 5, 3
 BUDGET = Budget(epsilon=50.0, delta=1e-5)

@@ -7,14 +7,15 @@ import torch
 from numpy.typing import ArrayLike
 
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream
-from incrowd.federated.permit import Account
 from incrowd.federated.silo import Silo, counter
-from incrowd.federated.silo_plan import RELATION, SiloPlan
 from incrowd.learning import linear
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, RecordEngine, Records, RecordTraining, StepNoise, Trained
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
+from incrowd.learning.records import Descent, RecordEngine, Records, StepNoise, Trained
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.permit import Account
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 
 BUDGET = Budget(epsilon=4.0, delta=1e-5)
 RECORDS, FEATURES, CLASSES, ROUNDS = 40, 5, 3, 4

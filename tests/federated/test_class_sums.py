@@ -7,13 +7,13 @@ from incrowd.errors import DataError
 from incrowd.federated import class_sums, nearest_mean, score
 from incrowd.federated.class_sums import CONSTANT, size_of
 from incrowd.learning import linear
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import FixedClip
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import PlanConfig
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone
-from incrowd.privacy.schedule import constant
 from tests.federated.conftest import CLASSES, CLIENTS, FEATURES
 
 

@@ -8,15 +8,15 @@ from incrowd.data import FederatedData
 from incrowd.errors import ConfigError
 from incrowd.federated import FedAvg, ServerStep, State, score
 from incrowd.learning import ClientTensors, LocalTraining
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
-from incrowd.privacy.correlated_plan import CorrelatedPlan
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.noise import GaussianNoise
-from incrowd.privacy.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.promise import Promise
-from incrowd.privacy.sampling import Everyone, LocalEveryone, Poisson
-from incrowd.privacy.schedule import constant
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.sampling import Everyone, LocalEveryone, Poisson
+from incrowd.privacy.plan.schedule import constant
 from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
 from tests.reference.naive_fedavg import exact_rounds
 

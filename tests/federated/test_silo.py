@@ -8,13 +8,13 @@ import torch
 from incrowd._random import SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
 from incrowd.federated.silo import Silo, counter
-from incrowd.federated.silo_plan import RELATION
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent
-from incrowd.privacy.accounting import Budget, Relation, price
-from incrowd.privacy.events import compose
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.remaining import CONSTANT_EPSILON, CONSTANT_NOISE, SQUARE_ROOT, Pace
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.remaining import CONSTANT_EPSILON, CONSTANT_NOISE, SQUARE_ROOT, Pace
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.silo_plan import RELATION
 from tests.federated.silos import BUDGET, MODEL, RECORDS, ROUNDS, Curious, account, plan, records, silo, zeros
 
 

@@ -8,14 +8,14 @@ from incrowd.errors import ConfigError
 from incrowd.federated import ServerStep
 from incrowd.federated.silo import Answer, counter
 from incrowd.federated.silo_fedavg import Ask, SiloFedAvg, SiloReport
-from incrowd.federated.silo_plan import RELATION
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import FixedClip
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import PlanConfig
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, Poisson
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone, Poisson
-from incrowd.privacy.schedule import constant
 from tests.federated.silos import MODEL, ROUNDS, SEEDED, account, plan, records, silo
 
 ROOM = Budget(epsilon=200.0, delta=1e-5)

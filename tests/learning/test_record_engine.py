@@ -14,8 +14,9 @@ from incrowd.learning.ghost import Ghost
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records, RecordTraining
-from incrowd.privacy.clipping import FixedClip
+from incrowd.learning.records import Descent, Records
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.steps import RecordTraining
 from tests.learning.test_records import training
 from tests.reference import one_record
 

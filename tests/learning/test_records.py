@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.records import FLOAT32_RECORDS, Descent, Reader, Records, RecordTraining, poisson_batches
+from incrowd.learning.records import Descent, Reader, Records, poisson_batches
+from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS, RecordTraining
 from tests.learning.cohorts import clients
 
 STREAM = SeededRandomness(seed=5)

@@ -15,7 +15,7 @@ from incrowd.learning import Chunk
 from incrowd.learning.pieces import FlatPiece
 from incrowd.learning.sparse import LOOPS
 from incrowd.learning.total import Shortening, Total, summed
-from incrowd.privacy.clipping import FixedClip
+from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.test_chunk import chunk_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.ledger.ledger import Ledger
 from tests.privacy.ledgers import begin, in_memory, quick_folder
 
 

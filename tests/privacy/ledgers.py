@@ -12,9 +12,9 @@ from types import FrameType
 
 from dp_accounting import GaussianDpEvent
 
-from incrowd.privacy.accounting import Budget, Relation
-from incrowd.privacy.chain import link
-from incrowd.privacy.ledger import Ledger
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.chain import link
+from incrowd.privacy.ledger.ledger import Ledger
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 RELATION = Relation.ADD_OR_REMOVE_ONE

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
-from incrowd.privacy.accounting import Budget, Relation
-from incrowd.privacy.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan, PlanConfig
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, LocalEveryone
+from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone, FixedSize, LocalEveryone
-from incrowd.privacy.schedule import Schedule, Step
 from tests.reference.stacks import Stack, StackCohort
 
 BUDGET = Budget(epsilon=100.0, delta=1e-6)

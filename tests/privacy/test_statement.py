@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from incrowd.privacy.accounting import Relation
+from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
     ALWAYS_UNCOVERED,

@@ -9,7 +9,8 @@ from torch import Tensor
 from incrowd._random import Stream
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
-from incrowd.learning.records import Descent, Reader, Records, RecordTraining, StepNoise, poisson_batches
+from incrowd.learning.records import Descent, Reader, Records, StepNoise, poisson_batches
+from incrowd.privacy.mechanism.steps import RecordTraining
 
 
 def gradient(module: torch.nn.Module, loss: Loss, features: Tensor, label: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from incrowd.data import Examples, Split
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import FixedClip
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.reproduce.geyer.ablations import HELD_OUT, held_out, variants
 from incrowd.reproduce.geyer.measure import ROWS
 from incrowd.reproduce.geyer.paper import PaperSetup, within

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.accounting import Relation, price
+from incrowd.privacy.account.accounting import Relation, price
 from incrowd.reproduce.fedn.average_query import AverageQuery, draw
 from tests.command import command
 

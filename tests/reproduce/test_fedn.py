@@ -8,10 +8,10 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated.silo_plan import RELATION
-from incrowd.privacy.accounting import price
-from incrowd.privacy.events import compose
-from incrowd.privacy.remaining import SQUARE_ROOT
+from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.remaining import SQUARE_ROOT
+from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.reproduce.fedn.schedule import ROUNDS, Published
 from incrowd.reproduce.fedn.silos import NETWORKS, Silos, shown, shown_published
 from tests.command import Command, command

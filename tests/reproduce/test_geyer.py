@@ -8,8 +8,8 @@ from incrowd.data import Split
 from incrowd.errors import DataError
 from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.plan import Plan
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import Plan
 from incrowd.reproduce.geyer.measure import PER_CLIENT, ROWS, curve, dealt, learn, measure, shaped
 from incrowd.reproduce.geyer.setup import Setup
 

@@ -2,9 +2,9 @@ import pytest
 
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.moments import moments_price
-from incrowd.privacy.schedule import constant
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.moments import moments_price
+from incrowd.privacy.plan.schedule import constant
 from incrowd.reproduce.geyer.growing import EARLY_ROUNDS, Growing, grown
 from incrowd.reproduce.geyer.paper import CONSTANTS, as_poisson, within
 

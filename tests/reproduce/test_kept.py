@@ -6,8 +6,8 @@ import pytest
 from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.schedule import constant
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.schedule import constant
 from incrowd.reproduce.geyer.kept import Kept
 from incrowd.reproduce.geyer.measure import curve, measure
 from incrowd.reproduce.geyer.paper import PaperSetup, executed

@@ -12,11 +12,11 @@ from incrowd.drawdiscard.device import Device, Policy
 from incrowd.drawdiscard.fast_gradients import GlmGradients
 from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.simulation import Updates
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.table import ExampleTable, Kind
 from incrowd.errors import ConfigError
+from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.reproduce.ddml.known_weights import TRUTH, Population, specification, truth
 from incrowd.reproduce.ddml.recovery import Recovery, advance, draw
 

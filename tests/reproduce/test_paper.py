@@ -7,13 +7,13 @@ from incrowd._random import SeededRandomness
 from incrowd.data import Split
 from incrowd.errors import BudgetExceeded
 from incrowd.learning import ClientTensors, LocalTraining
-from incrowd.privacy.accounting import Budget, Relation
-from incrowd.privacy.clipping import MedianClip
-from incrowd.privacy.events import compose
-from incrowd.privacy.moments import LAMBDAS, log_moments
-from incrowd.privacy.noise import GaussianNoise
-from incrowd.privacy.sampling import FixedSize, Poisson
-from incrowd.privacy.schedule import Schedule, Step, constant
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.moments import LAMBDAS, log_moments
+from incrowd.privacy.mechanism.clipping import MedianClip
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.plan.sampling import FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
 from incrowd.reproduce.geyer.measure import ROWS, dealt, learn, shaped
 from incrowd.reproduce.geyer.paper import (

@@ -6,8 +6,8 @@ from scipy.stats import norm
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import GlyphMetric
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import NormalisedClip
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.reproduce.geyer.measure import ROWS
 from incrowd.reproduce.geyer.paper import CONSTANTS, QUICK
 from incrowd.reproduce.geyer.recipes import RECIPES, Case, named

@@ -5,8 +5,8 @@ from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.federated import ServerStep
 from incrowd.learning.features import OrientedEnergies, UnitNorm
-from incrowd.privacy.clipping import NormalisedClip
-from incrowd.privacy.sampling import Everyone, Poisson
+from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.reproduce.geyer.setup import Leading, Setup, softmax_regression
 
 SERVER = ServerStep()

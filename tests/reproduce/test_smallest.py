@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import BudgetExceeded
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.plan import PlanConfig
-from incrowd.privacy.sampling import Everyone
-from incrowd.privacy.schedule import constant
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.reproduce.geyer.measure import Measured
 from incrowd.reproduce.geyer.smallest import LEAST, MOST, smallest, two_digits
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from incrowd.privacy.plan import Plan
+from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import Federation
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load

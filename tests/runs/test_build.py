@@ -5,7 +5,7 @@ import pytest
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.clipping import (
+from incrowd.privacy.mechanism.clipping import (
     ElementwiseClip,
     FixedClip,
     MedianClip,

@@ -13,10 +13,10 @@ import pytest
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import DataError, LedgerRolledBack
 from incrowd.federated import Account, SiloPlan
-from incrowd.federated.silo_plan import RELATION
-from incrowd.privacy.accounting import price
-from incrowd.privacy.events import compose
-from incrowd.privacy.ledger import Ledger, verify
+from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.outbox import Outbox
 from tests.federated.silos import BUDGET, SEEDED, plan, silo, zeros

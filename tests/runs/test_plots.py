@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.plan import Plan, PlanConfig
-from incrowd.privacy.schedule import Schedule, Step
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs.database import Record
 from incrowd.runs.plots import draw_curve, draw_plans
 

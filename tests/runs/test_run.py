@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from incrowd.errors import ConfigError, DataError, IncrowdError, LedgerError, LedgerRolledBack
 from incrowd.federated import score
 from incrowd.learning import linear
-from incrowd.privacy.ledger import Ledger, verify
-from incrowd.privacy.schedule import Schedule, Step
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run, free_folder
 from incrowd.runs.trackers import Facts

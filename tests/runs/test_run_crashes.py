@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.privacy.ledger import Ledger, verify
+from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run
 from tests.privacy.ledgers import quick_folder, start, status_of
@@ -70,15 +70,15 @@ BEFORE_THE_CHARGE = [
     Place("runs/checkpoints.py", "save", "call"),
     Place("runs/_files.py", "write", "call"),
     Place("runs/checkpoints.py", "save", "return"),
-    Place("privacy/sampling.py", "draw", "return", 2),
+    Place("privacy/plan/sampling.py", "draw", "return", 2),
     Place("learning/engine.py", "_train_group", "return", 3),
     Place("privacy/release.py", "release", "call", 2),
-    Place("privacy/ledger.py", "charge", "call", 2),
+    Place("privacy/ledger/ledger.py", "charge", "call", 2),
 ]
 CHARGED_AND_NOT_KEPT = [
-    Place("privacy/ledger.py", "charge", "return", 2),
+    Place("privacy/ledger/ledger.py", "charge", "return", 2),
     Place("privacy/release.py", "charge", "return", 2),
-    Place("privacy/plan.py", "hide", "return", 2),
+    Place("privacy/plan/plan.py", "hide", "return", 2),
     Place("federated/fedavg.py", "_stepped", "return", 2),
     Place("federated/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),

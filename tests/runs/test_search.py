@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.selection import Repetitions
+from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
 

@@ -5,13 +5,13 @@ import pytest
 from dp_accounting import DpEvent
 
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.accounting import Budget, Relation, price
-from incrowd.privacy.correlated_plan import CorrelatedPlan
-from incrowd.privacy.events import compose
-from incrowd.privacy.plan import Plan, PlanConfig
-from incrowd.privacy.sampling import Everyone, FixedSize
-from incrowd.privacy.schedule import Schedule, Step, constant
-from incrowd.privacy.selection import Repetitions
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.selection import Repetitions
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, FixedSize
+from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN, SIMULATION
 from incrowd.runs.search_cost import HASTE, ON_TEST, PUBLIC, Cost
 

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch, LedgerRolledBack
-from incrowd.privacy.ledger import Ledger, verify
+from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.runs.database import Database
 from incrowd.runs.folder import Summary
 from incrowd.runs.progress import progress
@@ -107,9 +107,9 @@ def test_a_run_that_is_over_says_the_same_again_and_spends_nothing(whole: tuple[
 
 
 PLACES = [
-    Place("federated/permit.py", "__init__", "call", 2),
-    Place("privacy/ledger.py", "charge", "return", 3),
-    Place("privacy/noise.py", "add", "return", 5),
+    Place("privacy/permit.py", "__init__", "call", 2),
+    Place("privacy/ledger/ledger.py", "charge", "return", 3),
+    Place("privacy/mechanism/noise.py", "add", "return", 5),
     Place("federated/silo.py", "answer", "return", 3),
     Place("runs/outbox.py", "answer", "return", 4),
     Place("federated/silo_fedavg.py", "apply", "return", 2),

@@ -1,10 +1,10 @@
 import pytest
 
-from incrowd.privacy.accounting import Budget, price
-from incrowd.privacy.correlated_plan import CorrelatedPlan
-from incrowd.privacy.events import compose
-from incrowd.privacy.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.schedule import Schedule, constant, growing
+from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.schedule import Schedule, constant, growing
 from incrowd.runs.spending import Spending
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)

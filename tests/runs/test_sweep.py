@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 
 from incrowd._random import SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.selection import LAWS, Repetitions
+from incrowd.privacy.account.selection import LAWS, Repetitions
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.folder import DATABASE, LEDGER
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search

@@ -20,10 +20,10 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix, dealt, with_intercept
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
 from incrowd.errors import DataError
+from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.reproduce.ddml.figures import FORMATS, Finding
 from incrowd.reproduce.ddml.scores import BinaryScores, precision_elsewhere, share_behind
 from incrowd.reproduce.ddml.study import AVERAGED, STRATEGIES, Case, Series

@@ -20,9 +20,9 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.drawdiscard.fast_gradients import Matrix, OwnLayout
 from incrowd.drawdiscard.genealogy import draw_and_discard
-from incrowd.drawdiscard.mechanism import Contribution
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
+from incrowd.privacy.mechanism.device import Contribution
 from incrowd.reproduce.ddml.figures import Finding
 from incrowd.reproduce.ddml.hot_keys import Store, keys, needed
 from incrowd.reproduce.ddml.ranked_items import World

@@ -15,11 +15,11 @@ from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.data import load_digits
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm, one_hot
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.spam_study import ATTACKS, Attack, Problem, Study
 from incrowd.errors import ConfigError
+from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.reproduce.ddml.figures import Finding
 from incrowd.reproduce.ddml.study import Series
 from incrowd.reproduce.shared import Say

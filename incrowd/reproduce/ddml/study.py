@@ -22,10 +22,10 @@ from incrowd.data import Examples, Split
 from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix, dealt, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
-from incrowd.drawdiscard.mechanism import Mechanism
 from incrowd.drawdiscard.pool import stable_variance
 from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.reproduce.shared import Say
 
 PER_DEVICE = 10

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.privacy.accounting import Relation, delta_at, price
+from incrowd.privacy.account.accounting import Relation, delta_at, price
 from incrowd.runs.plots import axes
 
 

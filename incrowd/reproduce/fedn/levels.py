@@ -22,12 +22,12 @@ from incrowd.data import FederatedData, Split, iid
 from incrowd.errors import ConfigError
 from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import PlanConfig, Sampling
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import PlanConfig, Sampling
+from incrowd.privacy.plan.sampling import Everyone, LocalEveryone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.sampling import Everyone, LocalEveryone
-from incrowd.privacy.schedule import constant
 from incrowd.reproduce.fedn.schedule import DELTA
 from incrowd.reproduce.fedn.silos import NETWORKS, Entry, Silos
 from incrowd.reproduce.shared import Say

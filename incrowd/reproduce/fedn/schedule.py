@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd import _validate
-from incrowd.federated.silo_plan import RELATION
-from incrowd.privacy.accounting import Budget, first_bound
-from incrowd.privacy.calibration import smallest_noise
-from incrowd.privacy.events import Run, compose
+from incrowd.privacy.account.accounting import Budget, first_bound
+from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.plan.silo_plan import RELATION
 
 DELTA = 1e-5
 ROUNDS = 10

@@ -19,7 +19,6 @@ from incrowd.data import Examples, FederatedData, Split, iid
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan, SiloReport, score
 from incrowd.federated.record_engines import ENGINES, EngineName, record_engine
-from incrowd.federated.silo_plan import RELATION
 from incrowd.learning import ClientTensors, Model, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
@@ -30,9 +29,10 @@ from incrowd.learning.features import (
     transform,
 )
 from incrowd.learning.records import Descent, Records
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.remaining import CONSTANT_NOISE, Pace
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.reproduce.fedn.schedule import DELTA, ROUNDS, Published
 from incrowd.reproduce.shared import Say
 

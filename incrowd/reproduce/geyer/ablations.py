@@ -20,9 +20,9 @@ from incrowd.learning.features import (
     UnitNorm,
     compose,
 )
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import FixedClip
-from incrowd.privacy.schedule import Schedule
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.schedule import Schedule
 from incrowd.reproduce.geyer.measure import ROWS, AnySetup, Measured, measure
 from incrowd.reproduce.geyer.paper import PaperSetup, within
 from incrowd.reproduce.geyer.recipes import Case, named

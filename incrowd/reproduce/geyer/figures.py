@@ -8,7 +8,7 @@ from typing import Any
 
 from incrowd import _validate
 from incrowd.data import Split
-from incrowd.privacy.accounting import Budget
+from incrowd.privacy.account.accounting import Budget
 from incrowd.reproduce.geyer.kept import Kept
 from incrowd.reproduce.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Curve, check_rows, curve
 from incrowd.reproduce.geyer.paper import CONSTANTS

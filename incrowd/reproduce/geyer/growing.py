@@ -12,10 +12,10 @@ from typing import Any
 
 from incrowd import _validate
 from incrowd.data import Split
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.moments import moments_price
-from incrowd.privacy.plan import Plan
-from incrowd.privacy.schedule import Schedule, Step, growing
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.moments import moments_price
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.schedule import Schedule, Step, growing
 from incrowd.reproduce.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, repeated, shaped
 from incrowd.reproduce.geyer.paper import CONSTANTS, as_poisson, executed, within
 from incrowd.reproduce.shared import Say, silent

@@ -8,8 +8,8 @@ from pathlib import Path
 from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.plan import Plan
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import Plan
 from incrowd.reproduce.geyer.measure import PER_CLIENT, Curve, Measured, Point, repeated, shaped
 from incrowd.reproduce.geyer.paper import HIDDEN, PaperSetup
 from incrowd.runs.config import (

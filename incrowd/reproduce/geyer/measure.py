@@ -17,9 +17,9 @@ from incrowd.data import Examples, FederatedData, Split, sorted_shards
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, State, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.ledger import Ledger
-from incrowd.privacy.plan import Plan
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.release import PrivateRun
 from incrowd.reproduce.geyer.paper import PaperSetup
 from incrowd.reproduce.geyer.setup import Setup

@@ -20,13 +20,13 @@ from incrowd.data import Split
 from incrowd.errors import BudgetExceeded
 from incrowd.federated import ServerStep
 from incrowd.learning import LocalTraining, Model, mlp
-from incrowd.privacy.accounting import Budget, price
-from incrowd.privacy.clipping import MedianClip
-from incrowd.privacy.events import compose
-from incrowd.privacy.moments import LAMBDAS, log_moments, moments_delta, moments_price
-from incrowd.privacy.plan import Plan, PlanConfig
-from incrowd.privacy.sampling import FixedSize, Poisson
-from incrowd.privacy.schedule import Schedule, Step
+from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.moments import LAMBDAS, log_moments, moments_delta, moments_price
+from incrowd.privacy.mechanism.clipping import MedianClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.statement import MEDIAN
 
 HIDDEN = (600, 100)

@@ -28,10 +28,10 @@ from incrowd.learning.features import (
     UnitNorm,
     compose,
 )
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.plan import PlanConfig
-from incrowd.privacy.sampling import Everyone
-from incrowd.privacy.schedule import constant
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
 from incrowd.reproduce.geyer.measure import AnySetup
 from incrowd.reproduce.geyer.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
 from incrowd.reproduce.geyer.setup import Setup

@@ -14,11 +14,11 @@ from incrowd.learning import LocalTraining, Model, linear
 from incrowd.learning.features import FeatureMap, transform
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.norms import unit
-from incrowd.privacy.accounting import Budget
-from incrowd.privacy.clipping import Clip, MedianClip, NormalisedClip
-from incrowd.privacy.plan import Plan, PlanConfig
-from incrowd.privacy.sampling import Everyone, Poisson
-from incrowd.privacy.schedule import constant
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, Poisson
+from incrowd.privacy.plan.schedule import constant
 
 STEEPEST = LocalTraining(learning_rate=100.0, shuffle=False)
 """One step along the gradient of all examples. Its length is normalised away; a long one keeps more digits."""

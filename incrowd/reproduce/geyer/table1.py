@@ -10,7 +10,7 @@ from typing import Any
 from incrowd import _validate
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.privacy.accounting import Budget
+from incrowd.privacy.account.accounting import Budget
 from incrowd.reproduce.geyer.kept import Kept
 from incrowd.reproduce.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Measured, Row, check_rows, measure
 from incrowd.reproduce.geyer.paper import PaperSetup

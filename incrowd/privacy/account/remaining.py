@@ -1,0 +1,198 @@
+"""The noise of the next round, from what is left of a budget and the rounds that are to share it.
+
+A plan that is made once cannot know what will happen to it: rounds that a party misses, other spending from the same
+ledger, a number of rounds that changes. Here the noise of a round is solved for when the round is due, by composition
+with all that was spent before. How the rest of the budget is divided is a pace:
+
+| pace               | divides                                                                                       |
+| ------------------ | --------------------------------------------------------------------------------------------- |
+| `constant-noise`   | nothing: all rounds that are left get the same noise, the least that they can all have        |
+| `constant-epsilon` | epsilon: each round adds the same to it                                                       |
+| `square-root`      | the square of epsilon: after round t of R it is the budget's times sqrt(t / R)                |
+
+Many small releases together cost about as much epsilon as the root of their number, so the square root is nearly the
+constant noise, while constant epsilon starts with much noise and ends with little.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dp_accounting import DpEvent
+
+from incrowd import _validate
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.account import price_cache
+from incrowd.privacy.account.accounting import FINE_GRID, Budget, Relation, first_bound, price
+from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.events import Run, canonical, compose
+
+NoiseRuns = Callable[[float], Sequence[Run]]
+"""What a round costs for a noise multiplier: its events, each with a count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How the rest of a budget is divided among the rounds that are left.
+
+    `divided` takes the epsilon that is spent, the budget's, and the number of rounds left, and gives what epsilon may
+    be after the next of them; without it, all of them are to have the same noise.
+    """
+
+    name: str
+    divided: Callable[[float, float, int], float] | None = None
+
+
+def _even(spent: float, whole: float, rounds: int) -> float:
+    return spent + (whole - spent) / rounds
+
+
+def _root(spent: float, whole: float, rounds: int) -> float:
+    return math.sqrt(spent**2 + (whole**2 - spent**2) / rounds)
+
+
+CONSTANT_NOISE = Pace(name="constant-noise")
+CONSTANT_EPSILON = Pace(name="constant-epsilon", divided=_even)
+SQUARE_ROOT = Pace(name="square-root", divided=_root)
+PACES = {pace.name: pace for pace in (CONSTANT_NOISE, CONSTANT_EPSILON, SQUARE_ROOT)}
+"""The paces by the names that configuration files and the command line use."""
+
+_TOLERANCE = 1e-4
+_COARSE_GRID = 10 * FINE_GRID
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remaining:
+    """What is left: a budget, all that was spent of it, and how many rounds are still planned, the next one included.
+
+    Edge cases: no rounds left: `BudgetExceeded`.
+    """
+
+    budget: Budget
+    relation: Relation
+    spent: tuple[Run, ...]
+    rounds: int
+
+    def __post_init__(self) -> None:
+        _validate.natural(rounds=self.rounds)
+        if self.rounds == 0:
+            raise BudgetExceeded("all planned rounds are over: plan more of them before the first one")
+
+    @property
+    def epsilon(self) -> float:
+        """What was spent."""
+        return price(compose(self.spent), delta=self.budget.delta, relation=self.relation).epsilon
+
+    def target(self, pace: Pace) -> float:
+        """What epsilon may be after the next round (under constant noise: after the last).
+
+        Edge cases: nothing left: `BudgetExceeded`.
+        """
+        spent, whole = self.epsilon, self.budget.epsilon
+        if spent >= whole:
+            raise BudgetExceeded(f"epsilon = {spent:.6g} of {whole:g} is spent: nothing is left for another round")
+        if pace.divided is None:
+            return whole
+        return min(whole, pace.divided(spent, whole, self.rounds))
+
+    def noise(self, runs: NoiseRuns, *, pace: Pace = CONSTANT_NOISE, usual: float | None = None) -> float:
+        """The least noise multiplier of the next round that keeps to the pace.
+
+        `usual` is the multiplier of the round before: where constant noise still means that one, it is given again, so
+        that equal rounds stay equal, and quick to price.
+
+        Guarantee: all that was spent, and the next round (under constant noise: all rounds left) with this noise, cost
+        at most the target; with one ten-thousandth less noise they would cost more. So a run that asks before each
+        round never breaks its budget, and meets it in its last round.
+
+        Edge cases: where not even a noise of 10^9 times the sensitivity is enough, or nothing is left:
+        `BudgetExceeded`.
+        """
+        goal = Budget(epsilon=self.target(pace), delta=self.budget.delta)
+        times = self.rounds if pace.divided is None else 1
+
+        def event(multiplier: float) -> DpEvent:
+            return compose([*self.spent, *((once, count * times) for once, count in runs(multiplier))])
+
+        if usual is not None and pace.divided is None and self._is_least(usual, event, goal):
+            return usual
+        if self.spent:
+            found = self._search(event, goal).least_noise(start=usual or 1.0)
+            if found is not None:
+                return found
+        return smallest_noise(event, budget=goal, relation=self.relation)
+
+    def _search(self, event: Callable[[float], DpEvent], goal: Budget) -> "_Search":
+        return _Search(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
+
+    def _is_least(self, multiplier: float, event: Callable[[float], DpEvent], goal: Budget) -> bool:
+        """Whether the search could have found this multiplier itself."""
+        return self._fits(event(multiplier), goal) and not self._fits(event(multiplier / (1 + _TOLERANCE)), goal)
+
+    def _fits(self, event: DpEvent, goal: Budget) -> bool:
+        return first_bound(event, delta=goal.delta, relation=self.relation)[1] <= goal.epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """A search for the least noise that asks for the price on the fine grid about once.
+
+    Every round that was spent with noise of its own makes that price dearer. A coarser grid overstates epsilon by a
+    share that one more round hardly changes, so what it says of the spent rounds tells how far to trust it.
+
+    Guarantee: what is found is confirmed on the fine grid, where it keeps to the goal; how close it comes is judged by
+    the slope there. It depends on the arguments alone.
+    """
+
+    event: Callable[[float], DpEvent]
+    goal: Budget
+    relation: Relation
+    spent: DpEvent
+
+    def least_noise(self, *, start: float) -> float | None:
+        """The multiplier, or None where it takes the thorough search: another accountant, or too many attempts."""
+        question = ["remaining", self.goal.epsilon, self.goal.delta, self.relation.name, start]
+        question += [canonical(self.event(multiplier)) for multiplier in (start, 2 * start)]
+        found = price_cache.recall(question)
+        if found is None or self._excess(self.event(found), FINE_GRID)[1] > 0:
+            found = self._found(start)
+        if found is not None:
+            price_cache.keep(question, found)
+        return found
+
+    def _found(self, start: float) -> float | None:
+        """Follow the secant of the logarithms of price and multiplier into the last ten-thousandth before the goal."""
+        accountant, excess = self._excess(self.event(start), _COARSE_GRID)
+        if accountant != "PLD":
+            return None
+        before = self._excess(self.spent, _COARSE_GRID)[1]
+        offset = before - self._excess(self.spent, FINE_GRID)[1]
+        # Epsilon squared grows with the sum of 1 / multiplier^2, or somewhat faster: a first guess, put right at once.
+        at, slope = math.log(start), min(1.5 * math.expm1(2 * before), -1e-6)
+        excess -= offset
+        for attempt in range(_ATTEMPTS):
+            near = -slope * _TOLERANCE
+            if attempt and abs(excess + near / 2) <= near / 4:
+                fine = self._excess(self.event(math.exp(at)), FINE_GRID)[1]
+                if -near <= fine <= 0:
+                    return math.exp(at)
+                excess, offset = fine, offset + excess - fine
+            step = max(-0.5, min(0.5, (excess + near / 2) / -slope))
+            after = self._excess(self.event(math.exp(at + step)), _COARSE_GRID)[1] - offset
+            if abs(step) > _TOLERANCE:  # shorter ones show more rounding than slope
+                slope = min((after - excess) / step, -1e-6)
+            at, excess = at + step, after
+        return None
+
+    def _excess(self, event: DpEvent, grid: float) -> tuple[str, float]:
+        """The logarithm of the price over the goal, after the name of the accountant."""
+        accountant, cost = first_bound(event, delta=self.goal.delta, relation=self.relation, grid=grid)
+        return accountant, math.log(cost / self.goal.epsilon) if 0 < cost < math.inf else math.copysign(20.0, cost - 1)
+
+
+def named(name: str) -> Pace:
+    """The pace of this name."""
+    if name not in PACES:
+        raise ConfigError(field="pace", value=name, remedy=f"give one of {', '.join(PACES)}")
+    return PACES[name]

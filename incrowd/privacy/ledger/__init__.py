@@ -1,0 +1,1 @@
+"""What was spent, on disk before anything is released."""

@@ -1,0 +1,420 @@
+"""What has been spent on some data: written down, and on disk, before anything is released."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypedDict
+
+from dp_accounting import DpEvent
+
+from incrowd import _validate
+from incrowd.errors import (
+    AccountingError,
+    BudgetExceeded,
+    ConfigError,
+    LedgerDamaged,
+    LedgerError,
+    LedgerMismatch,
+    LedgerRolledBack,
+)
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price
+from incrowd.privacy.account.events import Run, compose, event_to_json, fingerprint
+from incrowd.privacy.ledger.chain import Chain, Entry
+from incrowd.privacy.ledger.tally import Reservation, Tally, Terms, check_note, check_text, runs_to_json
+from incrowd.privacy.ledger.witness import Mark, Witness
+
+__all__ = ["Entry", "Ledger", "Report", "Reservation", "renew_witness", "verify"]
+
+Location = str | PathLike[str]
+
+
+class Ledger:
+    """The budget of some data, and every event that was charged to it.
+
+    Guarantee: when `charge` returns, the event is on disk (fsync); only then may anything be released for it. A crash
+    at any instruction can waste what was charged last; it can neither forget a charge nor make room for more. A charge
+    or reservation is refused, and nothing written, when the price of all that is charged and reserved would exceed the
+    budget with it, or cannot be stated. This holds among any number of threads and processes. A file that was edited,
+    truncated or damaged is refused; so is an older copy or another ledger in its place, unless its witness was put back
+    with it.
+
+    Edge cases: a charge on a reservation is not priced, since the whole plan was, and must be the plan's next event.
+    Where a call raises `LedgerUnwritable`, its event may have been written all the same; then it counts as charged, and
+    nothing may be released for it. A note, a label and a data identity are stored in clear, so they hold public
+    information only, such as the number of a round.
+
+    Not covered: the price assumes that nothing charged or reserved was chosen by looking at earlier releases from the
+    same data (ending a plan early is no such choice).
+    """
+
+    def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
+        self._chain = chain
+        self._witness = witness
+        self._tally = Tally()
+        with chain.transaction(write=False):
+            chain.check_file()
+            self._catch_up()
+
+    @classmethod
+    def open(
+        cls,
+        path: Location,
+        *,
+        budget: Budget | None = None,
+        relation: Relation | None = None,
+        data_identity: str | None = None,
+        witness: Location | None = None,
+        busy_timeout_s: float = 30.0,
+    ) -> "Ledger":
+        """Open the ledger at a path for writing, or begin one there.
+
+        Its witness is the file `<path>.witness` unless another is named. Other processes are waited for as long as
+        said.
+
+        Edge cases: to begin one, budget, relation and data identity are needed (`ConfigError`); of an existing one,
+        those that are given must be its own (`LedgerMismatch`). Where the ledger is gone or empty but its witness is
+        not, the answer is `LedgerRolledBack`.
+        """
+        location, its_witness = _files(path, witness)
+        given = {"budget": budget, "relation": relation, "data_identity": data_identity}
+        mode = "rw"
+        if not location.exists():
+            _check_beginning(location, its_witness, given)
+            mode = "rwc"
+        with ExitStack() as stack:
+            chain = Chain.open(location, mode=mode, busy_timeout_s=busy_timeout_s)
+            stack.callback(chain.close)
+            with chain.transaction(write=True):
+                if chain.is_new():
+                    _check_beginning(location, its_witness, given)
+                    _begin(chain, given)
+            ledger = cls(chain, its_witness)
+            ledger._check_terms(given)
+            ledger._testify()
+            stack.pop_all()
+        return ledger
+
+    @classmethod
+    def read(cls, path: Location, *, witness: Location | None = None) -> "Ledger":
+        """Open an existing ledger for reading: no file is created or changed, and writing raises `LedgerUnwritable`."""
+        location, its_witness = _files(path, witness)
+        if not location.exists():
+            _check_not_removed(location, its_witness)
+            raise ConfigError(field="path", value=str(path), remedy="give the path of an existing ledger")
+        with ExitStack() as stack:
+            chain = Chain.open(location, mode="ro", busy_timeout_s=30.0)
+            stack.callback(chain.close)
+            ledger = cls(chain, its_witness)
+            stack.pop_all()
+        return ledger
+
+    @classmethod
+    def in_memory(cls, *, budget: Budget, relation: Relation, data_identity: str = "simulation") -> "Ledger":
+        """A ledger that nobody keeps, for simulations; the same code on another store."""
+        chain = Chain.in_memory()
+        with chain.transaction(write=True):
+            _begin(chain, {"budget": budget, "relation": relation, "data_identity": data_identity})
+        return cls(chain)
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. Every charge is on disk already."""
+        self._chain.close()
+
+    @property
+    def budget(self) -> Budget:
+        """The budget that the ledger was begun with."""
+        return self._tally.terms.budget
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation that all prices are under."""
+        return self._tally.terms.relation
+
+    @property
+    def data_identity(self) -> str:
+        """What the operator named the data."""
+        return self._tally.terms.data_identity
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry known here. Kept elsewhere, it lets `verify` tell whether entries are missing."""
+        return self._tally.head
+
+    def reserve(self, runs: Sequence[Run], *, label: str) -> Reservation:
+        """Promise a plan: events in order, each with its count.
+
+        Guarantee: afterwards every event of the plan can be charged, whatever else is charged meanwhile.
+
+        Edge cases: the same runs under the same label, say after a crash, are the same reservation: it is continued and
+        not promised twice. Other runs under its label, and the label of a released reservation, raise `ConfigError`.
+        """
+        check_text(label=label)
+        content = {"label": label, "runs": runs_to_json(runs)}
+        while True:
+            with self._current(write=False) as tally:
+                if label in tally.labels():
+                    return _continued(tally.reservation(label), content)
+                version, promised = tally.version, tally.promised()
+            self._check_budget([*promised, *runs])
+            if self._record("reserve", content, version=version):
+                return self.reservation(label)
+
+    def charge(
+        self,
+        event: DpEvent,
+        *,
+        reservation: str | None = None,
+        note: Mapping[str, str | int | float | bool | None] | None = None,
+    ) -> Entry:
+        """Spend: on a reservation, whose next event this must be, or else on what the budget has left.
+
+        Guarantee: see `Ledger`. On a reservation it takes a few writes to the disk; otherwise everything is priced
+        anew.
+
+        Edge cases: another event than the reservation's next, an unknown or released reservation and a note that is not
+        small and flat raise `ConfigError`; a reservation without events left raises `BudgetExceeded`.
+        """
+        note = dict(note or {})
+        check_note(note)
+        content = {"event": event_to_json(event), "reservation": reservation, "note": note}
+        if reservation is None:
+            return self._charge_unplanned(event, content)
+        key = fingerprint(event)
+        with self._current(write=True) as tally:
+            tally.check_charge(key, reservation)
+            entry = self._chain.append("charge", content)
+        self._testify()
+        return entry
+
+    def release_reservation(self, reservation: str) -> None:
+        """Give back what a reservation has not charged.
+
+        Edge cases: where nothing is left to give back, nothing is written.
+        """
+        with self._current(write=True) as tally:
+            standing = tally.reservation(reservation)
+            if standing.released or standing.charged == standing.events:
+                return
+            self._chain.append("release", {"label": reservation})
+        self._testify()
+
+    def reservation(self, reservation: str) -> Reservation:
+        """How a reservation stands now. Edge cases: an unknown one raises `ConfigError`."""
+        with self._current(write=False) as tally:
+            return tally.reservation(reservation)
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """All reservations, in order."""
+        with self._current(write=False) as tally:
+            return tuple(tally.reservation(label) for label in tally.labels())
+
+    def spent(self) -> Price:
+        """The price of all that was charged."""
+        with self._current(write=False) as tally:
+            runs = tally.spent()
+        return self._price(runs)
+
+    def promised(self) -> Price:
+        """The price of all that was charged or is reserved; the budget is never less."""
+        with self._current(write=False) as tally:
+            runs = tally.promised()
+        return self._price(runs)
+
+    def commitments(self) -> tuple[Run, ...]:
+        """All that was charged or is reserved, equal events counted together: what `promised` prices."""
+        with self._current(write=False) as tally:
+            return tuple(tally.promised())
+
+    def entries(self, *, start: int = 0) -> tuple[Entry, ...]:
+        """All entries from a position on, each checked against the one before it.
+
+        Guarantee: those before the position are not read again, so who keeps up with a ledger pays for what is new.
+
+        Edge cases: a position at the end or behind it: none.
+        """
+        _validate.natural(start=start)
+        with self._current(write=False) as tally:
+            if start >= tally.length:
+                return ()
+            previous = str(self._chain.hash_at(start - 1)) if start else ""
+            return tuple(self._chain.entries(start=start, previous=previous))
+
+    def verify(self, *, head: str | None = None) -> Tally:
+        """Check everything again, from the first byte: file, chain, witness, and that the budget was kept.
+
+        Edge cases: what does not hold raises the `LedgerError` that says so; a head hash that was kept elsewhere and is
+        not among the entries raises `LedgerRolledBack`.
+        """
+        tally = Tally()
+        seen = set()
+        with self._current(write=False):
+            self._chain.check_file()
+            for entry in self._chain.entries(start=0, previous=""):
+                tally.apply(entry)
+                seen.add(entry.hash)
+        if head is not None and head not in seen:
+            raise LedgerRolledBack(f"no entry of {self._chain.path} has the hash {head}: put the latest copy back")
+        promised = self._price(tally.promised()).epsilon
+        # Entries were priced in another order when they were written, so the last digit may differ.
+        if not promised <= self.budget.epsilon * (1 + 1e-9):
+            raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
+        return tally
+
+    def _charge_unplanned(self, event: DpEvent, content: Mapping[str, object]) -> Entry:
+        while True:
+            with self._current(write=False) as tally:
+                version, promised = tally.version, tally.promised()
+            self._check_budget([*promised, (event, 1)])
+            if entry := self._record("charge", content, version=version):
+                return entry
+
+    def _record(self, kind: str, content: Mapping[str, object], *, version: int) -> Entry | None:
+        """Write an entry, unless more was promised since it was priced. While a price is computed, nobody waits."""
+        with self._current(write=True) as tally:
+            if tally.version != version:
+                return None
+            entry = self._chain.append(kind, content)
+        self._testify()
+        return entry
+
+    def _check_budget(self, runs: Sequence[Run]) -> None:
+        total = self._price(runs).epsilon
+        if not total <= self.budget.epsilon:
+            raise BudgetExceeded(
+                f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
+                f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}. Plan fewer or noisier events, or "
+                "release a reservation that is no longer needed"
+            )
+
+    def _price(self, runs: Sequence[Run]) -> Price:
+        return price(compose(runs), delta=self.budget.delta, relation=self.relation)
+
+    @contextmanager
+    def _current(self, *, write: bool) -> Iterator[Tally]:
+        """A transaction that knows all that others have written."""
+        with self._chain.transaction(write=write):
+            self._catch_up()
+            yield self._tally
+
+    def _catch_up(self) -> None:
+        tally = self._tally
+        if tally.length and self._chain.hash_at(tally.length - 1) != tally.head:
+            raise LedgerRolledBack(
+                f"{self._chain.path} lost entries or was replaced while in use: put the right file back"
+            )
+        for entry in self._chain.entries(start=tally.length, previous=tally.head):
+            tally.apply(entry)
+        if self._witness is not None:
+            self._witness.check(self._chain)
+
+    def _testify(self) -> None:
+        """Bring the witness up to date: after the commit, and under the write lock, so that it never goes back."""
+        with self._current(write=True) as tally:
+            mark = Mark(entries=tally.length, head=tally.head)
+            if self._witness is not None and self._witness.read() != mark:
+                self._witness.write(mark)
+
+    def _check_terms(self, given: Mapping[str, Any]) -> None:
+        for name, value in given.items():
+            own = getattr(self._tally.terms, name)
+            if value is not None and value != own:
+                raise LedgerMismatch(
+                    f"{self._chain.path} was begun with {name} = {own!r}, not {value!r}: give its own, or name "
+                    "another file; starting afresh on spent data needs a new data identity"
+                )
+
+
+class Report(TypedDict):
+    """What `verify` found; the figures are None where the ledger is not intact."""
+
+    intact: bool
+    problem: str | None
+    events: int | None
+    epsilon: float | None
+    delta: float | None
+    head: str | None
+
+
+def verify(path: Location, *, head: str | None = None, witness: Location | None = None) -> Report:
+    """Check a ledger from the first byte to the last, and report instead of raising. No file is created or changed.
+
+    Edge cases: a path with neither a ledger nor a witness raises `ConfigError`.
+    """
+    try:
+        with Ledger.read(path, witness=witness) as ledger:
+            tally = ledger.verify(head=head)
+            return {
+                "intact": True,
+                "problem": None,
+                "events": tally.charged,
+                "epsilon": ledger.spent().epsilon,
+                "delta": ledger.budget.delta,
+                "head": tally.head,
+            }
+    except (LedgerError, AccountingError) as error:
+        return {"intact": False, "problem": str(error), "events": None, "epsilon": None, "delta": None, "head": None}
+
+
+def renew_witness(path: Location, *, head: str, witness: Location | None = None) -> None:
+    """Make a new witness for a ledger that lost its own: the operator vouches that this head hash is the ledger's last.
+
+    Edge cases: a witness that is still there is not replaced (`ConfigError`); another head than the ledger's is refused
+    with `LedgerRolledBack`.
+    """
+    location, its_witness = _files(path, witness)
+    if its_witness.path.exists():
+        raise ConfigError(
+            field="witness", value=str(its_witness.path), remedy="it is still there; only a lost one is renewed"
+        )
+    with ExitStack() as stack:
+        chain = Chain.open(location, mode="rw", busy_timeout_s=30.0)
+        stack.callback(chain.close)
+        with Ledger(chain)._current(write=True) as tally:
+            if tally.head != head:
+                raise LedgerRolledBack(f"the head of {location} is {tally.head}, not {head}: put the latest copy back")
+            its_witness.write(Mark(entries=tally.length, head=tally.head))
+
+
+def _files(path: Location, witness: Location | None) -> tuple[Path, Witness]:
+    location = Path(path).resolve()
+    return location, Witness(Path(f"{location}.witness" if witness is None else witness).resolve())
+
+
+def _check_not_removed(path: Path, witness: Witness) -> None:
+    mark = witness.read()
+    if mark is not None:
+        raise LedgerRolledBack(
+            f"{path} is gone or empty, but its witness {witness.path} saw {mark.entries} entries: put the ledger back; "
+            "starting afresh on spent data needs a new data identity and another path"
+        )
+
+
+def _check_beginning(path: Path, witness: Witness, given: Mapping[str, object]) -> None:
+    _check_not_removed(path, witness)
+    for name, value in given.items():
+        if value is None:
+            raise ConfigError(
+                field=name, value=None, remedy=f"there is no ledger at {path} yet, and a new one needs it"
+            )
+
+
+def _begin(chain: Chain, given: Mapping[str, Any]) -> None:
+    terms = Terms(**given)
+    chain.create()
+    chain.append("terms", terms.to_json())
+
+
+def _continued(standing: Reservation, content: Mapping[str, object]) -> Reservation:
+    """A reservation that is asked for once more."""
+    if standing.released or runs_to_json(standing.runs) != content["runs"]:
+        why = "it was released" if standing.released else "it has other events"
+        raise ConfigError(field="label", value=standing.label, remedy=f"{why}; reserve under a new label")
+    return standing

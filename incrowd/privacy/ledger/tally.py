@@ -1,0 +1,237 @@
+"""What the entries of a ledger add up to: what was charged, and what is promised on top."""
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from incrowd import _validate
+from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerDamaged
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.events import Run, event_from_json, event_to_json, fingerprint
+from incrowd.privacy.ledger.chain import Entry, canonical
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a ledger was opened for; its first entry, never changed."""
+
+    budget: Budget
+    relation: Relation
+    data_identity: str
+
+    def __post_init__(self) -> None:
+        check_text(data_identity=self.data_identity)
+
+    def to_json(self) -> dict[str, object]:
+        """The terms as JSON can hold them."""
+        budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        return {"budget": budget, "relation": self.relation.name, "data_identity": self.data_identity}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Terms":
+        """What `to_json` wrote."""
+        relation = Relation[content["relation"]]
+        return cls(budget=Budget(**content["budget"]), relation=relation, data_identity=content["data_identity"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A plan whose price is promised: its events in order, and how many of them were charged."""
+
+    label: str
+    runs: tuple[Run, ...]
+    charged: int = 0
+    released: bool = False
+
+    @property
+    def id(self) -> str:
+        """What `charge` and `release_reservation` take: the label, which no two reservations of a ledger share."""
+        return self.label
+
+    @property
+    def events(self) -> int:
+        """How many events the plan has."""
+        return sum(count for _, count in self.runs)
+
+
+@dataclass
+class _Promise:
+    """A reservation on its way: what is still to be charged, in order."""
+
+    label: str
+    runs: tuple[Run, ...]
+    left: deque[tuple[str, Run]]
+    charged: int = 0
+    released: bool = False
+
+    def take(self) -> None:
+        """Count the next event as charged."""
+        key, (event, count) = self.left.popleft()
+        if count > 1:
+            self.left.appendleft((key, (event, count - 1)))
+        self.charged += 1
+
+
+@dataclass
+class Tally:
+    """The sum of a ledger's entries, from the first up to `length`.
+
+    Guarantee: `promised` changes only where `version` does, and a charge on a reservation changes neither.
+    """
+
+    length: int = 0
+    head: str = ""
+    version: int = 0
+    charged: int = 0
+    _terms: Terms | None = None
+    _spent: dict[str, Run] = field(default_factory=dict)
+    _promises: dict[str, _Promise] = field(default_factory=dict)
+    _events: dict[str, tuple[str, DpEvent]] = field(default_factory=dict)
+
+    @property
+    def terms(self) -> Terms:
+        """What the ledger was opened for. Edge cases: no entry, no terms: `LedgerDamaged`."""
+        if self._terms is None:
+            raise LedgerDamaged("the ledger has no entries: put an intact copy back")
+        return self._terms
+
+    def spent(self) -> list[Run]:
+        """All that was charged, equal events counted together."""
+        return list(self._spent.values())
+
+    def promised(self) -> list[Run]:
+        """All that was charged or is reserved, equal events counted together."""
+        total = dict(self._spent)
+        for promise in self._promises.values():
+            for key, run in promise.left:
+                _add(total, key, run)
+        return list(total.values())
+
+    def labels(self) -> list[str]:
+        """The labels of all reservations, in order."""
+        return list(self._promises)
+
+    def reservation(self, label: str) -> Reservation:
+        """How a reservation stands at present. Edge cases: an unknown label raises `ConfigError`."""
+        promise = self._promise(label)
+        return Reservation(label=label, runs=promise.runs, charged=promise.charged, released=promise.released)
+
+    def check_charge(self, key: str, label: str) -> None:
+        """The event of this fingerprint is the reservation's next one."""
+        promise = self._promise(label)
+        if promise.released:
+            raise ConfigError(
+                field="reservation", value=label, remedy="it was released; reserve again under a new label"
+            )
+        if not promise.left:
+            raise BudgetExceeded(
+                f"all {promise.charged} events of the reservation {label!r} are charged: reserve more under a new label"
+            )
+        due, (event, _) = promise.left[0]
+        if key != due:
+            remedy = f"charge the reservation's next event, which is number {promise.charged} (from 0): {event}"
+            raise ConfigError(field="event", value=key, remedy=remedy)
+
+    def apply(self, entry: Entry) -> None:
+        """Count one more entry.
+
+        Edge cases: an entry that contradicts those before it, or that cannot be read, raises `LedgerDamaged` and is not
+        counted.
+        """
+        content = entry.content()
+        try:
+            match entry.kind:
+                case "terms" if entry.position == 0:
+                    self._terms = Terms.from_json(content)
+                case "charge" if entry.position:
+                    self._apply_charge(content["event"], content["reservation"])
+                case "reserve" if entry.position:
+                    self._apply_reserve(content["label"], content["runs"])
+                case "release" if entry.position:
+                    self._apply_release(content["label"])
+                case kind:
+                    raise ConfigError(field="kind", value=kind, remedy="no such entry belongs here")
+        except (AccountingError, BudgetExceeded, ConfigError, KeyError, TypeError, ValueError) as error:
+            raise LedgerDamaged(
+                f"entry {entry.position} of the ledger ({entry.kind}) makes no sense: {error}"
+            ) from error
+        if content.get("reservation") is None:
+            self.version = entry.position
+        self.length, self.head = entry.position + 1, entry.hash
+
+    def _apply_charge(self, obj: Mapping[str, object], label: str | None) -> None:
+        key, event = self._event(obj)
+        if label is not None:
+            self.check_charge(key, label)
+            self._promises[label].take()
+        _add(self._spent, key, (event, 1))
+        self.charged += 1
+
+    def _apply_reserve(self, label: str, runs: Sequence[Sequence[Any]]) -> None:
+        if label in self._promises:
+            raise ConfigError(field="label", value=label, remedy="two reservations share it")
+        left: deque[tuple[str, Run]] = deque()
+        for obj, count in runs:
+            _validate.count(count=count)
+            key, event = self._event(obj)
+            left.append((key, (event, count)))
+        self._promises[label] = _Promise(label, tuple(run for _, run in left), left)
+
+    def _apply_release(self, label: str) -> None:
+        promise = self._promise(label)
+        promise.left.clear()
+        promise.released = True
+
+    def _promise(self, label: str) -> _Promise:
+        if label not in self._promises:
+            known = ", ".join(map(repr, self._promises)) or "none"
+            raise ConfigError(
+                field="reservation", value=label, remedy=f"give one of this ledger's reservations: {known}"
+            )
+        return self._promises[label]
+
+    def _event(self, obj: Mapping[str, object]) -> tuple[str, DpEvent]:
+        """The event and its fingerprint; a long ledger repeats few events many times, so each is read once."""
+        text = json.dumps(obj)
+        if text not in self._events:
+            event = event_from_json(obj)
+            self._events[text] = fingerprint(event), event
+        return self._events[text]
+
+
+def runs_to_json(runs: Sequence[Run]) -> list[list[object]]:
+    """Runs as JSON can hold them. Edge cases: no runs, or a count below 1, raise `ConfigError`."""
+    if not runs:
+        raise ConfigError(field="runs", value=runs, remedy="give at least one event with its count")
+    for _, count in runs:
+        _validate.count(count=count)
+    return [[event_to_json(event), int(count)] for event, count in runs]
+
+
+def check_text(**fields: object) -> None:
+    """Each value is a text of 1 to 200 characters."""
+    for name, value in fields.items():
+        if not isinstance(value, str) or not 0 < len(value) <= 200:
+            raise ConfigError(field=name, value=value, remedy="give a text of 1 to 200 characters")
+
+
+def check_note(note: Mapping[Any, object]) -> None:
+    """A note is small and flat."""
+    for name, value in note.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | bool | None):
+            raise ConfigError(field="note", value=note, remedy="give texts, numbers or flags by name")
+    try:
+        text = canonical(note)
+    except ValueError as error:
+        raise ConfigError(field="note", value=note, remedy="give finite numbers") from error
+    if len(text) > 1000:
+        raise ConfigError(field="note", value=f"{text[:50]}...", remedy="give at most 1000 characters of JSON")
+
+
+def _add(total: dict[str, Run], key: str, run: Run) -> None:
+    event, count = run
+    total[key] = event, count + total.get(key, (event, 0))[1]

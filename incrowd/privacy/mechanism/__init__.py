@@ -1,0 +1,1 @@
+"""How contributions are bounded, added up and hidden."""

@@ -1,0 +1,186 @@
+"""What hides a device in the instance that it sends back: a bound on its gradient, and noise.
+
+| privacy | bound   | bounds of the gradient         | noise is scaled to     | what costs epsilon   |
+| ------- | ------- | ------------------------------ | ---------------------- | -------------------- |
+| feature | element | each number: clip              | 2 clip                 | each number alone    |
+| model   | element | each number: clip              | 2 clip times weights   | all numbers together |
+| model   | norm    | L1 (Gaussian: L2) norm: clip   | 2 clip                 | all numbers together |
+
+(For Gaussian noise the number of weights enters with its square root.) Twice the bound, because neighbours here are any
+two tables that a device may have: all of its examples may be replaced.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from numpy.typing import NDArray
+
+from incrowd import _validate
+from incrowd._random import Floats, Randomness, Stream
+from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
+from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+
+Unit = Literal["feature", "model"]
+
+RELATION = Relation.REPLACE_ONE
+"""Neighbours are any two tables of one device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """How a gradient of so many numbers is bounded and noised.
+
+    Guarantee: what a `Contribution` releases is epsilon-differentially private (Laplace noise) or (epsilon,
+    delta)-differentially private (Gaussian noise, the least that is: the analytic mechanism) about everything in the
+    device's table; per `feature` each released number alone is, per `model` all of them together are. The noise is
+    drawn on a public grid (see `incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
+
+    Edge cases: numbers so extreme that no grid fits are refused at once. Noise ``none`` is for simulations: it has no
+    event, and nothing can be released through it. A delta without Gaussian noise, or Gaussian noise without, and a
+    bound of the norm per feature are refused.
+    """
+
+    size: int
+    clip: float
+    epsilon: float
+    delta: float | None = None
+    noise: Literal["laplace", "gaussian", "none"] = "laplace"
+    privacy: Unit = "model"
+    bound: Literal["element", "norm"] = "element"
+
+    def __post_init__(self) -> None:
+        _validate.count(size=self.size)
+        _validate.positive(clip=self.clip, epsilon=self.epsilon)
+        if (self.delta is not None) != (self.noise == "gaussian"):
+            raise ConfigError(field="delta", value=self.delta, remedy="give one with Gaussian noise, and only with it")
+        if self.delta is not None:
+            _validate.fraction(delta=self.delta)
+        if self.privacy == "feature" and self.bound == "norm":
+            raise ConfigError(field="bound", value="norm", remedy="a norm bounds a whole model; per feature: element")
+        if not 1e-100 < self.epsilon < 1e100:
+            raise ConfigError(field="epsilon", value=self.epsilon, remedy="give an epsilon nearer 1")
+        if self.noise != "none":
+            self._noise.step(self.size, contributions_bound=1)  # now, rather than when it has been paid for
+
+    @cached_property
+    def clipping(self) -> Clip:
+        """What bounds the gradient."""
+        if self.bound == "element":
+            return ElementwiseClip(limit=self.clip, size=self.size)
+        return FixedClip(clip_norm=self.clip) if self.noise == "gaussian" else L1Clip(l1_bound=self.clip)
+
+    @cached_property
+    def multiplier(self) -> float:
+        """The noise's scale (for Gaussian noise its standard deviation), divided by the sensitivity; rounded up."""
+        if self.delta is None:
+            nearest = 1 / self.epsilon
+            exact = 1 / Fraction(self.epsilon)
+            return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
+        budget = Budget(epsilon=self.epsilon, delta=self.delta)
+        try:
+            return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)
+        except (AccountingError, BudgetExceeded) as error:
+            raise ConfigError(
+                field="epsilon", value=self.epsilon, remedy=f"no noise is known for it: {error}"
+            ) from error
+
+    @property
+    def noise_scale(self) -> float:
+        """The scale of the noise on each number of the gradient; where there is none, of the Laplace noise left out."""
+        return self.multiplier * self._sensitivity(self.privacy)
+
+    @property
+    def noise_variance(self) -> float:
+        """The variance of the noise on each number of the gradient; see `noise_scale`."""
+        return (1 if self.noise == "gaussian" else 2) * self.noise_scale**2
+
+    def event(self, unit: Unit) -> DpEvent:
+        """What one contribution costs someone whose unit of privacy is each released number, or all of them."""
+        own = unit == self.privacy  # then without rounding
+        relative = self.multiplier if own else self.noise_scale / self._sensitivity(unit)
+        if self.noise == "none":
+            raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
+        return GaussianDpEvent(relative) if self.noise == "gaussian" else LaplaceDpEvent(relative)
+
+    def noised(self, bounded: Floats, stream: Stream) -> Floats:
+        """A bounded gradient plus noise, on a public grid. Only a `Contribution` may call this."""
+        if self.noise == "none":
+            raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
+        return self._noise.add(bounded, stream=stream, contributions_bound=1)
+
+    def describe(self) -> str:
+        """One sentence for people: what is protected, and by how much."""
+        if self.noise == "none":
+            return "No noise is added: nothing is private."
+        delta = "" if self.delta is None else f", delta = {self.delta:g}"
+        if self.privacy == "feature":
+            return (
+                f"Each of the {self.size} released numbers, on its own, is private with epsilon = {self.epsilon:.4g}"
+                f"{delta}; someone who reads all of them learns more, up to {self._whole()}."
+            )
+        scaled = (
+            "the noise is scaled by the number of weights"
+            if self.noise == "laplace"
+            else ("the noise is scaled by the square root of the number of weights")
+        )
+        norm = "L2" if self.noise == "gaussian" else "L1"
+        how = scaled if self.bound == "element" else f"the gradient's {norm} norm is bounded by {self.clip:g}"
+        return f"All {self.size} released numbers together are private with epsilon = {self.epsilon:.4g}{delta}: {how}."
+
+    def _whole(self) -> str:
+        if self.noise == "laplace":
+            return f"epsilon = {self.size * self.epsilon:.4g}"
+        return f"noise of {self.event('model').noise_multiplier:.3g} times the sensitivity of the whole"
+
+    def _sensitivity(self, unit: Unit) -> float:
+        """How far the gradient may move, one number of it or (in the norm that the noise needs) all of it."""
+        if unit == "feature" or self.bound == "norm":
+            return 2 * self.clip
+        return 2 * (self.clipping.clip_norm if self.noise == "gaussian" else self._l1_bound)
+
+    @property
+    def _noise(self) -> GaussianNoise | LaplaceNoise:
+        if self.noise == "gaussian":
+            norm = self.clipping.clip_norm
+            return GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
+        return LaplaceNoise(noise_multiplier=self.noise_scale / self._l1_bound, l1_bound=self._l1_bound)
+
+    @property
+    def _l1_bound(self) -> float:
+        clipping = self.clipping
+        return clipping.l1_bound if isinstance(clipping, ElementwiseClip | L1Clip) else self.clip
+
+
+class Contribution:
+    """One device's bounded gradient. It is private, and held only until it is released.
+
+    Guarantee: `release` charges first and draws the noise after that; there is no other way to what is inside. It can
+    be released once.
+
+    Edge cases: a gradient that is not finite counts as zero; one of another size is refused.
+    """
+
+    def __init__(self, mechanism: Mechanism, gradient: NDArray[Any]) -> None:
+        if gradient.shape != (mechanism.size,):
+            raise DataError(f"a gradient of shape {gradient.shape} does not fit {mechanism.size} weights")
+        self._mechanism = mechanism
+        self._bounded: Floats | None = clip_rows(mechanism.clipping, gradient).rows[0]
+
+    def release(self, *, charge: Callable[[Mechanism], int], randomness: Randomness) -> Floats:
+        """The noised gradient. `charge` pays, and gives the number of the payment, which no other payment has.
+
+        Whatever `charge` raises is passed on; nothing was released then.
+        """
+        if self._bounded is None:
+            raise ConfigError(field="contribution", value="released", remedy="a contribution is released once")
+        payment = charge(self._mechanism)
+        bounded, self._bounded = self._bounded, None
+        return self._mechanism.noised(bounded, randomness.stream("noise", payment))

@@ -1,0 +1,1 @@
+"""What is promised before anything is spent: who takes part, how often, with which noise."""

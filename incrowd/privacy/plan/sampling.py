@@ -1,0 +1,238 @@
+"""Who takes part in a round.
+
+A sampler is public: its fields say how clients are chosen, never who was. It knows its neighbouring relation and turns
+a noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant prices, so that
+what is executed is what is accounted.
+
+| sampler       | neighbouring relation    | sensitivity            | amplified by sampling |
+| ------------- | ------------------------ | ---------------------- | --------------------- |
+| Poisson       | add or remove a client   | C, of the sum          | yes                   |
+| FixedSize     | replace a client         | 2C, of the sum         | yes, priced by RDP    |
+| Everyone      | add or remove a client   | C, of the sum          | no                    |
+| Cyclic        | add or remove a client   | C, of the sum          | no                    |
+| LocalEveryone | replace a client's value | 2C, of a contribution  | no                    |
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+
+from incrowd import _validate
+from incrowd._random import Integers, Stream
+from incrowd.errors import ConfigError
+
+
+class Sampler(Protocol):
+    """How the cohort of one round is chosen, and what that is worth."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are (public)."""
+        ...
+
+    @property
+    def expected_cohort(self) -> float:
+        """The public denominator of the round's mean, whatever cohort is realised."""
+        ...
+
+    @property
+    def relation(self) -> NeighboringRelation:
+        """The neighbouring relation under which `event` is priced."""
+        ...
+
+    @property
+    def sensitivity_in_clips(self) -> int:
+        """By how many clip bounds two neighbouring sums can differ: 1 or 2."""
+        ...
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """What one round costs when N(0, (noise_multiplier * C)^2) is added to the sum."""
+        ...
+
+    def draw(self, stream: Stream, *, round: int) -> Integers:
+        """The cohort of a round: client numbers in rising order. Private: never log it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Each client takes part with the same probability, independently of all others.
+
+    Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
+    2^-64; neighbours differ by one client added or removed.
+
+    Edge cases: the cohort may be empty; a cohort of all clients means that everyone takes part, without amplification.
+    """
+
+    clients: int
+    cohort: float
+    relation: NeighboringRelation = field(default=NeighboringRelation.ADD_OR_REMOVE_ONE, init=False)
+    sensitivity_in_clips: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+        _validate.positive(cohort=self.cohort)
+        _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
+
+    @property
+    def expected_cohort(self) -> float:
+        """See `Sampler.expected_cohort`."""
+        return float(self.cohort)
+
+    @property
+    def sampling_prob(self) -> float:
+        """The probability that one client takes part in one round."""
+        return self.cohort / self.clients
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """A Gaussian on a Poisson sample; a plain Gaussian when everyone takes part."""
+        gaussian = GaussianDpEvent(noise_multiplier)
+        return gaussian if self.sampling_prob == 1 else PoissonSampledDpEvent(self.sampling_prob, gaussian)
+
+    def draw(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.draw`."""
+        if self.sampling_prob == 1:
+            return np.arange(self.clients)
+        threshold = np.uint64(int(self.sampling_prob * 2**64))
+        return np.flatnonzero(stream.bits(self.clients) < threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize:
+    """A uniformly random set of exactly `cohort` clients.
+
+    Guarantee: every set of that size is equally likely; neighbours differ by one client replaced, which can change the
+    sum by two clip bounds, and the event says so.
+
+    Edge cases: a cohort of all clients is priced without amplification. Two clients tie with probability below
+    clients^2 / 2^65, in which case the lower-placed one is preferred.
+    """
+
+    clients: int
+    cohort: int
+    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_ONE, init=False)
+    sensitivity_in_clips: int = field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+        _validate.count(cohort=self.cohort)
+        _validate.at_most(self.clients, "the number of clients", cohort=self.cohort)
+
+    @property
+    def expected_cohort(self) -> float:
+        """See `Sampler.expected_cohort`."""
+        return float(self.cohort)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """A Gaussian of half the multiplier (the sensitivity is 2C) on a sample without replacement."""
+        gaussian = GaussianDpEvent(noise_multiplier / self.sensitivity_in_clips)
+        if self.cohort == self.clients:
+            return gaussian
+        return SampledWithoutReplacementDpEvent(self.clients, self.cohort, gaussian)
+
+    def draw(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.draw`."""
+        order = np.argsort(stream.bits(self.clients), kind="stable")
+        return np.sort(order[: self.cohort])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """Every client takes part in every round.
+
+    Guarantee: there is no amplification by sampling, and none is claimed; neighbours differ by one client added or
+    removed, where the removed one contributes zero and the number of clients is public.
+    """
+
+    clients: int
+    relation: NeighboringRelation = field(default=NeighboringRelation.ADD_OR_REMOVE_ONE, init=False)
+    sensitivity_in_clips: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+
+    @property
+    def expected_cohort(self) -> float:
+        """See `Sampler.expected_cohort`."""
+        return float(self.clients)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """A plain Gaussian."""
+        return GaussianDpEvent(noise_multiplier)
+
+    def draw(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.draw`."""
+        return np.arange(self.clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalEveryone:
+    """Every client takes part in every round, and adds noise of its own before anything leaves it.
+
+    Guarantee: the promise is about what one client sends, to anyone, the server included: any two values of a client
+    are neighbours, which are two clip bounds apart, and the event says so. Nothing is gained from the others' noise.
+    """
+
+    clients: int
+    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_ONE, init=False)
+    sensitivity_in_clips: int = field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+
+    @property
+    def expected_cohort(self) -> float:
+        """See `Sampler.expected_cohort`."""
+        return float(self.clients)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """What one contribution costs the client that sends it: a Gaussian of half the multiplier."""
+        return GaussianDpEvent(noise_multiplier / self.sensitivity_in_clips)
+
+    def draw(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.draw`."""
+        return np.arange(self.clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cyclic:
+    """Clients take turns: client c takes part in the rounds t with t = c modulo `groups`.
+
+    Guarantee: two participations of one client are exactly `groups` rounds apart, which is what correlated noise relies
+    on; nothing is random, so there is no amplification by sampling and none is claimed.
+
+    Edge cases: when the groups do not divide the clients, cohorts differ by one client; the denominator does not.
+    """
+
+    clients: int
+    groups: int
+    relation: NeighboringRelation = field(default=NeighboringRelation.ADD_OR_REMOVE_ONE, init=False)
+    sensitivity_in_clips: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients, groups=self.groups)
+        _validate.at_most(self.clients, "the number of clients", groups=self.groups)
+
+    @property
+    def expected_cohort(self) -> float:
+        """See `Sampler.expected_cohort`."""
+        return self.clients / self.groups
+
+    def participations(self, rounds: int) -> int:
+        """The most rounds, out of the first `rounds`, in which one client takes part."""
+        return -(-rounds // self.groups)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """Refused: rounds with correlated noise are priced together, as one event of the whole run."""
+        raise ConfigError(
+            field="sampling",
+            value=type(self).__name__,
+            remedy="use Everyone or Poisson for independent noise, or a CorrelatedPlan, which prices the whole run",
+        )
+
+    def draw(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.draw`."""
+        return np.arange(round % self.groups, self.clients, self.groups)

@@ -1,0 +1,153 @@
+"""What a silo promises its records, and how it will learn: public, and decided before the first round."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dp_accounting import DpEvent, GaussianDpEvent
+
+from incrowd import _validate
+from incrowd.errors import BudgetExceeded
+from incrowd.privacy.account.accounting import Budget, Price, Relation
+from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, Remaining
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, SIMULATION, Statement
+
+RELATION = Relation.ADD_OR_REMOVE_ONE
+"""Two neighbours differ by one record that is there or not."""
+
+COUNTED = math.sqrt(2)
+"""By how much one record moves the two counts of a round (there is one more record, and it may be right), in L2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloPlan:
+    """The unit is one record of the silo.
+
+    `records` is how many there are as the silo states it once and in public; it is never counted. With `batch_size` as
+    the expected batch it gives the probability with which a record takes part in a step, and with `epochs` the number
+    of steps of a round.
+
+    `noise` is the pace at which the budget is used up over the `rounds`; or a noise multiplier, and then there are as
+    many rounds as the budget allows. A round that only noise of more than `most_noise` could pay for does not take
+    place, because nobody would learn from it.
+
+    With `count_std` each round also releases how many records there are and how many of them the model gets right,
+    both with noise of this standard deviation (in records), paid from the same budget. Without it nothing is counted.
+
+    Guarantee: `event` is what all that leaves the silo in a round costs.
+
+    Edge cases: a batch of all records takes part in full, and is priced so; one larger than that is refused.
+    """
+
+    name: str
+    budget: Budget
+    rounds: int
+    records: int
+    batch_size: float
+    epochs: float = 1.0
+    clip_norm: float = 1.0
+    noise: Pace | float = CONSTANT_NOISE
+    most_noise: float = 100.0
+    count_std: float | None = None
+    physical_batch: int = 256
+
+    def __post_init__(self) -> None:
+        _validate.count(rounds=self.rounds, records=self.records, physical_batch=self.physical_batch)
+        _validate.positive(
+            batch_size=self.batch_size, epochs=self.epochs, clip_norm=self.clip_norm, most_noise=self.most_noise
+        )
+        _validate.at_most(self.records, "the number of records", batch_size=self.batch_size)
+        if not isinstance(self.noise, Pace):
+            _validate.positive(noise=self.noise)
+        if self.count_std is not None:
+            _validate.positive(count_std=self.count_std)
+
+    @property
+    def sampling_prob(self) -> float:
+        """The probability with which a record takes part in a step."""
+        return self.batch_size / self.records
+
+    @property
+    def steps(self) -> int:
+        """How many steps a round has."""
+        return max(1, round(self.epochs / self.sampling_prob))
+
+    @property
+    def most_records(self) -> int:
+        """More records than this the silo may not hold, so that the rounding errors of sums are bounded."""
+        return 2 * self.records
+
+    def training(self, noise_multiplier: float) -> RecordTraining:
+        """The settings of a round, for an engine."""
+        return RecordTraining(
+            steps=self.steps,
+            sampling_prob=self.sampling_prob,
+            expected_batch=self.batch_size,
+            clip_norm=self.clip_norm,
+            noise_multiplier=noise_multiplier,
+            physical_batch=self.physical_batch,
+            most_records=self.most_records,
+        )
+
+    @property
+    def count_noise(self) -> GaussianNoise | None:
+        """What hides a record in the two counts."""
+        if self.count_std is None:
+            return None
+        return GaussianNoise(noise_multiplier=self.count_std / COUNTED, clip_norm=COUNTED)
+
+    def runs(self, noise_multiplier: float) -> list[Run]:
+        """What a round costs: its steps, and its counts."""
+        counts = self.count_noise
+        beside: list[Run] = [] if counts is None else [(GaussianDpEvent(counts.noise_multiplier), 1)]
+        return [*self.training(noise_multiplier).runs, *beside]
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """A round as one event."""
+        return compose(self.runs(noise_multiplier))
+
+    def noise_multiplier(self, number: int, *, spent: Sequence[Run], usual: float | None = None) -> float:
+        """The noise of a round (from 0), when so much was spent before it and the last round had the `usual` noise.
+
+        Guarantee: where there is a pace, the round's price together with all that was spent keeps to it.
+
+        Edge cases: a round that is not planned, or that the budget has nothing left for: `BudgetExceeded`. A given
+        multiplier is given back: whether the budget allows the round is for the ledger to say.
+        """
+        _validate.natural(round=number)
+        left = Remaining(budget=self.budget, relation=RELATION, spent=tuple(spent), rounds=max(0, self.rounds - number))
+        if not isinstance(self.noise, Pace):
+            return self.noise
+        found = left.noise(self.runs, pace=self.noise, usual=usual)
+        if found > self.most_noise:
+            raise BudgetExceeded(
+                f"what is left of epsilon = {self.budget.epsilon:g} would take a noise multiplier of {found:.4g}, and "
+                f"most_noise is {self.most_noise:g}: nobody would learn from that"
+            )
+        return found
+
+    def statement(self, price: Price, *, simulated: bool) -> Statement:
+        """What the silo may claim when all that was released from its ledger has this price."""
+        share = "all" if self.sampling_prob == 1 else f"{self.batch_size:g}"
+        counts = "" if self.count_std is None else ", and two counts a round"
+        return Statement(
+            unit="record",
+            relation=RELATION,
+            trust=SILO_TRUST,
+            epsilon=price.epsilon,
+            delta=self.budget.delta,
+            accountant=price.accountant,
+            sampler=(
+                f"Poisson, {share} of {self.records} records a step, {self.steps} steps a round, at most {self.rounds} "
+                f"rounds{counts}"
+            ),
+            assumed=RECORDS_ASSUMED,
+            caveats=(SIMULATION,) * simulated + self._cautions(),
+        )
+
+    def _cautions(self) -> tuple[str, ...]:
+        caution = self.budget.warn_for(self.records)
+        return () if caution is None else (caution.replace("client", "record"),)

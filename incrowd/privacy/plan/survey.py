@@ -1,0 +1,153 @@
+"""What a budget buys: plans side by side, for a table or a picture."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from incrowd import _validate
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.account.moments import moments_price
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.planner import Question
+from incrowd.privacy.plan.schedule import Step, growing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What to look at for one budget: every combination of these rounds and cohorts, by name where a name will do.
+
+    `shares` are cohorts, too, in parts of the clients.
+
+    Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
+    grid; a cohort that grows starts from `grow_from`; a share of less than one client is one client.
+    """
+
+    clients: int
+    epsilon: float
+    delta: float
+    rounds: tuple[int, ...] = ()
+    cohorts: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
+    noise_multiplier: float | None = None
+    sampling: str = "poisson"
+    accountant: str = "tightest"
+    grow_from: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.count(clients=self.clients)
+        Budget(epsilon=self.epsilon, delta=self.delta)
+        if self.grow_from is not None and self.noise_multiplier is not None:
+            raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
+        for share in self.shares:
+            _validate.probability(cohort=share)
+
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """The accountants to ask."""
+        return ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),)
+
+    def plans(self) -> Iterator[Plan]:
+        """The plans, one after the other: each can take a second."""
+        for rounds, cohort in product(self._rounds(), self._cohorts()):
+            if self.grow_from is not None and rounds is not None and cohort is not None:
+                yield self._grown(rounds, first=self.grow_from, last=cohort)
+            else:
+                yield self._question(rounds, cohort).answer()
+
+    def _rounds(self) -> Sequence[int | None]:
+        if self.rounds:
+            return self.rounds
+        return (10, 30, 100, 300) if self.noise_multiplier is None else (None,)
+
+    def _cohorts(self) -> Sequence[float | None]:
+        asked = [*self.cohorts, *(max(1.0, float(int(share * self.clients))) for share in self.shares)]
+        if self.sampling in ("everyone", "local") and not asked:
+            return (float(self.clients),)
+        if asked:
+            return asked
+        if self.noise_multiplier is not None and self.rounds:
+            return (None,)
+        return sorted({max(1.0, float(self.clients * percent // 100)) for percent in (2, 10, 50, 100)})
+
+    def _question(self, rounds: int | None, cohort: float | None) -> Question:
+        settled = self.noise_multiplier is not None and rounds is not None and cohort is not None
+        return Question(
+            clients=self.clients,
+            rounds=rounds,
+            cohort=cohort,
+            noise_multiplier=self.noise_multiplier,
+            epsilon=None if settled else self.epsilon,
+            delta=self.delta,
+            sampling=SAMPLING[self.sampling],
+            accountants=self.accountants,
+        )
+
+    def _grown(self, rounds: int, *, first: float, last: float) -> Plan:
+        schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last)
+        config = PlanConfig(
+            clients=self.clients,
+            schedule=schedule,
+            sampling=SAMPLING[self.sampling],
+            accountants=self.accountants,
+        )
+        return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
+
+
+def what_if(
+    wish: Wish, *, clients: Sequence[int], epsilons: Sequence[float], deltas: Sequence[float]
+) -> Iterator[Plan]:
+    """The plans of a wish for every combination of other numbers of clients, epsilons and deltas.
+
+    Edge cases: where several of these are looked at, and neither cohorts nor shares are given, it is for a tenth of the
+    clients a round, or all where nobody is sampled.
+    """
+    several = len(clients) * len(epsilons) * len(deltas) > 1
+    sampled = wish.sampling not in ("everyone", "local") and (wish.noise_multiplier is None or not wish.rounds)
+    if several and sampled and not wish.cohorts and not wish.shares:
+        wish = replace(wish, shares=(0.1,))
+    for number, epsilon, delta in product(clients, epsilons, deltas):
+        yield from replace(wish, clients=number, epsilon=epsilon, delta=delta).plans()
+
+
+def paper_row(plan: Plan) -> dict[str, object]:
+    """What the 2017 paper's accountant states for a plan, for comparison, beside the figure that holds."""
+    found = moments_price(plan.event, delta=plan.budget.delta, relation=plan.relation)
+    return {"moments_epsilon": found.epsilon, "honest_epsilon": found.honest.epsilon}
+
+
+def row(plan: Plan, *, weights: int) -> dict[str, object]:
+    """A plan as one line of a table.
+
+    `noise_to_signal` is the L2 norm of the noise on the last round's mean over the largest norm that the mean can have,
+    for a model of so many weights.
+    """
+    _validate.count(weights=weights)
+    last = plan.config.sampler(plan.config.schedule.steps[-1])
+    noise = plan.config.schedule.steps[-1].noise_multiplier
+    return {
+        "rounds": plan.rounds,
+        "cohort": last.expected_cohort,
+        "sampling_prob": last.expected_cohort / plan.config.clients,
+        "sampling": plan.config.sampling.__name__,
+        "sensitivity_in_clips": last.sensitivity_in_clips,
+        "noise_multiplier": noise,
+        "epsilon": plan.price.epsilon,
+        "delta": plan.budget.delta,
+        "accountant": plan.price.accountant,
+        "by_accountant": dict(plan.price.by_accountant),
+        "communications": plan.config.schedule.communications,
+        "noise_to_signal": noise * math.sqrt(weights) / last.expected_cohort,
+        "schedule": [_step(plan.config, step) for step in plan.config.schedule.steps],
+    }
+
+
+def _step(config: PlanConfig, step: Step) -> dict[str, object]:
+    probability = config.sampler(step).expected_cohort / config.clients
+    return {
+        "rounds": step.rounds,
+        "cohort": step.cohort,
+        "sampling_prob": probability,
+        "noise_multiplier": step.noise_multiplier,
+    }

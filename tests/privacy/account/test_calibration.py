@@ -1,0 +1,261 @@
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
+from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
+from incrowd.privacy.account.calibration import (
+    LEAST_NOISE,
+    MOST_ROUNDS,
+    largest_cohort,
+    largest_sampling_prob,
+    most_rounds,
+    smallest_noise,
+)
+
+ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+BUDGET = Budget(epsilon=8.0, delta=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INCROWD_CACHE", "off")
+
+
+def poisson(sampling_prob: float, noise_multiplier: float) -> DpEvent:
+    return PoissonSampledDpEvent(sampling_prob, GaussianDpEvent(noise_multiplier))
+
+
+def rounds(sampling_prob: float, noise_multiplier: float, count: int) -> DpEvent:
+    return SelfComposedDpEvent(poisson(sampling_prob, noise_multiplier), count)
+
+
+def fixed_size(clients: int, cohort: int, noise_multiplier: float, count: int) -> DpEvent:
+    once = SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(noise_multiplier))
+    return SelfComposedDpEvent(once, count)
+
+
+def schedule(factor: float) -> DpEvent:
+    """Growing cohorts and noise at a constant ratio of noise variance to cohort."""
+    steps = [(0.05 * step, factor * math.sqrt(step)) for step in range(1, 4)]
+    return ComposedDpEvent([rounds(sampling_prob, noise, 4) for sampling_prob, noise in steps])
+
+
+# Every way of adding noise, its relation and a budget.
+NOISES: dict[str, tuple[Callable[[float], DpEvent], Relation, Budget]] = {
+    "everyone": (lambda z: SelfComposedDpEvent(GaussianDpEvent(z), 54), ADD_OR_REMOVE, BUDGET),
+    "Poisson": (lambda z: rounds(0.22, z, 54), ADD_OR_REMOVE, BUDGET),
+    "Poisson, zeroed out": (lambda z: rounds(0.22, z, 54), Relation.REPLACE_SPECIAL, BUDGET),
+    "Poisson, many rounds": (lambda z: rounds(0.05, z, 1000), ADD_OR_REMOVE, Budget(epsilon=0.3, delta=1e-6)),
+    "fixed size": (lambda z: fixed_size(1000, 220, z, 54), REPLACE, BUDGET),
+    "schedule": (schedule, ADD_OR_REMOVE, Budget(epsilon=1.0, delta=1e-5)),
+    "Laplace": (lambda z: SelfComposedDpEvent(LaplaceDpEvent(z), 20), ADD_OR_REMOVE, BUDGET),
+    "partly fixed": (lambda z: ComposedDpEvent([LaplaceDpEvent(0.15), poisson(0.5, z)]), ADD_OR_REMOVE, BUDGET),
+    "selection": (lambda z: RepeatAndSelectDpEvent(rounds(0.1, z, 10), 5.0, 1.0), ADD_OR_REMOVE, BUDGET),
+    "below RDP's and above PLD's reach": (lambda z: rounds(0.2, z, 9), ADD_OR_REMOVE, Budget(epsilon=4.0, delta=1e-15)),
+}
+
+
+@pytest.mark.parametrize(("make", "relation", "budget"), NOISES.values(), ids=NOISES.keys())
+def test_the_noise_keeps_to_the_budget_and_a_ten_thousandth_less_would_not(
+    make: Callable[[float], DpEvent], relation: Relation, budget: Budget
+) -> None:
+    noise = smallest_noise(make, budget=budget, relation=relation)
+    assert price(make(noise), delta=budget.delta, relation=relation).epsilon <= budget.epsilon
+    assert first_bound(make(noise * (1 - 1e-4)), delta=budget.delta, relation=relation)[1] > budget.epsilon
+
+
+def test_the_noise_is_just_above_the_librarys_own_and_never_below() -> None:
+    """By dp_accounting's accountant on its default grid: enough, and two ten-thousandths less is not."""
+    noise = smallest_noise(lambda z: rounds(0.5, z, 11), budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
+    assert noise == pytest.approx(0.984, abs=0.001)
+    assert PLDAccountant().compose(rounds(0.5, noise, 11)).get_epsilon(1e-3) <= 8
+    assert PLDAccountant().compose(rounds(0.5, noise * (1 - 2e-4), 11)).get_epsilon(1e-3) > 8
+
+
+@settings(max_examples=50)
+@given(epsilon=st.floats(1e-3, 50), delta=st.floats(1e-10, 0.1), count=st.integers(1, 10**5))
+def test_the_noise_of_everyone_is_the_analytic_one(epsilon: float, delta: float, count: int) -> None:
+    """mu = sqrt(count) / noise solves Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) = delta."""
+    budget = Budget(epsilon=epsilon, delta=delta)
+    noise = smallest_noise(lambda z: SelfComposedDpEvent(GaussianDpEvent(z), count), budget=budget, relation=REPLACE)
+
+    def delta_of(factor: float) -> float:
+        mu = math.sqrt(count) / (noise * factor)
+        return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)))
+
+    assert delta_of(1.0) <= delta * (1 + 1e-7)
+    assert delta_of(1 - 1e-5) > delta or noise == LEAST_NOISE
+
+
+def test_classical_and_papers_noise_would_have_been_too_little() -> None:
+    noise = smallest_noise(GaussianDpEvent, budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
+    assert noise == pytest.approx(0.4800, abs=1e-4)
+    assert math.sqrt(2 * math.log(0.8 / 1e-3)) / 8 < noise
+
+
+def test_each_accountant_can_be_had_alone() -> None:
+    noises = {
+        name: smallest_noise(lambda z: rounds(0.22, z, 54), budget=BUDGET, relation=ADD_OR_REMOVE, accountants=(name,))
+        for name in ("PLD", "RDP")
+    }
+    assert noises["PLD"] == pytest.approx(1.251, abs=0.001)
+    assert noises["RDP"] == pytest.approx(1.335, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("make", "relation"),
+    [
+        (lambda count: rounds(0.22, 1.25, count), ADD_OR_REMOVE),
+        (lambda count: rounds(0.01, 2.0, count), ADD_OR_REMOVE),
+        (lambda count: SelfComposedDpEvent(GaussianDpEvent(100.0), count), ADD_OR_REMOVE),
+        (lambda count: fixed_size(1000, 10, 1.0, count), REPLACE),
+        (lambda count: ComposedDpEvent([GaussianDpEvent(1.0), rounds(0.2, 2.0, count)]), ADD_OR_REMOVE),
+    ],
+)
+def test_one_more_round_would_not_keep_to_the_budget(make: Callable[[int], DpEvent], relation: Relation) -> None:
+    count = most_rounds(make, budget=BUDGET, relation=relation)
+    assert isinstance(count, int)
+    assert price(make(count), delta=1e-5, relation=relation).epsilon <= 8
+    assert first_bound(make(count + 1), delta=1e-5, relation=relation)[1] > 8
+
+
+def test_the_rounds_of_everyone_are_the_analytic_ones() -> None:
+    """mu = 1.6660 spends (8, 1e-5): floor((noise * mu)^2) rounds."""
+    for noise, count in ((1.0, 2), (2.0, 11), (3.0, 24), (300.0, 249_800)):
+        found = most_rounds(
+            lambda n, noise=noise: SelfComposedDpEvent(GaussianDpEvent(noise), n),  # type: ignore[misc]  # a default
+            budget=BUDGET,
+            relation=ADD_OR_REMOVE,
+        )
+        assert found == pytest.approx(count, rel=2e-4)
+
+
+def test_a_search_over_few_values_finds_the_edge_of_each() -> None:
+    """Every possible answer of a small range, those at the ends included."""
+    for most in range(1, 5):
+        edge = (price(rounds(0.3, 2.0, n), delta=1e-5, relation=ADD_OR_REMOVE).epsilon for n in (most, most + 1))
+        budget = Budget(epsilon=sum(edge) / 2, delta=1e-5)
+        assert most_rounds(lambda n: rounds(0.3, 2.0, n), budget=budget, relation=ADD_OR_REMOVE) == most
+
+
+@pytest.mark.parametrize(
+    ("make", "relation", "expected"),
+    [
+        (lambda cohort: rounds(cohort / 1000, 1.25, 54), ADD_OR_REMOVE, None),
+        (lambda cohort: fixed_size(1000, cohort, 2.2, 54), REPLACE, None),
+        (lambda cohort: rounds(cohort / 1000, 9.0, 54), ADD_OR_REMOVE, 1000),
+    ],
+)
+def test_one_more_client_would_not_keep_to_the_budget(
+    make: Callable[[int], DpEvent], relation: Relation, expected: int | None
+) -> None:
+    cohort = largest_cohort(make, clients=1000, budget=BUDGET, relation=relation)
+    assert isinstance(cohort, int)
+    assert price(make(cohort), delta=1e-5, relation=relation).epsilon <= 8
+    if expected is None:
+        assert first_bound(make(cohort + 1), delta=1e-5, relation=relation)[1] > 8
+    else:
+        assert cohort == expected
+
+
+def test_the_sampling_prob_keeps_to_the_budget_and_a_ten_thousandth_more_would_not() -> None:
+    found = largest_sampling_prob(lambda q: rounds(q, 1.25, 54), budget=BUDGET, relation=ADD_OR_REMOVE)
+    assert price(rounds(found, 1.25, 54), delta=1e-5, relation=ADD_OR_REMOVE).epsilon <= 8
+    assert first_bound(rounds(found * 1.0001, 1.25, 54), delta=1e-5, relation=ADD_OR_REMOVE)[1] > 8
+    assert largest_sampling_prob(lambda q: rounds(q, 9.0, 54), budget=BUDGET, relation=ADD_OR_REMOVE) == 1
+
+
+def test_every_unknown_leads_back_to_the_same_plan() -> None:
+    noise = smallest_noise(lambda z: rounds(0.3, z, 20), budget=BUDGET, relation=ADD_OR_REMOVE)
+    assert most_rounds(lambda n: rounds(0.3, noise, n), budget=BUDGET, relation=ADD_OR_REMOVE) == 20
+    assert largest_cohort(lambda m: rounds(m / 10, noise, 20), clients=10, budget=BUDGET, relation=ADD_OR_REMOVE) == 3
+    sampling_prob = largest_sampling_prob(lambda q: rounds(q, noise, 20), budget=BUDGET, relation=ADD_OR_REMOVE)
+    assert sampling_prob == pytest.approx(0.3, rel=5e-4)
+
+
+def test_what_no_value_can_reach_exceeds_the_budget() -> None:
+    spent = LaplaceDpEvent(0.1)
+    with pytest.raises(BudgetExceeded, match=r"noise of 1e\+09 .* costs epsilon = 10 .* budget is 8"):
+        smallest_noise(lambda z: ComposedDpEvent([spent, poisson(0.1, z)]), budget=BUDGET, relation=ADD_OR_REMOVE)
+    with pytest.raises(BudgetExceeded, match="one round"):
+        most_rounds(lambda n: rounds(1.0, 0.3, n), budget=BUDGET, relation=ADD_OR_REMOVE)
+    with pytest.raises(BudgetExceeded, match="a cohort of one client"):
+        largest_cohort(lambda m: rounds(m / 2, 1.0, 20), clients=2, budget=BUDGET, relation=ADD_OR_REMOVE)
+    with pytest.raises(BudgetExceeded, match="sampling_prob of 1e-09"):
+        largest_sampling_prob(
+            lambda q: ComposedDpEvent([spent, poisson(q, 1.0)]), budget=BUDGET, relation=ADD_OR_REMOVE
+        )
+
+
+def test_what_costs_nothing_goes_to_the_end_of_the_way() -> None:
+    assert most_rounds(lambda n: NoOpDpEvent(), budget=BUDGET, relation=ADD_OR_REMOVE) == MOST_ROUNDS  # noqa: ARG005  # nothing ever happens
+    assert largest_cohort(lambda m: rounds(m / 5, 50.0, 1), clients=5, budget=BUDGET, relation=ADD_OR_REMOVE) == 5
+
+
+@pytest.mark.slow
+def test_where_sampling_alone_is_enough_the_noise_is_the_least() -> None:
+    assert smallest_noise(lambda z: rounds(1e-8, z, 1), budget=BUDGET, relation=ADD_OR_REMOVE) == LEAST_NOISE
+
+
+def test_a_cost_that_jumps_is_followed_to_its_jump() -> None:
+    """Nothing about the event need be smooth: here the cost leaps at once."""
+
+    def jumping(noise: float) -> DpEvent:
+        return rounds(0.5, 2.0 if noise >= 1.7 else 0.7, 5)
+
+    noise = smallest_noise(jumping, budget=Budget(epsilon=4.0, delta=1e-5), relation=ADD_OR_REMOVE)
+    assert 1.7 <= noise <= 1.7 * 1.0001
+
+
+def test_an_answer_is_kept_and_checked_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
+    asked = itertools.count()
+
+    def make(noise: float) -> DpEvent:
+        next(asked)
+        return rounds(0.3, noise, 12)
+
+    def calibrated() -> tuple[float, int]:
+        before = next(asked)
+        noise = smallest_noise(make, budget=Budget(epsilon=1.0, delta=1e-5), relation=ADD_OR_REMOVE)
+        return noise, next(asked) - before - 1
+
+    noise, searched = calibrated()
+    assert calibrated() == (noise, 3)  # two values to know the function by, one to check the price
+    assert searched > 10
+    other = smallest_noise(make, budget=Budget(epsilon=0.5, delta=1e-5), relation=ADD_OR_REMOVE)
+    assert other > 1.2 * noise
+    for path in tmp_path.iterdir():
+        entry = json.loads(path.read_text())
+        if entry["value"] == noise:
+            path.write_text(json.dumps(entry | {"value": noise / 2}))  # a lie: half the noise
+    assert calibrated()[0] == pytest.approx(noise, rel=1e-4)
+
+
+def test_unusable_requests_are_refused() -> None:
+    with pytest.raises(ConfigError, match="clients"):
+        largest_cohort(lambda m: rounds(0.1, 1.0, m), clients=0, budget=BUDGET, relation=ADD_OR_REMOVE)
+    with pytest.raises(UnpricedEvent):
+        smallest_noise(lambda z: rounds(0.2, z, 2), budget=BUDGET, relation=REPLACE)
+    with pytest.raises(ConfigError, match="accountants"):
+        smallest_noise(GaussianDpEvent, budget=BUDGET, relation=REPLACE, accountants=("gdp",))

@@ -1,0 +1,234 @@
+import hashlib
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.errors import ConfigError, UnpricedEvent
+from incrowd.privacy.account.events import (
+    OneOfDpEvent,
+    canonical,
+    compose,
+    event_from_json,
+    event_to_json,
+    fingerprint,
+    mechanisms,
+)
+
+noises = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+probs = st.floats(min_value=0, max_value=1, exclude_min=True)
+counts = st.integers(min_value=1, max_value=10**6)
+
+
+def wrapped(inner: st.SearchStrategy[DpEvent]) -> st.SearchStrategy[DpEvent]:
+    cohorts = st.tuples(counts, counts).map(sorted)
+    return st.one_of(
+        st.builds(PoissonSampledDpEvent, probs, inner),
+        st.builds(lambda sizes, event: SampledWithoutReplacementDpEvent(sizes[1], sizes[0], event), cohorts, inner),
+        st.builds(SelfComposedDpEvent, inner, counts),
+        st.builds(ComposedDpEvent, st.lists(inner, max_size=3)),
+        st.builds(OneOfDpEvent, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(RepeatAndSelectDpEvent, inner, st.floats(1, 1e6), st.one_of(st.just(math.inf), st.floats(0, 1e6))),
+    )
+
+
+events = st.recursive(
+    st.one_of(st.just(NoOpDpEvent()), st.builds(GaussianDpEvent, noises), st.builds(LaplaceDpEvent, noises)),
+    wrapped,
+    max_leaves=5,
+)
+
+
+@given(events)
+def test_json_gives_back_an_equal_event_to_the_last_bit(event: DpEvent) -> None:
+    assert event_from_json(json.loads(json.dumps(event_to_json(event), allow_nan=False))) == event
+
+
+@given(events, events)
+def test_fingerprints_are_equal_exactly_when_events_are(one: DpEvent, other: DpEvent) -> None:
+    again = event_from_json(event_to_json(one))
+    assert fingerprint(again) == fingerprint(one)
+    assert (fingerprint(one) == fingerprint(other)) == (one == other)
+
+
+def test_a_fingerprint_is_the_same_on_every_machine() -> None:
+    event = PoissonSampledDpEvent(0.1, GaussianDpEvent(2))
+    written = '{"event":{"kind":"gaussian","noise_multiplier":2.0},"kind":"poisson_sampled","sampling_prob":0.1}'
+    assert canonical(event) == written
+    assert fingerprint(event) == hashlib.sha256(written.encode()).hexdigest()
+
+
+nestings: list[Callable[[DpEvent], DpEvent]] = [
+    lambda event: event,
+    lambda event: PoissonSampledDpEvent(0.5, event),
+    lambda event: SampledWithoutReplacementDpEvent(10, 5, event),
+    lambda event: SelfComposedDpEvent(event, 2),
+    lambda event: ComposedDpEvent([GaussianDpEvent(1.0), event]),
+    lambda event: RepeatAndSelectDpEvent(event, 2.0, 1.0),
+    lambda event: OneOfDpEvent((GaussianDpEvent(1.0), event)),
+]
+
+
+@pytest.mark.parametrize("nest", nestings)
+def test_an_unknown_kind_is_refused_at_every_depth(nest: Callable[[DpEvent], DpEvent]) -> None:
+    class Surprise(GaussianDpEvent):  # type: ignore[misc]  # its base has no types
+        pass
+
+    for unknown in (NonPrivateDpEvent(), Surprise(1.0), "gaussian"):
+        for refused in (event_to_json, fingerprint, mechanisms, lambda event: mechanisms(nestings[1](event))):
+            with pytest.raises(UnpricedEvent, match="not a kind of event known here"):
+                refused(nest(unknown))
+
+
+@pytest.mark.parametrize("nest", nestings)
+@pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf, "1", True, None])
+def test_impossible_numbers_are_refused_at_every_depth(nest: Callable[[DpEvent], DpEvent], noise: object) -> None:
+    with pytest.raises(ConfigError, match="noise_multiplier"):
+        event_to_json(nest(GaussianDpEvent(noise)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        PoissonSampledDpEvent(0.0, NoOpDpEvent()),
+        PoissonSampledDpEvent(1.1, NoOpDpEvent()),
+        SampledWithoutReplacementDpEvent(10, 11, NoOpDpEvent()),
+        SampledWithoutReplacementDpEvent(10, 0, NoOpDpEvent()),
+        SampledWithoutReplacementDpEvent(10.0, 5.0, NoOpDpEvent()),
+        SelfComposedDpEvent(NoOpDpEvent(), 0),
+        SelfComposedDpEvent(NoOpDpEvent(), 1.0),
+        RepeatAndSelectDpEvent(NoOpDpEvent(), 0.5, 1.0),
+        RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, -1.0),
+        RepeatAndSelectDpEvent(NoOpDpEvent(), 2.0, math.nan),
+        OneOfDpEvent(()),
+    ],
+)
+def test_other_impossible_numbers_are_refused(event: DpEvent) -> None:
+    with pytest.raises(ConfigError):
+        event_to_json(event)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        None,
+        [],
+        "gaussian",
+        {"kind": "gaussian"},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "clip_norm": 1.0},
+        {"kind": "gaussian", "noise_multiplier": "1"},
+        {"kind": "gaussian", "noise_multiplier": 10**400},
+        {"kind": "poisson_sampled", "sampling_prob": 0.5, "event": None},
+        {"kind": "sampled_without_replacement", "clients": 5, "cohort": 6, "event": {"kind": "nothing"}},
+        {"kind": "composed", "events": {"kind": "nothing"}},
+        {"kind": "one_of", "events": []},
+        {"kind": "one_of", "events": {"kind": "nothing"}},
+        {"kind": "best_of_repeated", "mean": 2.0, "shape": "infinite", "event": {"kind": "nothing"}},
+    ],
+)
+def test_malformed_json_is_refused(broken: object) -> None:
+    with pytest.raises(ConfigError):
+        event_from_json(broken)
+
+
+def test_json_too_deep_to_follow_is_refused() -> None:
+    deep: dict[str, object] = {"kind": "nothing"}
+    for _ in range(100_000):
+        deep = {"kind": "repeated", "count": 1, "event": deep}
+    with pytest.raises(ConfigError, match="RecursionError"):
+        event_from_json(deep)
+    while deep.get("event"):  # taken apart by hand: the interpreter would go as deep to free it
+        deep = deep.pop("event")  # type: ignore[assignment]  # events nest in events
+
+
+@pytest.mark.parametrize("unknown", [{}, {"kind": "exponential"}, {"kind": None}, {"kind": ["gaussian"]}])
+def test_json_of_an_unknown_kind_is_refused(unknown: object) -> None:
+    for nested in (unknown, {"kind": "composed", "events": [{"kind": "nothing"}, unknown]}):
+        with pytest.raises(UnpricedEvent):
+            event_from_json(nested)
+
+
+def test_equal_neighbours_are_merged() -> None:
+    one, other = GaussianDpEvent(1.0), GaussianDpEvent(2.0)
+    runs = [(one, 1), (SelfComposedDpEvent(one, 3), 2), (NoOpDpEvent(), 5), (one, 1), (other, 1), (one, 1)]
+    assert compose(runs) == ComposedDpEvent([SelfComposedDpEvent(one, 8), other, one])
+
+
+def test_composing_nothing_or_one() -> None:
+    assert compose([]) == NoOpDpEvent()
+    assert compose([(NoOpDpEvent(), 3)]) == NoOpDpEvent()
+    assert compose([(GaussianDpEvent(1.0), 1)]) == GaussianDpEvent(1.0)
+    assert compose([(GaussianDpEvent(1.0), 4)]) == SelfComposedDpEvent(GaussianDpEvent(1.0), 4)
+    with pytest.raises(ConfigError, match="count"):
+        compose([(GaussianDpEvent(1.0), 0)])
+
+
+def poisson(sampling_prob: float, *noise_multipliers: float) -> DpEvent:
+    return PoissonSampledDpEvent(sampling_prob, compose([(GaussianDpEvent(z), 1) for z in noise_multipliers]))
+
+
+def test_equal_mechanisms_are_counted_together_wherever_they_stood() -> None:
+    a, b = poisson(0.1, 1.0), LaplaceDpEvent(2.0)
+    event = ComposedDpEvent([a, SelfComposedDpEvent(ComposedDpEvent([b, SelfComposedDpEvent(a, 2)]), 3), NoOpDpEvent()])
+    assert sorted(mechanisms(event), key=str) == [(b, 3), (a, 7)]
+    assert mechanisms(ComposedDpEvent([b, a])) == mechanisms(ComposedDpEvent([a, b]))
+
+
+def test_gaussians_become_the_one_that_they_jointly_are() -> None:
+    event = ComposedDpEvent([SelfComposedDpEvent(GaussianDpEvent(2.0), 3), GaussianDpEvent(1.0)])
+    ((joint, count),) = mechanisms(event)
+    assert count == 1
+    assert joint.noise_multiplier == pytest.approx((3 / 4 + 1) ** -0.5, rel=1e-15)
+    ((sampled, count),) = mechanisms(SelfComposedDpEvent(PoissonSampledDpEvent(0.5, event), 4))
+    assert count == 4
+    assert sampled == PoissonSampledDpEvent(0.5, joint)
+
+
+def test_a_lone_gaussian_is_left_as_it_is() -> None:
+    assert mechanisms(poisson(0.1, 1.1)) == ((poisson(0.1, 1.1), 1),)
+    assert mechanisms(GaussianDpEvent(1.1)) == ((GaussianDpEvent(1.1), 1),)
+
+
+@given(st.lists(st.tuples(noises, counts), min_size=1, max_size=5))
+def test_the_joint_gaussian_never_has_more_noise_than_a_part(parts: list[tuple[float, int]]) -> None:
+    ((joint, _),) = mechanisms(compose([(GaussianDpEvent(z), count) for z, count in parts]))
+    assert joint.noise_multiplier <= min(z for z, _ in parts) * (1 + 1e-12)
+
+
+def test_a_sample_of_everyone_is_no_sample_and_of_nothing_is_nothing() -> None:
+    everyone = SampledWithoutReplacementDpEvent(10, 10, GaussianDpEvent(1.0))
+    assert mechanisms(poisson(1.0, 1.0)) == mechanisms(everyone) == ((GaussianDpEvent(1.0), 1),)
+    assert mechanisms(poisson(0.5)) == mechanisms(NoOpDpEvent()) == mechanisms(ComposedDpEvent([])) == ()
+
+
+def test_a_selection_is_one_mechanism_whatever_is_selected_from() -> None:
+    inner = SelfComposedDpEvent(SelfComposedDpEvent(poisson(0.1, 1.0), 2), 3)
+    event = SelfComposedDpEvent(RepeatAndSelectDpEvent(inner, 5.0, 1.0), 2)
+    flat = SelfComposedDpEvent(poisson(0.1, 1.0), 6)
+    assert mechanisms(event) == ((RepeatAndSelectDpEvent(flat, 5.0, 1.0), 2),)
+
+
+def test_one_of_several_is_told_by_what_they_are_and_not_by_their_order() -> None:
+    a, b = poisson(0.1, 1.0), LaplaceDpEvent(2.0)
+    ((found, count),) = mechanisms(SelfComposedDpEvent(OneOfDpEvent((a, b, SelfComposedDpEvent(a, 1))), 3))
+    assert (sorted(found.events, key=str), count) == ([b, a], 3)
+    assert mechanisms(OneOfDpEvent((a, b))) == mechanisms(OneOfDpEvent((b, a, b)))
+    assert mechanisms(OneOfDpEvent((a, SelfComposedDpEvent(a, 1)))) == mechanisms(a)
+    assert mechanisms(OneOfDpEvent((NoOpDpEvent(),))) == ()
+    ((either, _),) = mechanisms(OneOfDpEvent((a, NoOpDpEvent())))
+    assert set(either.events) == {a, NoOpDpEvent()}

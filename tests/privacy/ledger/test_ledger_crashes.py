@@ -1,0 +1,382 @@
+"""Processes that are killed, run out of disk, and race: no overspend, no lost event, always a clear error."""
+
+import os
+import random
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from incrowd.errors import BudgetExceeded, LedgerUnwritable
+from incrowd.privacy.ledger.ledger import Ledger, Reservation, verify
+from tests.privacy.ledgers import EVENT, FITS, SMALL, begin, start, status_of, written
+
+PLAN = 5000
+LIFE = 12  # a process charges no more, so that a fast machine does not use up the plan before the last kill
+
+
+class Releases:
+    """What a process gave away, kept in a file: a line is there from the moment it was written, killed or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, b"\n")
+        os.close(descriptor)
+
+    def count(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+
+@pytest.fixture
+def releases(folder: Path) -> Releases:
+    return Releases(folder / "released")
+
+
+def planned(ledger: Ledger) -> Reservation:
+    return ledger.reserve([(SMALL, PLAN)], label="run")
+
+
+def run(path: Path, releases: Releases) -> None:
+    """Continue the run at the path for a while, then wait for someone to end this process."""
+    with begin(path) as ledger:
+        standing = planned(ledger)
+        for _ in range(LIFE):
+            ledger.charge(SMALL, reservation=standing.id)
+            releases.add()
+        signal.pause()
+
+
+def charge_on(ledger: Ledger, standing: Reservation, releases: Releases) -> None:
+    while True:
+        ledger.charge(SMALL, reservation=standing.id)
+        releases.add()
+
+
+def check(path: Path, releases: Releases, before: int) -> int:
+    """What holds after every crash; returns how many events are charged now, of which `before` were before."""
+    with begin(path) as ledger:  # takes an interrupted write back
+        charged = ledger.verify().charged
+        assert ledger.reservations() == () or planned(ledger).charged == charged
+    assert releases.count() <= charged
+    assert charged >= before
+    report = verify(path)
+    assert report["intact"], report
+    return charged
+
+
+# Killed
+
+
+@pytest.mark.parametrize("kills", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_process_killed_at_a_random_moment_has_released_nothing_that_it_did_not_charge(
+    path: Path, releases: Releases, kills: int
+) -> None:
+    moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
+    charged = 0
+    for _ in range(kills):
+        awaited = releases.count() + moments.choice([0, 0, 1, 2, 5])  # a slow machine gets as far as a fast one
+        process = start(lambda: run(path, releases))
+        while releases.count() < awaited:
+            assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it ended by itself"
+            time.sleep(0.0002)
+        time.sleep(moments.uniform(0.0, 0.005))
+        os.kill(process, signal.SIGKILL)
+        assert status_of(process) == -signal.SIGKILL
+        charged = check(path, releases, charged)
+    assert charged - releases.count() <= kills  # each crash wastes one event at most
+    assert releases.count() > kills / 4  # they did get somewhere
+
+
+def killed_at(line: int) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that kills its process before it runs a line of the ledger: the first, the second, ..."""
+    left = line
+
+    def trace(frame: FrameType, happening: str, _: object) -> Any:
+        nonlocal left
+        if "/incrowd/privacy/" not in frame.f_code.co_filename:
+            return None
+        if happening == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    return trace
+
+
+EVERY_LINE = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+
+
+@EVERY_LINE
+def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
+    path: Path, releases: Releases, stride: int
+) -> None:
+    begin(path).close()
+
+    def charge(line: int) -> None:
+        with begin(path) as ledger:
+            standing = planned(ledger)
+            sys.settrace(killed_at(line))
+            ledger.charge(SMALL, reservation=standing.id)
+            sys.settrace(None)
+            releases.add()
+
+    charged, crashes, wasted, status = 0, 0, 0, -signal.SIGKILL
+    while True:
+        line = 1 + stride * crashes
+        status = status_of(start(lambda: charge(line)))  # noqa: B023 - waited for
+        now = check(path, releases, charged)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        crashes, wasted, charged = crashes + 1, wasted + now - charged, now
+    assert releases.count() == 1
+    assert crashes * stride > 150
+    assert 0 < wasted < crashes  # some were killed before the commit, and some after
+
+
+@EVERY_LINE
+def test_a_process_killed_before_any_line_of_a_beginning_leaves_what_can_begin(folder: Path, stride: int) -> None:
+    def work(line: int) -> None:
+        sys.settrace(killed_at(line))
+        with begin(folder / str(line)) as ledger:
+            planned(ledger)
+
+    line, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        line += stride
+        status = status_of(start(lambda: work(line)))  # noqa: B023 - waited for
+        with begin(folder / str(line)) as ledger:
+            assert planned(ledger).charged == 0
+            ledger.charge(SMALL, reservation="run")
+            assert ledger.verify().charged == 1
+    assert status == 0
+    assert line > 300
+
+
+def leave_a_write_half_done(path: Path) -> None:
+    """Be killed while some changed pages are in the file already and the journal still says how it was before."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN IMMEDIATE")
+    (length,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+    for position in range(length, length + 300):
+        connection.execute("INSERT INTO entries VALUES (?, 'charge', '', ?, '')", (position, "{}" * 200))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_write_that_a_crash_interrupted_is_reported_by_readers_and_taken_back_by_writers(path: Path) -> None:
+    head = written(path, events=3)
+    assert status_of(start(lambda: leave_a_write_half_done(path))) == -signal.SIGKILL
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    assert "run.ledger-journal" in before
+    report = verify(path)
+    assert not report["intact"]
+    assert "open it for writing once" in str(report["problem"])
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    with begin(path) as ledger:
+        assert ledger.head == head
+    assert verify(path)["intact"]
+
+
+def test_a_run_that_is_killed_again_and_again_can_be_finished(path: Path) -> None:
+    runs = [(EVENT, 2), (SMALL, 30), (EVENT, 1)]
+
+    def go_on() -> None:
+        with begin(path) as ledger:
+            standing = ledger.reserve(runs, label="run")
+            events = [event for event, count in runs for _ in range(count)]
+            for event in events[standing.charged :]:
+                ledger.charge(event, reservation=standing.id)
+
+    moments, status = random.Random(1), 1  # noqa: S311 - when to kill is no secret
+    while status != 0:
+        process = start(go_on)
+        time.sleep(moments.uniform(0.0, 0.04))
+        os.kill(process, signal.SIGKILL)
+        status = status_of(process)
+    with begin(path) as ledger:
+        assert ledger.spent() == ledger.promised()
+        assert ledger.verify().charged == 33
+        assert [entry.kind for entry in ledger.entries()].count("reserve") == 1
+
+
+# No room on the disk
+
+
+@contextmanager
+def room_for_files_of(size: int) -> Iterator[None]:
+    """No file can grow beyond the size meanwhile; reading and overwriting go on."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def charge_until_the_disk_is_full(path: Path, releases: Releases, size: int) -> None:
+    with begin(path) as ledger:
+        standing = planned(ledger)
+        with room_for_files_of(size), pytest.raises(LedgerUnwritable, match=r"free (some )?space"):
+            charge_on(ledger, standing, releases)
+        # As soon as there is room, the same connection goes on.
+        ledger.charge(SMALL, reservation=standing.id)
+        releases.add()
+
+
+@pytest.mark.parametrize("growth", [-(2**40), -4000, 0, 1, 4096, 4097, 9000, 14_000])
+def test_a_full_disk_releases_nothing_that_is_not_written(path: Path, releases: Releases, growth: int) -> None:
+    with begin(path) as ledger:
+        planned(ledger)
+    size = max(0, path.stat().st_size + growth)
+    charge_until_the_disk_is_full(path, releases, size)
+    charged = check(path, releases, 0)
+    assert charged - releases.count() <= 1
+
+
+def test_a_full_disk_and_a_kill_together_lose_nothing(path: Path, releases: Releases) -> None:
+    begin(path).close()
+
+    def work(size: int) -> None:
+        with begin(path) as ledger:
+            standing = planned(ledger)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            while True:
+                try:
+                    ledger.charge(SMALL, reservation=standing.id)
+                except LedgerUnwritable:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                releases.add()
+
+    charged = 0
+    for more in range(0, 9000, 450):
+        assert status_of(start(lambda: work(path.stat().st_size + more))) == -signal.SIGKILL  # noqa: B023 - waited for
+        charged = check(path, releases, charged)
+
+
+def test_a_witness_that_cannot_be_written_stops_the_release(folder: Path) -> None:
+    elsewhere = folder / "disk"
+    elsewhere.mkdir()
+    with begin(folder / "run.ledger", witness=elsewhere / "witness") as ledger:
+        (elsewhere / "witness.new").mkdir()
+        with pytest.raises(LedgerUnwritable, match="stays charged, but nothing may be released"):
+            ledger.charge(SMALL)
+        (elsewhere / "witness.new").rmdir()
+        ledger.charge(SMALL)
+        assert ledger.verify().charged == 2
+
+
+# Races
+
+
+def race(works: list[Callable[[], object]]) -> list[int]:
+    """Do all works in processes of their own that start at the same time; their statuses."""
+    read, write = os.pipe()
+
+    def wait_and_do(work: Callable[[], object]) -> None:
+        os.close(write)
+        os.read(read, 1)  # returns when the parent closes its end
+        work()
+
+    processes = [start(partial(wait_and_do, work)) for work in works]
+    os.close(write)
+    os.close(read)
+    return [status_of(process) for process in processes]
+
+
+@pytest.mark.parametrize("processes", [2, 5])
+def test_of_several_processes_one_gets_the_last_unit(folder: Path, processes: int) -> None:
+    for number in range(8):
+        path, releases = folder / str(number), Releases(folder / f"{number}.released")
+        with begin(path) as ledger:
+            ledger.reserve([(EVENT, FITS - 1)], label="run")
+
+        def take() -> None:
+            with begin(path) as ledger:  # noqa: B023 - waited for
+                try:
+                    ledger.charge(EVENT)
+                except BudgetExceeded:
+                    return
+                releases.add()  # noqa: B023 - waited for
+
+        assert race([take] * processes) == [0] * processes
+        assert releases.count() == 1
+        with begin(path) as ledger:
+            assert ledger.verify().charged == 1
+
+
+def test_processes_that_spend_as_much_as_they_can_spend_the_budget_and_no_more(path: Path, releases: Releases) -> None:
+    begin(path).close()
+
+    def take() -> None:
+        with begin(path) as ledger:
+            while True:
+                try:
+                    ledger.charge(EVENT)
+                except BudgetExceeded:
+                    return
+                releases.add()
+
+    assert race([take] * 4) == [0] * 4
+    assert releases.count() == FITS
+    check(path, releases, FITS)
+
+
+def test_processes_that_share_a_reservation_charge_each_event_once(path: Path, releases: Releases) -> None:
+    def take() -> None:
+        with begin(path) as ledger:
+            standing = ledger.reserve([(SMALL, 50)], label="run")
+            while True:
+                try:
+                    ledger.charge(SMALL, reservation=standing.id)
+                except BudgetExceeded:
+                    return
+                releases.add()
+
+    assert race([take] * 4) == [0] * 4
+    assert releases.count() == 50
+    report = verify(path)
+    assert (report["intact"], report["events"]) == (True, 50)
+
+
+def test_processes_that_begin_a_ledger_at_once_share_it(folder: Path) -> None:
+    for number in range(8):
+        path = folder / str(number)
+
+        def open_and_charge() -> None:
+            with begin(path) as ledger:  # noqa: B023 - waited for
+                ledger.charge(SMALL)
+
+        assert race([open_and_charge] * 4) == [0] * 4
+        report = verify(path)
+        assert (report["intact"], report["events"]) == (True, 4)
+
+
+def test_a_reader_among_writers_always_finds_the_ledger_intact(path: Path, releases: Releases) -> None:
+    with begin(path) as ledger:
+        planned(ledger)
+    process = start(lambda: run(path, releases))
+    events = []
+    try:
+        for _ in range(40):
+            report = verify(path)
+            assert report["intact"], report
+            events.append(report["events"] or 0)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        status_of(process)
+    assert events == sorted(events)
+    assert events[-1] > events[0]

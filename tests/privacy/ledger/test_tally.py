@@ -1,0 +1,113 @@
+"""Entries that are well chained, and nonsense."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from incrowd.errors import BudgetExceeded, LedgerDamaged
+from incrowd.privacy.account.events import event_to_json
+from incrowd.privacy.ledger.chain import Chain, Entry, canonical, link
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import Tally
+from tests.privacy.ledgers import EVENT, FITS, SMALL
+
+
+@pytest.fixture
+def chain() -> Iterator[Chain]:
+    chain = Chain.in_memory()
+    with chain.transaction(write=True):
+        chain.create()
+    yield chain
+    chain.close()
+
+
+Content = dict[str, object]
+
+TERMS: Content = {"budget": {"epsilon": 1.0, "delta": 1e-5}, "relation": "ADD_OR_REMOVE_ONE", "data_identity": "x"}
+CHARGE: Content = {"event": event_to_json(SMALL), "reservation": None, "note": {}}
+PLAN: Content = {"label": "run", "runs": [[event_to_json(SMALL), 1]]}
+
+
+def append(chain: Chain, *contents: tuple[str, Content]) -> None:
+    with chain.transaction(write=True):
+        for kind, content in contents:
+            chain.append(kind, content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("terms", TERMS),
+        ("gift", {}),
+        ("charge", {}),
+        ("charge", {**CHARGE, "event": {"kind": "gift"}}),
+        ("charge", {**CHARGE, "event": {"kind": "gaussian", "noise_multiplier": -1.0}}),
+        ("charge", {**CHARGE, "event": 3}),
+        ("charge", {**CHARGE, "reservation": "walk"}),
+        ("charge", {**CHARGE, "reservation": ["run"]}),
+        ("charge", {**CHARGE, "event": event_to_json(EVENT), "reservation": "run"}),
+        ("reserve", PLAN),
+        ("reserve", {"label": "other", "runs": [[event_to_json(SMALL), 0]]}),
+        ("reserve", {"label": "other", "runs": [[event_to_json(SMALL)]]}),
+        ("reserve", {"label": "other", "runs": 3}),
+        ("release", {"label": "walk"}),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_refused(chain: Chain, kind: str, content: Content) -> None:
+    append(chain, ("terms", TERMS), ("reserve", PLAN), (kind, content))
+    with pytest.raises(LedgerDamaged, match=rf"entry 2 of the ledger \({kind}\) makes no sense"):
+        Ledger(chain)
+
+
+def test_a_charge_on_a_released_or_used_up_reservation_is_refused(chain: Chain) -> None:
+    planned = ("charge", {**CHARGE, "reservation": "run"})
+    append(chain, ("terms", TERMS), ("reserve", PLAN), planned)
+    Ledger(chain)
+    append(chain, planned)
+    with pytest.raises(LedgerDamaged, match="entry 3"):
+        Ledger(chain)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("budget", {"epsilon": -1.0, "delta": 0.5}), ("budget", {}), ("relation", "FRIENDS"), ("data_identity", "")],
+)
+def test_terms_that_make_no_sense_are_refused(chain: Chain, field: str, value: object) -> None:
+    append(chain, ("terms", {**TERMS, field: value}))
+    with pytest.raises(LedgerDamaged, match="entry 0"):
+        Ledger(chain)
+
+
+@pytest.mark.parametrize("contents", [[], [("charge", CHARGE)], [("gift", TERMS)]], ids=["nothing", "charge", "gift"])
+def test_a_ledger_without_terms_is_refused(chain: Chain, contents: list[tuple[str, Content]]) -> None:
+    append(chain, *contents)
+    with pytest.raises(LedgerDamaged):
+        _ = Ledger(chain).budget
+
+
+def test_a_ledger_that_promises_more_than_its_budget_is_refused_by_verify(chain: Chain) -> None:
+    append(chain, ("terms", TERMS), *[("charge", {**CHARGE, "event": event_to_json(EVENT)})] * (FITS + 1))
+    ledger = Ledger(chain)
+    with pytest.raises(LedgerDamaged, match=r"promises epsilon = 1\.06.*, its budget is"):
+        ledger.verify()
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(SMALL)
+
+
+@pytest.mark.parametrize("body", ["", "[]", "7", "{", "[" * 10**5], ids=lambda body: body[:3])
+def test_a_body_that_is_no_json_object_is_refused(body: str) -> None:
+    entry = Entry(position=3, kind="charge", at="", body=body, hash="")
+    with pytest.raises(LedgerDamaged, match="entry 3 of the ledger is not"):
+        Tally().apply(entry)
+
+
+def test_no_two_entries_are_hashed_alike() -> None:
+    rows = [("ab", "c", "d"), ("a", "bc", "d"), ("a", "b", "cd"), ('a","b', "c", "d"), ("a", 'b","c', "d")]
+    hashes = {link("", position=1, kind=kind, at=at, body=body) for kind, at, body in rows}
+    hashes |= {link(previous, position=1, kind="ab", at="c", body="d") for previous in ("x", "y")}
+    hashes |= {link("", position=2, kind="ab", at="c", body="d")}
+    assert len(hashes) == len(rows) + 3
+
+
+def test_json_is_written_in_one_way() -> None:
+    assert canonical({"b": 1, "a": [1.5, "é"]}) == canonical({"a": [1.5, "é"], "b": 1}) == '{"a":[1.5,"\\u00e9"],"b":1}'

@@ -1,0 +1,259 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.mechanism.clipping import (
+    LARGEST,
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    L1Clip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+    ScalingClip,
+    clip_rows,
+    part_norms,
+)
+
+
+def every_clip(size: int, bound: float = 1.0) -> list[Clip]:
+    clips: list[Clip] = [
+        FixedClip(clip_norm=bound),
+        NormalisedClip(clip_norm=bound),
+        QuantileClip(clip_norm=bound, bit_noise=5.0),
+        ElementwiseClip(limit=bound, size=max(size, 1)),
+        L1Clip(l1_bound=bound),
+        PerLayerClip(clip_norms=(bound,), parts=(max(size, 1),)),
+    ]
+    if size > 1:
+        clips.append(PerLayerClip(clip_norms=(bound, bound / 3), parts=(1, size - 1)))
+    return clips
+
+
+ANY_FLOAT = st.floats(width=64, allow_nan=True, allow_infinity=True)
+ROWS = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=ANY_FLOAT)
+
+
+@given(rows=ROWS, bound=st.floats(1e-6, 1e6))
+@example(rows=np.array([[2.35621143e-162]]), bound=1.0)  # its square has lost most of its digits
+@example(rows=np.array([[1e-160, 1e-161, 0.0]]), bound=1e-99)
+def test_clipping_is_total(rows: NDArray[np.float64], bound: float) -> None:
+    """Rule 5: whatever comes in, what goes out is finite and within the bound, or dropped."""
+    for clip in every_clip(rows.shape[1], bound):
+        clipped = clip_rows(clip, rows)
+        assert np.all(np.isfinite(clipped.rows))
+        for row, original, dropped in zip(clipped.rows, rows, clipped.dropped, strict=True):
+            assert math.hypot(*row) <= clip.clip_norm
+            assert not (dropped and row.any())
+            assert dropped or np.all(np.isfinite(original))
+
+
+@given(rows=ROWS, bound=st.floats(1e-6, 1e6))
+def test_nothing_but_the_normalised_clip_scales_up(rows: NDArray[np.float64], bound: float) -> None:
+    for clip in every_clip(rows.shape[1], bound):
+        if isinstance(clip, NormalisedClip):
+            continue
+        clipped = clip_rows(clip, rows)
+        kept = ~clipped.dropped
+        assert np.all(np.abs(clipped.rows[kept]) <= np.abs(rows[kept]))
+        assert np.all(clipped.rows[kept] * rows[kept] >= 0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
+def test_a_contribution_without_a_norm_is_dropped_and_counted(bad: float) -> None:
+    rows = np.array([[0.1, bad], [0.1, 0.2]])
+    for clip in every_clip(2):
+        clipped = clip_rows(clip, rows)
+        assert list(clipped.dropped) == [True, False]
+        assert not clipped.rows[0].any()
+        assert clipped.rows[1].all()
+        assert not clipped.unclipped[0]
+
+
+def test_short_contributions_are_left_exactly_alone() -> None:
+    rows = np.array([[0.3, -0.4], [0.0, 0.0]])
+    clips = (FixedClip(clip_norm=1), QuantileClip(clip_norm=1, bit_noise=5), ElementwiseClip(limit=1, size=2))
+    for clip in (*clips, L1Clip(l1_bound=1)):
+        clipped = clip_rows(clip, rows)
+        assert np.array_equal(clipped.rows, rows)
+        assert clipped.unclipped.all()
+
+
+@pytest.mark.parametrize("norm", [1.0, np.nextafter(1, 2), np.nextafter(1, 0), 1 + 1e-9, 50.0, 1e150])
+def test_a_norm_at_or_above_the_bound_ends_at_the_bound(norm: float) -> None:
+    for clip in (FixedClip(clip_norm=1), NormalisedClip(clip_norm=1), QuantileClip(clip_norm=1, bit_noise=5)):
+        row = clip_rows(clip, np.array([norm * 0.6, norm * 0.8])).rows[0]
+        assert 1 - 1e-7 < math.hypot(*row) <= 1
+        assert row[1] / row[0] == pytest.approx(4 / 3)
+
+
+def test_the_direction_of_the_factor_is_the_right_one() -> None:
+    """Published code divides by min(1, norm / median): long contributions pass and short ones are blown up."""
+    norms = np.array([[0.5], [0.8], [1.0], [2.0], [50.0]])
+    result = (FixedClip(clip_norm=1).factors(norms) * norms)[:, 0]
+    assert result == pytest.approx([0.5, 0.8, 1, 1, 1], rel=1e-6)
+
+
+@given(row=arrays(np.float32, 5, elements=st.floats(-1e3, 1e3, width=32)), bound=st.floats(1e-3, 1e3))
+def test_normalised_contributions_have_exactly_the_bound_s_norm(row: NDArray[np.float32], bound: float) -> None:
+    clipped = clip_rows(NormalisedClip(clip_norm=bound), row)
+    norm = float(np.linalg.norm(clipped.rows[0]))
+    assert norm == (pytest.approx(bound, rel=1e-7) if row.any() else 0)
+    assert norm <= bound
+
+
+def test_a_contribution_without_direction_becomes_zero() -> None:
+    rows = np.array([[0.0, 0.0], [5e-324, 0.0], [1e-291, 1e-291]])
+    assert not clip_rows(NormalisedClip(), rows).rows.any()
+
+
+def test_per_layer_bounds_each_layer_and_is_priced_jointly() -> None:
+    clip = PerLayerClip(clip_norms=(3.0, 4.0), parts=(2, 3))
+    assert clip.clip_norm == 5
+    row = clip_rows(clip, np.array([30.0, 40.0, 1.0, 2.0, 2.0])).rows[0]
+    assert np.linalg.norm(row[:2]) == pytest.approx(3)
+    assert list(row[2:]) == [1, 2, 2]
+
+
+def test_elementwise_bounds_every_number() -> None:
+    clip = ElementwiseClip(limit=0.5, size=4)
+    assert 1 <= clip.clip_norm < 1 + 1e-12
+    assert 2 <= clip.l1_bound < 2 + 1e-12
+    assert list(clip_rows(clip, np.array([-7, 0.25, 0.5, 7])).rows[0]) == [-0.5, 0.25, 0.5, 0.5]
+
+
+@given(rows=ROWS, bound=st.floats(1e-6, 1e6))
+def test_l1_bounds_the_sum_of_magnitudes(rows: NDArray[np.float64], bound: float) -> None:
+    clipped = clip_rows(L1Clip(l1_bound=bound), rows)
+    assert np.all(np.abs(clipped.rows).sum(axis=1) <= bound)
+
+
+def test_l1_scales_to_the_bound_and_not_the_l2_norm() -> None:
+    clipped = clip_rows(L1Clip(l1_bound=2), np.array([[3.0, -1.0], [1.0, -0.5], [1e120, 1e120]]))
+    np.testing.assert_allclose(clipped.rows, [[1.5, -0.5], [1.0, -0.5], [1.0, 1.0]], rtol=1e-6)
+    overflowing = L1Clip(l1_bound=1).clip(np.full((1, 2), 1.5e308))
+    assert overflowing.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.int64, np.bool_])
+def test_contributions_of_any_numeric_type_are_clipped(dtype: Any) -> None:
+    rows = np.array([[1, 0, 1], [100, 3, 4]]).astype(dtype)
+    for clip in every_clip(3):
+        clipped = clip_rows(clip, rows)
+        assert clipped.rows.dtype == np.float64
+        assert np.all(np.linalg.norm(clipped.rows, axis=1) <= clip.clip_norm)
+
+
+def test_no_contributions_and_empty_contributions_are_fine() -> None:
+    for clip in every_clip(3):
+        assert clip_rows(clip, np.empty((0, 3))).rows.shape == (0, 3)
+    for empty in (FixedClip(clip_norm=1), NormalisedClip()):
+        assert clip_rows(empty, np.empty((2, 0))).rows.shape == (2, 0)
+
+
+def test_another_size_than_the_clip_s_is_refused() -> None:
+    for clip in (ElementwiseClip(limit=1, size=2), PerLayerClip(clip_norms=(1.0,), parts=(2,))):
+        with pytest.raises(ConfigError, match="contributions of 2 numbers"):
+            clip_rows(clip, np.zeros(3))
+
+
+def test_norms_of_parts() -> None:
+    norms = part_norms(np.array([[3.0, 4.0, 12.0]]), (2, 1))
+    assert norms.tolist() == [[5, 12]]
+
+
+def test_clips_that_scale_are_recognised() -> None:
+    kinds = {type(clip).__name__: isinstance(clip, ScalingClip) for clip in every_clip(3)}
+    assert kinds.pop("ElementwiseClip") is False
+    assert kinds.pop("L1Clip") is False
+    assert all(kinds.values())
+    assert not isinstance(MedianClip(), ScalingClip)
+
+
+class TestQuantile:
+    def test_follows_the_quantile_from_both_sides(self) -> None:
+        """The bit means *not* clipped; a well-known framework has it inverted and runs away."""
+        norms = np.random.Generator(np.random.PCG64(1)).lognormal(0, 1, 4000)
+        for start in (1e-3, 1e3):
+            clip = QuantileClip(clip_norm=start, bit_noise=5.0, quantile=0.8)
+            for _ in range(200):
+                clip = clip.updated(float(np.mean(norms <= clip.clip_norm)))
+            assert np.mean(norms <= clip.clip_norm) == pytest.approx(0.8, abs=0.01)
+
+    def test_too_few_clipped_lowers_the_bound(self) -> None:
+        clip = QuantileClip(clip_norm=1.0, bit_noise=5.0, quantile=0.5, learning_rate=0.2)
+        assert clip.updated(1.0).clip_norm == pytest.approx(math.exp(-0.1))
+        assert clip.updated(0.0).clip_norm == pytest.approx(math.exp(0.1))
+        assert clip.updated(0.5).clip_norm == 1
+
+    def test_noise_cannot_throw_the_bound_away(self) -> None:
+        clip = QuantileClip(clip_norm=1.0, bit_noise=5.0, learning_rate=1.0)
+        assert clip.updated(1e9).clip_norm == pytest.approx(math.exp(-0.5))
+        for _ in range(1000):
+            clip = clip.updated(9.0)
+        assert clip.clip_norm == 1e-12
+        for _ in range(1000):
+            clip = clip.updated(-9.0)
+        assert clip.clip_norm == 1e12
+
+    @given(z=st.floats(0.1, 50), excess=st.floats(1.001, 100))
+    def test_update_and_bits_together_cost_the_round(self, z: float, excess: float) -> None:
+        clip = QuantileClip(clip_norm=1.0, bit_noise=excess * z / 2)
+        update = clip.update_multiplier(z)
+        assert update > z
+        # Two Gaussians on the same cohort are one: the squares of sensitivity over noise add up. A bit moves by 1/2.
+        assert update**-2 + (0.5 / clip.bit_noise) ** 2 == pytest.approx(z**-2)
+
+    def test_bit_noise_that_leaves_nothing_for_the_update_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"give more than 0\.5"):
+            QuantileClip(clip_norm=1.0, bit_noise=0.5).update_multiplier(1.0)
+
+
+class TestMedian:
+    def test_is_marked_as_not_private(self) -> None:
+        assert MedianClip().private is False
+        assert all(clip.private for clip in every_clip(3))
+
+    def test_bound_is_the_cohort_s_median(self) -> None:
+        assert MedianClip().fit(np.array([1.0, 2.0, 30.0])).clip_norm == 2
+        assert MedianClip().fit(np.array([1.0, math.nan, 3.0, math.inf])).clip_norm == 2
+
+    def test_no_cohort_and_a_zero_median_get_the_floor(self) -> None:
+        assert MedianClip(floor=0.25).fit(np.empty(0)).clip_norm == 0.25
+        assert MedianClip(floor=0.25).fit(np.zeros(3)).clip_norm == 0.25
+        assert MedianClip().fit(np.array([1e200])).clip_norm == LARGEST
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: FixedClip(clip_norm=0), "clip_norm"),
+        (lambda: FixedClip(clip_norm=math.inf), "clip_norm"),
+        (lambda: FixedClip(clip_norm=1e-101), "clip_norm"),
+        (lambda: FixedClip(clip_norm=1e101), "clip_norm"),
+        (lambda: NormalisedClip(clip_norm=-1), "clip_norm"),
+        (lambda: PerLayerClip(clip_norms=(1.0,), parts=(1, 2)), "clip_norms"),
+        (lambda: PerLayerClip(clip_norms=(), parts=()), "clip_norms"),
+        (lambda: PerLayerClip(clip_norms=(1.0, 0.0), parts=(1, 2)), "clip_norms[1]"),
+        (lambda: PerLayerClip(clip_norms=(1.0, 1.0), parts=(1, 0)), "parts[1]"),
+        (lambda: ElementwiseClip(limit=0, size=1), "limit"),
+        (lambda: ElementwiseClip(limit=1, size=0), "size"),
+        (lambda: L1Clip(l1_bound=0), "l1_bound"),
+        (lambda: QuantileClip(clip_norm=1, bit_noise=0), "bit_noise"),
+        (lambda: QuantileClip(clip_norm=1, bit_noise=1, quantile=1), "quantile"),
+        (lambda: MedianClip(floor=0), "floor"),
+    ],
+)
+def test_impossible_clips_are_refused(make: Any, field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.field == field

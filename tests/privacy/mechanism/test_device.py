@@ -1,0 +1,242 @@
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError
+from incrowd.privacy.account.accounting import price
+from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
+from tests.statistics import ks, rejects_wrong_scale
+
+SEEDED = SeededRandomness(seed=3)
+KINDS: list[dict[str, Any]] = [
+    {"privacy": "feature"},
+    {"privacy": "model"},
+    {"privacy": "model", "bound": "norm"},
+    {"privacy": "feature", "noise": "gaussian", "delta": 1e-6},
+    {"privacy": "model", "noise": "gaussian", "delta": 1e-6},
+    {"privacy": "model", "bound": "norm", "noise": "gaussian", "delta": 1e-6},
+]
+
+
+def mechanism(size: int = 20, clip: float = 0.5, epsilon: float = 2.0, **kind: Any) -> Mechanism:
+    return Mechanism(size=size, clip=clip, epsilon=epsilon, **kind)
+
+
+def free(_: Mechanism) -> int:
+    return 0
+
+
+def released(of: Mechanism, gradient: Floats) -> Floats:
+    return Contribution(of, gradient).release(charge=free, randomness=SEEDED)
+
+
+def farthest(of: Mechanism) -> tuple[Floats, Floats]:
+    """Two bounded gradients as far from each other as can be, in the norm that the noise is for."""
+    away = 1e9 * np.ones(of.size)
+    if of.bound == "norm":
+        away[1:] = 0.0
+    bounded = np.asarray(of.clipping.clip(away[None])[0])
+    return bounded, -bounded
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_noise_covers_the_two_tables_that_differ_most(kind: dict[str, Any]) -> None:
+    """The price of the actual noise scale over the actual distance, number by number and together."""
+    of = mechanism(**kind)
+    first, second = farthest(of)
+    norm = 2 if of.noise == "gaussian" else 1
+    distances = {"feature": np.abs(first - second).max(), "model": np.linalg.norm(first - second, norm)}
+    for unit, distance in distances.items():
+        actual = of.noise_scale / distance
+        event: Any = of.event("feature" if unit == "feature" else "model")
+        assert event.noise_multiplier == pytest.approx(actual, rel=1e-6)
+    own = of.event(of.privacy)
+    if of.noise == "gaussian":
+        assert price(own, delta=1e-6, relation=RELATION).epsilon <= of.epsilon
+        assert price(own, delta=1e-6, relation=RELATION).epsilon == pytest.approx(of.epsilon, rel=1e-3)
+    else:
+        assert own == LaplaceDpEvent(1 / of.epsilon)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_released_numbers_have_the_noise_that_is_promised(kind: dict[str, Any]) -> None:
+    of = mechanism(size=3000, **kind)
+    name = "norm" if of.noise == "gaussian" else "laplace"
+    sample = released(of, np.zeros(3000))
+    assert rejects_wrong_scale(ks(name, scale=of.noise_scale), sample)
+    assert np.var(sample) == pytest.approx(of.noise_variance, rel=0.2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15)
+@given(scale=st.floats(0, 1e100))
+def test_gradients_are_bounded_before_the_noise(kind: dict[str, Any], scale: float) -> None:
+    """The same noise over a gradient and over nothing: what differs is the bounded gradient, rounded to the grid."""
+    of = mechanism(size=4, **kind)
+    gradient = scale * np.array([1.0, -0.5, 0.25, 0.0])
+    difference = released(of, gradient) - released(of, np.zeros(4))
+    expected = of.clipping.clip(gradient[None])[0]
+    np.testing.assert_allclose(difference, expected, atol=3e-6 * of.clip)
+    assert np.abs(difference).max() <= of.clip * (1 + 1e-5)
+
+
+def test_the_paper_s_scale_is_two_gamma_clip_over_epsilon() -> None:
+    of = mechanism(privacy="feature", clip=1.0, epsilon=math.log(16))
+    assert of.noise_scale == pytest.approx(2 / math.log(16))
+    assert of.noise_variance == pytest.approx(2 * (2 / math.log(16)) ** 2)
+
+
+@given(st.floats(1e-3, 100))
+@example(math.log(3))
+@example(0.1)
+def test_one_contribution_costs_its_epsilon_and_not_a_bit_more(epsilon: float) -> None:
+    event = mechanism(epsilon=epsilon, privacy="model").event("model")
+    cost = price(event, delta=0.0, relation=RELATION).epsilon
+    assert epsilon * (1 - 1e-15) <= cost <= epsilon
+
+
+def test_a_whole_model_costs_the_number_of_weights_more() -> None:
+    feature, model = mechanism(privacy="feature"), mechanism(privacy="model")
+    assert model.noise_scale == pytest.approx(20 * feature.noise_scale)
+    whole: Any = feature.event("model")
+    assert whole.noise_multiplier == pytest.approx(1 / 40)
+    gaussian = mechanism(privacy="feature", noise="gaussian", delta=1e-6)
+    together: Any = gaussian.event("model")
+    assert together.noise_multiplier == pytest.approx(gaussian.multiplier / math.sqrt(20))
+
+
+def test_a_norm_s_noise_does_not_grow_with_the_number_of_weights() -> None:
+    assert mechanism(size=20, bound="norm").noise_scale == mechanism(size=2000, bound="norm").noise_scale
+
+
+def test_it_is_charged_before_there_is_noise() -> None:
+    drawn: list[str] = []
+
+    class Watched:
+        simulated = True
+
+        def stream(self, purpose: str, *indices: int) -> Any:
+            drawn.append(f"{purpose} {indices}")
+            return SEEDED.stream(purpose, *indices)
+
+    def charge(_: Mechanism) -> int:
+        assert not drawn
+        drawn.append("charged")
+        return 17
+
+    contribution = Contribution(mechanism(), np.zeros(20))
+    contribution.release(charge=charge, randomness=Watched())
+    assert drawn == ["charged", "noise (17,)"]
+
+
+def test_what_is_not_paid_for_is_not_released() -> None:
+    def refuse(_: Mechanism) -> int:
+        raise BudgetExceeded("no")
+
+    contribution = Contribution(mechanism(), np.zeros(20))
+    with pytest.raises(BudgetExceeded):
+        contribution.release(charge=refuse, randomness=SEEDED)
+    contribution.release(charge=free, randomness=SEEDED)
+    with pytest.raises(ConfigError, match="released once"):
+        contribution.release(charge=free, randomness=SEEDED)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_counts_as_zero(bad: float) -> None:
+    gradient = np.full(20, 0.4)
+    gradient[3] = bad
+    np.testing.assert_array_equal(released(mechanism(), gradient), released(mechanism(), np.zeros(20)))
+
+
+def test_noise_is_on_a_public_grid() -> None:
+    of = mechanism(privacy="feature")
+    for gradient in (np.zeros(20), np.full(20, 0.1234567)):
+        numbers = Contribution(of, gradient).release(charge=free, randomness=SystemRandomness())
+        step = 2.0**-40
+        np.testing.assert_array_equal(numbers / step, np.round(numbers / step))
+
+
+def test_two_devices_share_no_noise() -> None:
+    numbers = [
+        Contribution(mechanism(), np.zeros(20)).release(charge=free, randomness=SystemRandomness()) for _ in range(2)
+    ]
+    assert not np.isin(numbers[0], numbers[1]).any()
+
+
+def test_without_noise_nothing_can_be_released() -> None:
+    of = mechanism(noise="none", privacy="feature")
+    assert of.noise_variance == mechanism(privacy="feature").noise_variance
+    with pytest.raises(ConfigError, match="without noise"):
+        of.event("feature")
+    with pytest.raises(ConfigError, match="without noise"):
+        released(of, np.zeros(20))
+    assert "nothing is private" in of.describe()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (KINDS[0], "Each of the 20 released numbers, on its own, is private with epsilon = 2; .* up to epsilon = 40"),
+        (KINDS[1], "All 20 .* together .* epsilon = 2: the noise is scaled by the number of weights"),
+        (KINDS[2], "All 20 .* together .* epsilon = 2: the gradient's L1 norm is bounded by 0.5"),
+        (KINDS[3], "on its own, is private with epsilon = 2, delta = 1e-06; .* times the sensitivity of the whole"),
+        (KINDS[4], "together .* delta = 1e-06: the noise is scaled by the square root of the number of weights"),
+        (KINDS[5], "together .* delta = 1e-06: the gradient's L2 norm is bounded by 0.5"),
+    ],
+)
+def test_the_description_says_which_privacy_it_is(kind: dict[str, Any], words: str) -> None:
+    assert re.search(words, mechanism(**kind).describe())
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: mechanism(clip=0.0), "clip"),
+        (lambda: mechanism(epsilon=0.0), "epsilon"),
+        (lambda: mechanism(size=0), "size"),
+        (lambda: mechanism(epsilon=1e-300), "epsilon"),
+        (lambda: mechanism(epsilon=1e300), "epsilon"),
+        (lambda: mechanism(epsilon=1e-15), "noise scale"),
+        (lambda: mechanism(epsilon=1e-12, noise="gaussian", delta=1e-300), "epsilon"),
+        (lambda: mechanism(clip=1e-200), "limit"),
+        (lambda: mechanism(delta=1e-6), "delta"),
+        (lambda: mechanism(noise="gaussian"), "delta"),
+        (lambda: mechanism(noise="gaussian", delta=1.0), "delta"),
+        (lambda: mechanism(privacy="feature", bound="norm"), "bound"),
+    ],
+)
+def test_impossible_mechanisms_are_refused(make: Callable[[], Mechanism], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_a_gradient_of_another_size_is_refused() -> None:
+    with pytest.raises(DataError, match="does not fit 20 weights"):
+        Contribution(mechanism(), np.zeros(19))
+
+
+def test_per_feature_laplace_noise_is_epsilon_private_by_its_likelihoods() -> None:
+    """Number by number: no outcome is more than e^epsilon times as likely under the farthest other table."""
+    of = mechanism(privacy="feature")
+    first, second = farthest(of)
+    outcomes = np.linspace(-5, 5, 10_001)
+    ratio = stats.laplace.logpdf(outcomes - first[0], scale=of.noise_scale) - stats.laplace.logpdf(
+        outcomes - second[0], scale=of.noise_scale
+    )
+    assert np.abs(ratio).max() == pytest.approx(of.epsilon)
+
+
+def test_events_are_of_the_noise_s_kind() -> None:
+    kinds: list[tuple[dict[str, Any], type[DpEvent]]] = [(KINDS[0], LaplaceDpEvent), (KINDS[3], GaussianDpEvent)]
+    for kind, expected in kinds:
+        assert isinstance(mechanism(**kind).event("model"), expected)

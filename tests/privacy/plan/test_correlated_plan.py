@@ -1,0 +1,121 @@
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+
+from incrowd._random import SeededRandomness
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import PlanConfig, PrivacyWarning
+from incrowd.privacy.plan.promise import Carry
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.release import PrivateRun
+
+BUDGET = Budget(epsilon=2.0, delta=1e-5)
+
+
+def a_plan(**changes: object) -> CorrelatedPlan:
+    return CorrelatedPlan(**{"clients": 60, "rounds": 12, "groups": 6, "budget": BUDGET} | changes)  # type: ignore[arg-type]  # numbers by name
+
+
+def a_run(plan: CorrelatedPlan, *, size: int, ledger: Ledger | None = None) -> PrivateRun:
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size)
+
+
+def released_means(run: PrivateRun) -> np.ndarray:
+    carry, means = run.start(), []
+    for number in range(run.plan.rounds):
+        out = run.round(number, carry=carry).release()
+        carry = out.carry
+        means.append(out.mean)
+    return np.array(means)
+
+
+def test_the_whole_run_is_one_event_and_costs_the_budget() -> None:
+    plan = a_plan()
+    assert 2.0 * (1 - 1e-3) < plan.price.epsilon <= 2.0
+    assert plan.round(0).event == GaussianDpEvent(plan.noise.noise_multiplier)
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    run = a_run(plan, size=2, ledger=ledger)
+    spent = []
+    carry = run.start()
+    for number in range(12):
+        carry = run.round(number, carry=carry).release().carry
+        spent.append(ledger.spent().epsilon)
+    assert spent == [spent[0]] * 12
+    assert spent[0] == pytest.approx(plan.price.epsilon)
+
+
+@pytest.mark.parametrize("buffers", [None, 2])
+def test_running_sums_are_better_than_with_independent_noise(buffers: int | None) -> None:
+    """The same clients, rounds and budget; in each round only a sixth of the clients takes part, nothing is sampled."""
+    size, rounds, groups = 4000, 24, 6
+    plan = a_plan(rounds=rounds, groups=groups, buffers=buffers)
+    error = math.sqrt(np.mean(np.cumsum(released_means(a_run(plan, size=size)) * 10, axis=0) ** 2))
+    participations = rounds // groups
+    independent = PlanConfig(clients=60, schedule=constant(rounds=participations, cohort=60), sampling=Everyone)
+    sigma = independent.calibrate(BUDGET).noise_multiplier  # what covers a client's four participations
+    alone = sigma * math.sqrt((rounds + 1) / 2)  # the typical error of running sums of independent noise
+    assert alone / error == pytest.approx(plan.noise.improvement, rel=0.1)
+    assert alone / error > 1.4
+
+
+def test_contributions_are_the_clipped_ones() -> None:
+    plan = a_plan(clip=FixedClip(clip_norm=2.0), budget=Budget(epsilon=1e4, delta=1e-5))
+    run = PrivateRun(
+        plan,
+        ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation),
+        randomness=SeededRandomness(0),
+        size=2,
+    )
+    open_round = run.round(0)
+    open_round.add(np.array([[30.0, 40.0]] * 10))
+    assert open_round.release().mean == pytest.approx([1.2, 1.6], abs=0.1)
+
+
+def test_a_run_without_its_memory_is_refused() -> None:
+    run = a_run(a_plan(), size=2)
+    first = run.round(0).release()
+    for stale in (run.start(), Carry(clip=NormalisedClip())):
+        with pytest.raises(ConfigError, match="hand every round the carry of the release before it"):
+            run.round(1, carry=stale).release()
+    assert first.carry.noise is not None
+    assert first.carry.noise.round == 1
+
+
+def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:
+    plan = a_plan()
+    released = a_run(plan, size=6000).round(0).release()
+    assert released.mean.std() * 10 == pytest.approx(released.noise_std, rel=5 / math.sqrt(12_000))
+
+
+def test_the_statement_says_that_nothing_is_sampled() -> None:
+    statement = a_plan().statement(simulated=True)
+    assert statement.sampler == "none: 60 clients take turns in 6 groups over 12 rounds"
+    assert any(caveat.startswith("SIMULATION") for caveat in statement.caveats)
+    assert statement.epsilon <= 2.0
+
+
+def test_a_single_round_is_a_run_too() -> None:
+    plan = a_plan(rounds=1, groups=1)
+    assert plan.runs == [(plan.round(0).event, 1)]
+
+
+def test_impossible_plans_are_refused() -> None:
+    for clip in (MedianClip(), QuantileClip(clip_norm=1.0, bit_noise=9.0)):
+        with pytest.raises(ConfigError, match="correlated noise belongs to one bound"):
+            a_plan(clip=clip)
+    for field in ("rounds", "clients", "groups"):
+        with pytest.raises(ConfigError, match=field):
+            a_plan(**{field: 0})
+    for outside in (-1, 12):
+        with pytest.raises(ConfigError, match="give a round from 0 to 11"):
+            a_plan().round(outside)
+    with pytest.warns(PrivacyWarning, match="at least 1/60"):
+        a_plan(budget=Budget(epsilon=2.0, delta=0.05))

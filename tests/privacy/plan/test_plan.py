@@ -1,0 +1,149 @@
+import math
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+
+BUDGET = Budget(epsilon=8.0, delta=1e-5)
+
+
+def a_config(schedule: Schedule, *, sampling: Sampling = Poisson, clip: Clip | MedianClip | None = None) -> PlanConfig:
+    return PlanConfig(clients=1000, schedule=schedule, sampling=sampling, clip=clip or NormalisedClip())
+
+
+SCHEDULES: dict[str, tuple[Schedule, Sampling]] = {
+    "poisson": (constant(rounds=54, cohort=220), Poisson),
+    "fixed": (constant(rounds=54, cohort=220), FixedSize),
+    "everyone": (constant(rounds=54, cohort=1000), Everyone),
+    "growing": (growing(rounds=54, first_cohort=50, last_cohort=220, steps=3), Poisson),
+    "listed": (listed(cohorts=[100, 400, 100], noise=[1, 1.5, 1]), Poisson),
+}
+
+
+@cache
+def calibrated(name: str) -> Plan:
+    schedule, sampling = SCHEDULES[name]
+    accountants = ("RDP",) if sampling is FixedSize else ("GDP", "PLD")  # the others take long and change nothing here
+    return replace(a_config(schedule, sampling=sampling), accountants=accountants).calibrate(BUDGET)
+
+
+@pytest.fixture(scope="module", params=SCHEDULES)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return calibrated(request.param)
+
+
+def test_a_calibrated_plan_spends_the_budget_and_no_more(plan: Plan) -> None:
+    assert 8.0 * (1 - 1e-3) < plan.price.epsilon <= 8.0
+    less = plan.config.scaled(1 / 1.005)
+    cost = price(plan.event, delta=1e-5, relation=plan.relation, accountants=plan.config.accountants)
+    assert cost.epsilon == plan.price.epsilon
+    with pytest.raises(ConfigError, match=r"epsilon = 8\.0: these rounds cost 8"):
+        less.plan(BUDGET)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_calibration_keeps_the_schedule_s_proportions(name: str) -> None:
+    schedule, _ = SCHEDULES[name]
+    found = calibrated(name).config.schedule
+    factors = [
+        new.noise_multiplier / old.noise_multiplier for new, old in zip(found.steps, schedule.steps, strict=True)
+    ]
+    assert factors == pytest.approx([factors[0]] * len(factors))
+
+
+def test_each_round_s_event_is_that_of_its_own_sampler_and_noise(plan: Plan) -> None:
+    seen = [plan.round(number) for number in range(plan.rounds)]
+    assert [said.event for said in seen] == [said.sampler.event(said.noise_multiplier) for said in seen]
+    assert [event for event, count in plan.runs for _ in range(count)] == [said.event for said in seen]
+    assert {said.sampler.relation for said in seen} == {plan.relation}
+
+
+def test_the_ledger_pays_a_calibrated_plan_to_the_last_round(plan: Plan) -> None:
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    ledger.reserve(plan.runs, label="run")
+    for number in range(plan.rounds):
+        ledger.charge(plan.round(number).event, reservation="run")
+    assert ledger.spent().epsilon <= 8.0
+
+
+def test_events_of_the_three_samplings() -> None:
+    expected = {
+        Poisson: PoissonSampledDpEvent(0.22, GaussianDpEvent(50.0)),
+        FixedSize: SampledWithoutReplacementDpEvent(1000, 220, GaussianDpEvent(25.0)),
+        Everyone: GaussianDpEvent(50.0),
+    }
+    for sampling, event in expected.items():
+        step = Step(rounds=1, cohort=1000 if sampling is Everyone else 220, noise_multiplier=50.0)
+        assert a_config(Schedule((step,)), sampling=sampling).plan(BUDGET).event == event
+
+
+def test_impossible_configs_are_refused() -> None:
+    for schedule, sampling, message in (
+        (constant(rounds=1, cohort=1001), Poisson, "cohort = 1001: give at most the number of clients"),
+        (constant(rounds=1, cohort=2.5), FixedSize, "cohort = 2.5: a fixed-size cohort is a whole number"),
+        (constant(rounds=1, cohort=999), Everyone, "cohort = 999: everyone means 1000 clients"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            a_config(schedule, sampling=sampling)
+
+
+def test_a_quantile_clip_without_room_for_its_bits_is_refused_before_anything_is_spent() -> None:
+    step = Step(rounds=1, cohort=220, noise_multiplier=4.0)
+    clip = QuantileClip(clip_norm=1.0, bit_noise=2.0)
+    with pytest.raises(ConfigError, match="bit_noise"):
+        a_config(Schedule((step,)), clip=clip).plan(BUDGET)
+
+
+def test_a_delta_of_one_in_the_number_of_clients_is_warned_about() -> None:
+    """Rule 14."""
+    config = a_config(Schedule((Step(rounds=1, cohort=220, noise_multiplier=4.0),)))
+    with pytest.warns(PrivacyWarning, match="at least 1/1000"):
+        plan = config.plan(Budget(epsilon=8.0, delta=1e-3))
+    assert "at least 1/1000" in plan.statement(simulated=False).caveats[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config.plan(Budget(epsilon=8.0, delta=0.99e-3))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (math.inf, 1e-5), (1, 1), (1, 0), (1, 2)])
+def test_impossible_budgets_are_refused(epsilon: float, delta: float) -> None:
+    """Rule 14."""
+    with pytest.raises(ConfigError):
+        Budget(epsilon=epsilon, delta=delta)
+
+
+class TestStatement:
+    def a_plan(self, clip: Clip | MedianClip | None = None) -> Plan:
+        steps = (Step(rounds=2, cohort=100, noise_multiplier=3.0), Step(rounds=1, cohort=220, noise_multiplier=4.0))
+        return a_config(Schedule(steps), clip=clip).plan(BUDGET)
+
+    def test_says_what_was_executed(self) -> None:
+        statement = self.a_plan().statement(simulated=False)
+        assert statement.relation is Relation.ADD_OR_REMOVE_ONE
+        assert statement.sampler == "Poisson, 100 to 220 of 1000 clients a round, 3 rounds"
+        assert statement.epsilon == self.a_plan().price.epsilon
+        assert statement.accountant == "PLD"
+        assert statement.caveats == ()
+
+    def test_names_one_cohort_once(self) -> None:
+        step = Step(rounds=1, cohort=1000, noise_multiplier=4.0)
+        statement = a_config(Schedule((step,)), sampling=Everyone).plan(BUDGET).statement(simulated=False)
+        assert statement.sampler == "Everyone, 1000 of 1000 clients a round, 1 round"
+        assert statement.accountant == "GDP"
+
+    def test_marks_a_simulation_and_a_median(self) -> None:
+        """Rules 6 and 7."""
+        caveats = self.a_plan(MedianClip()).statement(simulated=True).caveats
+        assert any(caveat.startswith("SIMULATION") for caveat in caveats)
+        assert "the median is not private, and its leakage is not in epsilon" in caveats

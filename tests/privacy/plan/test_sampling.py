@@ -1,0 +1,181 @@
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd._random import Randomness, SeededRandomness, SystemRandomness
+from incrowd.errors import ConfigError
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, LocalEveryone, Poisson, Sampler
+
+SOURCES = pytest.mark.parametrize("source", [SystemRandomness(), SeededRandomness(5)], ids=["system", "seeded"])
+ALL: list[Sampler] = [
+    Poisson(clients=40, cohort=12.5),
+    Poisson(clients=40, cohort=40),
+    FixedSize(clients=40, cohort=7),
+    FixedSize(clients=40, cohort=40),
+    Everyone(clients=40),
+    Cyclic(clients=40, groups=6),
+    LocalEveryone(clients=40),
+]
+
+
+@pytest.mark.parametrize("sampler", ALL, ids=repr)
+@SOURCES
+def test_every_cohort_is_a_sorted_set_of_existing_clients(sampler: Sampler, source: Randomness) -> None:
+    for number in range(20):
+        cohort = sampler.draw(source.stream("sampling", number), round=number)
+        assert np.all(np.diff(cohort) > 0)
+        assert cohort.size == 0 or (cohort[0] >= 0 and cohort[-1] < sampler.clients)
+
+
+@pytest.mark.parametrize("sampler", ALL, ids=repr)
+def test_relation_and_sensitivity_belong_together(sampler: Sampler) -> None:
+    replaced = sampler.relation is NeighboringRelation.REPLACE_ONE
+    assert sampler.sensitivity_in_clips == (2 if replaced else 1)
+
+
+def participation_counts(sampler: Sampler, source: Randomness, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    counts, sizes = np.zeros(sampler.clients), np.zeros(rounds)
+    for number in range(rounds):
+        cohort = sampler.draw(source.stream("sampling", number), round=number)
+        counts[cohort] += 1
+        sizes[number] = cohort.size
+    return counts, sizes
+
+
+def is_poisson(sampler: Sampler, source: Randomness, probability: float) -> bool:
+    """Do participation and the cohort's size fit independent coins of this probability, within 5 standard errors?"""
+    rounds = 4000
+    counts, sizes = participation_counts(sampler, source, rounds)
+    one = math.sqrt(probability * (1 - probability) * rounds)
+    size_variance = sampler.clients * probability * (1 - probability)
+    return bool(
+        np.all(np.abs(counts - probability * rounds) < 5 * one)
+        and abs(sizes.mean() - sampler.clients * probability) < 5 * math.sqrt(size_variance / rounds)
+        and abs(sizes.var() / size_variance - 1) < 5 * math.sqrt(2 / rounds)
+    )
+
+
+@SOURCES
+def test_poisson_draws_independent_coins_of_the_stated_probability(source: Randomness) -> None:
+    sampler = Poisson(clients=30, cohort=6)
+    assert is_poisson(sampler, source, 0.2)
+    assert not is_poisson(sampler, source, 0.2 * 2 / 3)
+    assert not is_poisson(sampler, source, 0.2 * 3 / 2)
+
+
+@SOURCES
+def test_a_cohort_of_fixed_size_is_told_apart_from_poisson(source: Randomness) -> None:
+    sampler = FixedSize(clients=30, cohort=6)
+    counts, sizes = participation_counts(sampler, source, 4000)
+    assert np.all(sizes == 6)
+    assert np.all(np.abs(counts - 800) < 5 * math.sqrt(0.2 * 0.8 * 4000))
+    assert not is_poisson(sampler, source, 0.2)
+
+
+@SOURCES
+def test_every_set_of_fixed_size_is_equally_likely(source: Randomness) -> None:
+    sampler = FixedSize(clients=5, cohort=2)
+    draws = [tuple(sampler.draw(source.stream("sampling", t), round=t)) for t in range(5000)]
+    _, counts = np.unique(draws, axis=0, return_counts=True)
+    assert counts.size == math.comb(5, 2)
+    assert ((counts - 500) ** 2 / 500).sum() < 33.7  # chi-square of 9 degrees of freedom, one in 10,000
+
+
+def test_poisson_probability_is_rounded_down() -> None:
+    class Edge:
+        """Every client draws the first number that must not take part."""
+
+        def bits(self, size: int) -> np.ndarray:
+            return np.full(size, threshold, np.uint64)
+
+        normals = laplaces = bits
+
+    sampler = Poisson(clients=3, cohort=1)
+    threshold = int(sampler.sampling_prob * 2**64)
+    assert threshold / 2**64 <= sampler.sampling_prob
+    assert sampler.draw(Edge(), round=0).size == 0
+    threshold -= 1
+    assert sampler.draw(Edge(), round=0).size == 3
+
+
+def test_a_poisson_cohort_may_be_empty() -> None:
+    sampler = Poisson(clients=2, cohort=0.01)
+    assert any(sampler.draw(SeededRandomness(0).stream("s", t), round=t).size == 0 for t in range(10))
+
+
+@SOURCES
+def test_everyone_means_everyone_in_every_round(source: Randomness) -> None:
+    for sampler in (
+        Everyone(clients=9),
+        Poisson(clients=9, cohort=9),
+        FixedSize(clients=9, cohort=9),
+        LocalEveryone(clients=9),
+    ):
+        for number in range(5):
+            assert list(sampler.draw(source.stream("s"), round=number)) == list(range(9))
+
+
+def test_events_say_what_is_executed() -> None:
+    assert Poisson(clients=10, cohort=2.5).event(1.5) == PoissonSampledDpEvent(0.25, GaussianDpEvent(1.5))
+    assert Poisson(clients=10, cohort=10).event(1.5) == GaussianDpEvent(1.5)
+    assert Everyone(clients=10).event(1.5) == GaussianDpEvent(1.5)
+    half = GaussianDpEvent(0.75)  # one replaced client moves the sum by 2C
+    assert FixedSize(clients=10, cohort=4).event(1.5) == SampledWithoutReplacementDpEvent(10, 4, half)
+    assert FixedSize(clients=10, cohort=10).event(1.5) == half
+    assert LocalEveryone(clients=10).event(1.5) == half
+
+
+def test_cyclic_rounds_are_not_priced_one_by_one() -> None:
+    with pytest.raises(ConfigError, match="sampling = 'Cyclic': use Everyone or Poisson"):
+        Cyclic(clients=10, groups=2).event(1.0)
+
+
+@given(clients=st.integers(1, 60), data=st.data(), rounds=st.integers(1, 50))
+def test_cyclic_participations_are_exactly_groups_apart(clients: int, data: st.DataObject, rounds: int) -> None:
+    sampler = Cyclic(clients=clients, groups=data.draw(st.integers(1, clients)))
+    rows = np.zeros((rounds, clients), bool)
+    for number in range(rounds):
+        rows[number, sampler.draw(SeededRandomness(0).stream("s"), round=number)] = True
+    for client in range(clients):
+        times = np.flatnonzero(rows[:, client])
+        assert np.all(np.diff(times) == sampler.groups)
+        assert len(times) <= sampler.participations(rounds)
+    assert rows.sum(axis=0).max() == sampler.participations(rounds)
+    sizes = rows[: sampler.groups].sum(axis=1)
+    assert sizes.max() - sizes.min() <= 1
+    assert sampler.expected_cohort == clients / sampler.groups
+
+
+def test_the_denominator_is_the_plan_s_and_not_the_cohort_s() -> None:
+    assert Poisson(clients=10, cohort=2.5).expected_cohort == 2.5
+    assert FixedSize(clients=10, cohort=3).expected_cohort == 3
+    assert Everyone(clients=10).expected_cohort == 10
+    assert LocalEveryone(clients=10).expected_cohort == 10
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Poisson(clients=0, cohort=1), "clients"),
+        (lambda: Poisson(clients=10, cohort=0), "cohort"),
+        (lambda: Poisson(clients=10, cohort=10.5), "cohort"),
+        (lambda: Poisson(clients=10, cohort=math.nan), "cohort"),
+        (lambda: FixedSize(clients=10, cohort=11), "cohort"),
+        (lambda: FixedSize(clients=10, cohort=2.5), "cohort"),  # type: ignore[arg-type]  # the point of the test
+        (lambda: FixedSize(clients=-1, cohort=1), "clients"),
+        (lambda: Everyone(clients=0), "clients"),
+        (lambda: LocalEveryone(clients=0), "clients"),
+        (lambda: Cyclic(clients=3, groups=4), "groups"),
+        (lambda: Cyclic(clients=3, groups=0), "groups"),
+    ],
+)
+def test_impossible_samplers_are_refused(make: object, field: str) -> None:
+    assert callable(make)
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.field == field

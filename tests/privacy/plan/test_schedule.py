@@ -1,0 +1,66 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+
+
+def test_constant_is_one_step() -> None:
+    schedule = constant(rounds=7, cohort=3.5)
+    assert schedule.steps == (Step(rounds=7, cohort=3.5),)
+    assert schedule.rounds == 7
+    assert schedule.communications == 24.5
+
+
+@given(rounds=st.integers(1, 200), first=st.integers(1, 500), last=st.integers(1, 500), steps=st.integers(1, 30))
+def test_growing_keeps_noise_squared_over_cohort_constant(rounds: int, first: int, last: int, steps: int) -> None:
+    schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last, steps=steps)
+    assert schedule.rounds == rounds
+    assert schedule.at(rounds - 1).cohort == (last if min(rounds, steps) > 1 else first)
+    assert schedule.at(0).cohort == first
+    ratios = [step.noise_multiplier**2 / step.cohort for step in schedule.steps]
+    assert ratios == pytest.approx([ratios[0]] * len(ratios))
+    cohorts = [schedule.at(number).cohort for number in range(rounds)]
+    assert cohorts == sorted(cohorts, reverse=first > last)
+
+
+def test_listed_takes_any_list_and_merges_equal_neighbours() -> None:
+    schedule = listed(cohorts=[5, 5, 8, 5], noise=[1, 1, 2, 1])
+    assert [(s.rounds, s.cohort, s.noise_multiplier) for s in schedule.steps] == [(2, 5, 1), (1, 8, 2), (1, 5, 1)]
+    assert listed(cohorts=[4, 4]) == constant(rounds=2, cohort=4)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2)), min_size=1, max_size=8))
+def test_at_finds_the_step_of_every_round(rows: list[tuple[int, int, int]]) -> None:
+    flat = [(m, z) for n, m, z in rows for _ in range(n)]
+    schedule = Schedule(tuple(Step(rounds=n, cohort=m, noise_multiplier=z) for n, m, z in rows))
+    assert schedule.rounds == len(flat)
+    found = [(schedule.at(t).cohort, schedule.at(t).noise_multiplier) for t in range(len(flat))]
+    assert found == flat
+    for outside in (-1, len(flat)):
+        with pytest.raises(ConfigError, match=f"give a round from 0 to {len(flat) - 1}"):
+            schedule.at(outside)
+
+
+def test_scaling_changes_noise_alone() -> None:
+    schedule = listed(cohorts=[1, 2], noise=[3, 4]).scaled(0.5)
+    assert [(s.cohort, s.noise_multiplier) for s in schedule.steps] == [(1, 1.5), (2, 2)]
+
+
+def test_impossible_schedules_are_refused() -> None:
+    for make, field in (
+        (lambda: Schedule(()), "steps"),
+        (lambda: constant(rounds=0, cohort=1), "rounds"),
+        (lambda: constant(rounds=1, cohort=math.nan), "cohort"),
+        (lambda: Step(rounds=1, cohort=1, noise_multiplier=0), "noise_multiplier"),
+        (lambda: listed(cohorts=[1, 2], noise=[1]), "noise"),
+        (lambda: listed(cohorts=[]), "steps"),
+        (lambda: growing(rounds=3, first_cohort=0, last_cohort=2), "first_cohort"),
+        (lambda: growing(rounds=3, first_cohort=1, last_cohort=2, steps=0), "steps"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert caught.value.field == field
