@@ -38,7 +38,7 @@ class DealtData(Section):
     """Examples that this machine deals out to simulated clients; `seed` decides who gets which.
 
     With `validation`, that share of the training examples is declared public and takes the place of the test examples:
-    for whoever compares settings.
+    for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
 
     Edge cases: a number that belongs to another partition is refused.
     """
@@ -51,6 +51,7 @@ class DealtData(Section):
     validation: float | None = None
     seed: int = 0
     identity: str | None = None
+    public: bool = True
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers of other partitions, and ask for those of this one."""
@@ -80,7 +81,7 @@ class MnistData(DealtData):
 
 
 class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt."""
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Not `public` unless stated."""
 
     name: Literal["table"] = "table"
     folder: str | None = None
@@ -92,6 +93,7 @@ class TableData(Section):
     classes: int | Words | None = None
     partition: Literal["column"] = "column"
     identity: str | None = None
+    public: bool = False
 
 
 class NoFeatures(Section):
