@@ -81,7 +81,7 @@ class MnistData(DealtData):
 
 
 class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Not `public` unless stated."""
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated."""
 
     name: Literal["table"] = "table"
     folder: str | None = None
