@@ -1,5 +1,4 @@
 import itertools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
+from incrowd.privacy.account import hints
 from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibration import (
     LEAST_NOISE,
@@ -241,15 +241,23 @@ def test_an_answer_is_kept_and_checked_before_it_is_used(tmp_path: Path, monkeyp
         return noise, next(asked) - before - 1
 
     noise, searched = calibrated()
-    assert calibrated() == (noise, 3)  # two values to know the function by, one to check the price
+    assert calibrated() == (noise, 4)  # two values to know the function by, two to check the answer and its neighbour
     assert searched > 10
     other = smallest_noise(make, budget=Budget(epsilon=0.5, delta=1e-5), relation=ADD_OR_REMOVE)
     assert other > 1.2 * noise
-    for path in tmp_path.iterdir():
-        entry = json.loads(path.read_text())
-        if entry["value"] == noise:
-            path.write_text(json.dumps(entry | {"value": noise / 2}))  # a lie: half the noise
-    assert calibrated()[0] == pytest.approx(noise, rel=1e-4)
+
+
+@pytest.mark.parametrize("lie", [0.0, 0.5, 0.9999, 1.0002, 2.0, 1e12])
+def test_a_wrong_answer_from_before_changes_nothing(monkeypatch: pytest.MonkeyPatch, lie: float) -> None:
+    """Neither less noise than the budget needs nor more, whatever lies in the folder."""
+    budget = Budget(epsilon=1.0, delta=1e-5)
+
+    def calibrated() -> float:
+        return smallest_noise(lambda noise: rounds(0.3, noise, 3), budget=budget, relation=ADD_OR_REMOVE)
+
+    noise = calibrated()
+    monkeypatch.setattr(hints, "recall", lambda _: lie * noise)
+    assert calibrated() == noise
 
 
 def test_unusable_requests_are_refused() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.privacy.account import hints
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import Run, compose
 from incrowd.privacy.account.remaining import (
@@ -19,6 +20,7 @@ from incrowd.privacy.account.remaining import (
     NoiseRuns,
     Pace,
     Remaining,
+    _Search,
     named,
 )
 
@@ -123,13 +125,15 @@ def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[Run],
 
 
 def test_an_answer_from_before_is_used_where_it_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
     monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
     left = remaining(quick(2.5), rounds=2, budget=SOME)
     found = left.noise(quick, pace=SQUARE_ROOT)
     (kept,) = (path for path in tmp_path.iterdir() if "remaining" in path.read_text())
-    for wrong in (found, found / 2):
-        kept.write_text(json.dumps(json.loads(kept.read_text()) | {"value": wrong}))
+    with monkeypatch.context() as no_search:
+        no_search.setattr(_Search, "_found", None)
+        assert left.noise(quick, pace=SQUARE_ROOT) == found
+    for wrong in (0.0, found / 2, found / 1.0002, found * 1.0002, 2 * found):
+        monkeypatch.setattr(hints, "recall", lambda _, wrong=wrong: wrong)
         assert left.noise(quick, pace=SQUARE_ROOT) == found
     assert json.loads(kept.read_text())["value"] == found
     monkeypatch.setenv("INCROWD_CACHE", "off")

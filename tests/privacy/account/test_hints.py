@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.privacy.account import price_cache
-from incrowd.privacy.account.price_cache import keep, recall, remembered
+from incrowd.privacy.account import hints
+from incrowd.privacy.account.hints import keep, recall
 
 QUESTION = ["PLD", 1e-4, {"b": 1, "a": 2}]
 
@@ -31,23 +31,16 @@ def test_what_was_kept_is_recalled_to_the_last_bit(folder: Path) -> None:
     assert recall(["RDP", 1e-4, {"b": 1, "a": 2}]) is None
     keep(QUESTION, 7)
     assert recall(QUESTION) == 7.0
+    assert stat.S_IMODE(entry(folder).stat().st_mode) == 0o600
     assert json.loads(entry(folder).read_text())["value"] == 7.0
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-def test_a_number_is_computed_once(folder: Path) -> None:
-    answers = iter([3.0])
-    assert [remembered(QUESTION, lambda: next(answers)) for _ in range(3)] == [3.0] * 3
-    entry(folder).unlink()
-    with pytest.raises(StopIteration):
-        remembered(QUESTION, lambda: next(answers))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
 def test_what_is_no_price_is_not_kept(folder: Path, value: float) -> None:
     keep(QUESTION, value)
     assert recall(QUESTION) is None
-    assert list(folder.iterdir()) == []
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1.0", '"1.0"', "true", "null", "1", "[]", "1" * 5000])
@@ -56,15 +49,17 @@ def test_what_is_no_price_is_not_believed(folder: Path, value: str) -> None:
     path = entry(folder)
     path.write_text(path.read_text().replace("5.0", value))
     assert recall(QUESTION) is None
-    assert remembered(QUESTION, lambda: 5.0) == recall(QUESTION) == 5.0
+    keep(QUESTION, 5.0)
+    assert recall(QUESTION) == 5.0
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\x00", b"[]", b"{}", b"null", b"[" * 100_000])
-def test_a_damaged_file_is_computed_anew(folder: Path, damage: bytes) -> None:
+def test_a_damaged_file_says_nothing_and_is_replaced(folder: Path, damage: bytes) -> None:
     keep(QUESTION, 5.0)
     entry(folder).write_bytes(damage)
     assert recall(QUESTION) is None
-    assert remembered(QUESTION, lambda: 6.0) == recall(QUESTION) == 6.0
+    keep(QUESTION, 6.0)
+    assert recall(QUESTION) == 6.0
 
 
 def test_an_answer_to_another_question_is_not_believed(folder: Path) -> None:
@@ -79,7 +74,7 @@ def test_an_answer_to_another_question_is_not_believed(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_another_version_of_the_library_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(QUESTION, 5.0)
-    monkeypatch.setattr(price_cache, "version", lambda name: f"{name} 99")
+    monkeypatch.setattr(hints, "version", lambda name: f"{name} 99")
     assert recall(QUESTION) is None
 
 
@@ -92,25 +87,44 @@ def test_it_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert recall(QUESTION) == 5.0
 
 
-def test_a_folder_that_others_may_write_is_not_used(folder: Path) -> None:
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o702])
+def test_a_place_that_others_may_write_is_not_used(folder: Path, mode: int) -> None:
     keep(QUESTION, 5.0)
-    for mode in (0o770, 0o777, 0o702):
-        folder.chmod(mode)
+    for place in (folder, folder.parent, entry(folder)):
+        before = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(mode)
         assert recall(QUESTION) is None
-    folder.chmod(0o755)
+        place.chmod(before)
+        assert recall(QUESTION) == 5.0
+    folder.parent.chmod(mode)
+    keep("another", 6.0)
+    folder.parent.chmod(0o700)
+    assert recall("another") is None
+
+
+def test_a_number_that_was_changed_is_not_believed(folder: Path) -> None:
+    keep(QUESTION, 5.0)
+    path = entry(folder)
+    whole = json.loads(path.read_text())
+    for change in ({"value": 5.1}, {"checksum": "0" * 64}, {"more": 1}):
+        path.write_text(json.dumps(whole | change))
+        assert recall(QUESTION) is None
+    path.write_text(json.dumps(whole))
     assert recall(QUESTION) == 5.0
 
 
-def test_where_nothing_can_be_written_prices_are_still_computed(
+def test_where_nothing_can_be_written_nothing_happens(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("no folder")
     monkeypatch.setenv("INCROWD_CACHE", str(blocker / "cache"))
-    assert remembered(QUESTION, lambda: 5.0) == 5.0
+    keep(QUESTION, 5.0)
+    assert recall(QUESTION) is None
     monkeypatch.setenv("INCROWD_CACHE", str(folder))
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    assert remembered(QUESTION, lambda: 5.0) == 5.0
+    keep(QUESTION, 5.0)
+    assert recall(QUESTION) is None
     assert list(folder.iterdir()) == []
 
 
