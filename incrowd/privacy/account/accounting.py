@@ -3,8 +3,9 @@
 Every figure is an upper bound. Three accountants give one each, for the events that they support; the least counts:
 
 - GDP: exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
-- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting), and never above the sum of the
-  largest losses: for Laplace releases the sum of their epsilons, with a delta of 0
+- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting; cohorts of a fixed size by
+  `incrowd.privacy.account.without_replacement`), and never above the sum of the largest losses: for Laplace releases
+  the sum of their epsilons, with a delta of 0
 - RDP: Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
 """
 
@@ -24,8 +25,9 @@ from dp_accounting.dp_event import (
 
 from incrowd import _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
-from incrowd.privacy.account.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
+from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.events import OneOfDpEvent, Run, canonical, mechanisms
+from incrowd.privacy.account.gaussian import GaussianCurve
 
 __all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
 

@@ -7,7 +7,7 @@ what is executed is what is accounted.
 | sampler       | neighbouring relation    | sensitivity            | amplified by sampling |
 | ------------- | ------------------------ | ---------------------- | --------------------- |
 | Poisson       | add or remove a client   | C, of the sum          | yes                   |
-| FixedSize     | replace a client         | 2C, of the sum         | yes, priced by RDP    |
+| FixedSize     | replace a client         | 2C, of the sum         | yes                   |
 | Everyone      | add or remove a client   | C, of the sum          | no                    |
 | Cyclic        | add or remove a client   | C, of the sum          | no                    |
 | LocalEveryone | replace a client's value | 2C, of a contribution  | no                    |
