@@ -92,9 +92,7 @@ FIXED_SIZES = (
 
 def tightness() -> None:
     """The prices of cohorts of a fixed size beside what one client among others at the far end reveals for certain."""
-    print(
-        f"{'clients':>9}{'cohort':>8}{'noise':>7}{'rounds':>8}{'delta':>8}{'at least':>10}{'PLD':>9}{'RDP':>9}{'ratio':>7}"
-    )
+    print("  clients  cohort  noise  rounds   delta  at least      PLD      RDP  ratio")
     for clients, cohort, noise, count, delta in FIXED_SIZES:
         once = SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(noise / 2))
         found = price(SelfComposedDpEvent(once, count), delta=delta, relation=Relation.REPLACE_ONE).by_accountant
