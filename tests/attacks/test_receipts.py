@@ -173,13 +173,12 @@ class TestKeys:
             Ledger.open(path, budget=budget, relation=Relation.ADD_OR_REMOVE_ONE, data_identity="x") as ours,
             Ledger.open(path) as theirs,
         ):
-            charge_unplanned = ours._check_budget
+            theirs.reserve([(GaussianDpEvent(20.0), 1)], label="run")
+            check = ours._check_budget
 
             def slow(runs: object) -> None:
-                charge_unplanned(runs)  # type: ignore[arg-type]  # passed on
-                if not theirs.paid("a"):
-                    theirs.reserve([(GaussianDpEvent(20.0), 1)], label="run")
-                    theirs.charge(GaussianDpEvent(20.0), key="a", reservation="run")
+                check(runs)  # type: ignore[arg-type]  # passed on
+                theirs.charge(GaussianDpEvent(20.0), key="a", reservation="run")
 
             ours._check_budget = slow  # type: ignore[method-assign]  # in the moment between pricing and writing
             with pytest.raises(ConfigError, match="it is charged already"):
