@@ -89,6 +89,22 @@ class Fixed:
 
 
 @each_shape
+@pytest.mark.parametrize("mean", [1.5, 4.0])
+def test_nothing_of_the_tail_is_cut_off(shape: float, mean: float) -> None:
+    """Every chance gives the number of attempts that the law has there, far beyond ten times the mean."""
+    its = law(mean, shape)
+    chances = np.array([its.probability(attempts) for attempts in range(4000)])
+    beyond = np.cumsum(chances[::-1])[::-1]  # of this number of attempts or more, from the small ones up
+    reached = 0
+    for chance in (0.3, 1e-3, 1e-6, 1e-9, 1e-12, 1e-14):
+        drawn = its.draw(Fixed(2**64 - int(chance * 2**64)))
+        assert beyond[drawn] >= chance * 0.99 - 1e-15
+        assert beyond[drawn + 1] <= chance * 1.01 + 1e-15
+        reached = max(reached, drawn)
+    assert reached > 10 * mean or beyond[int(10 * mean) + 1] < 1e-14
+
+
+@each_shape
 def test_the_most_extreme_draws_end(shape: float) -> None:
     assert law(4.0, shape).draw(Fixed(0)) == (0 if shape == math.inf else 1)
     # Far out in the tail: at a chance of 2^-64 or where the sum of all probabilities is rounded to less than 1.
