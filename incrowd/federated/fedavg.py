@@ -20,6 +20,7 @@ from incrowd.learning import Cohort, CohortEngine
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
+from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release
 
@@ -133,6 +134,9 @@ class FedAvg:
     simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
+
+    Edge cases: a plan for another number of clients than the engine's is refused. Where that number is declared, those
+    who are drawn and not there contribute nothing, and everything else stays as it was planned.
     """
 
     def __init__(
@@ -156,6 +160,7 @@ class FedAvg:
             )
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
+        check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
         self.engine = engine
         self.private = private
         self.server = server
@@ -205,10 +210,10 @@ class FedAvg:
         )
 
     def _present(self, number: int) -> list[int]:
-        """The clients of a round that answer."""
+        """The clients of a round that are there and answer."""
         cohort = self.private.cohort(number)
         stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
-        return [int(client) for client in cohort[stays]]
+        return self.engine.present(cohort[stays])
 
     def _stepped(self, state: State, release: Release) -> State:
         return state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=release.carry)

@@ -46,7 +46,8 @@ class PlanConfig:
     """Who takes part, how often, and how contributions are bounded; the noise is still relative.
 
     Edge cases: a cohort larger than the number of clients, a fractional cohort under fixed-size sampling and a cohort
-    other than all clients under `Everyone` are refused.
+    other than all clients under `Everyone` are refused; so is a sampling that is not one of the classes in `SAMPLING`,
+    its name included.
     """
 
     clients: int
@@ -57,6 +58,10 @@ class PlanConfig:
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
+        if self.sampling not in SAMPLING.values():
+            known = ", ".join(kind.__name__ for kind in SAMPLING.values())
+            remedy = f"give one of the classes {known}; SAMPLING has them by name"
+            raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)
         if self.sampling is LocalEveryone and isinstance(self.clip, MedianClip | QuantileClip):
