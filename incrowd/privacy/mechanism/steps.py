@@ -68,11 +68,18 @@ class RecordTraining:
         """What a round costs: the event of a step, and how many steps there are."""
         return ((self.event, self.steps),)
 
+    def check_noise(self, size: int) -> None:
+        """Refuse noise that fits no grid for sums of so many numbers, before it is paid for (see `GaussianNoise`)."""
+        self._noise.step(size, contributions_bound=self.most_records)
+
+    @property
+    def _noise(self) -> GaussianNoise:
+        return GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
+
     def noised(self, total: Floats, *, stream: Stream) -> Floats:
         """A step's clipped sum with noise on it, safe on floating point.
 
         Guarantee: every call costs `event` (see `GaussianNoise`, with the bound `sensitivity` on a contribution and
         `most_records` on their number).
         """
-        noise = GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
-        return noise.add(total, stream=stream, contributions_bound=self.most_records)
+        return self._noise.add(total, stream=stream, contributions_bound=self.most_records)
