@@ -132,8 +132,8 @@ class Silo:
         else:
             usual = paid[max(paid)] if paid else None
             multiplier = self.plan.noise_multiplier(number, spent=account.ledger.commitments(), usual=usual)
+        self.plan.check_noise(multiplier, size=self.engine.size)
         self.rehearse(weights)
-        self.plan.check_noise(multiplier, size=weights.size)
         return Permit(self.plan, account, number=number, multiplier=multiplier)
 
     def _absent(self, number: int, why: Absence) -> Answer:

@@ -37,8 +37,6 @@ def opacus(model: Model, records: Records, descent: Descent) -> RecordEngine:
     loader = DataLoader(TensorDataset(features, labels), batch_size=5)
     made_up = torch.zeros_like(features[0]), torch.zeros_like(labels[0])
     return OpacusRecords(module, optimizer, loader, criterion=torch.nn.CrossEntropyLoss(), made_up=made_up)
-        module, optimizer, loader, criterion=torch.nn.CrossEntropyLoss(), made_up=(features[0] * 0, labels[0] * 0)
-    )
 
 
 pytestmark = pytest.mark.parametrize("make", [ours, opacus])
