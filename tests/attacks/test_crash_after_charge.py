@@ -97,11 +97,12 @@ class Failing(torch.optim.SGD):
 
     taken = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """A step, or the error."""
         self.taken += 1
         if self.taken > 1:
             raise AttributeError("no such state")
+        return None
 
 
 def _broken_collate(_items: list[Any]) -> Any:
