@@ -125,9 +125,9 @@ class CohortEngine:
         """The public number of clients."""
         return self._data.clients
 
-    def present(self, clients: Clients) -> list[int]:
+    def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some clients that there are, in the same order. Private where their number is declared."""
-        return [int(client) for client in clients if client < self._data.present]
+        return clients[clients < self._data.present]
 
     @property
     def fused(self) -> bool:

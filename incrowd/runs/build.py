@@ -307,6 +307,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         clients=clients,
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling],
+        place=wanted.place,
         clip=wanted.clip.clip(model.parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
@@ -315,16 +316,16 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
 
 def _check_local(config: Config, data: FederatedData) -> None:
     """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
-    if config.privacy.sampling == "local" and data.present != data.clients:
+    if config.privacy.place == "local" and data.present != data.clients:
         remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
-        raise ConfigError(field="sampling", value="local", remedy=remedy)
+        raise ConfigError(field="place", value="local", remedy=remedy)
 
 
 def _cohort(config: Config, clients: int) -> float:
     wanted = config.privacy
     if wanted.cohort is not None:
         return wanted.cohort
-    if wanted.sampling not in ("everyone", "local"):
+    if wanted.sampling != "everyone":
         raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
     return float(clients)
 

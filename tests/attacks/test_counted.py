@@ -247,8 +247,8 @@ def test_silos_are_known_one_by_one(folder: Path) -> None:
 
 def test_clients_that_noise_for_themselves_are_all_there(folder: Path) -> None:
     data = table(folder / "data", 19, 5)
-    local = {"sampling": "local", "cohort": None}
-    with pytest.raises(ConfigError, match=r"privacy\.sampling = 'local': every client sends something"):
+    local = {"sampling": "everyone", "place": "local", "cohort": None}
+    with pytest.raises(ConfigError, match=r"privacy\.place = 'local': every client sends something"):
         assemble(of_clients(data | {"clients": 20}, **local))
     assert assemble(of_clients(data | {"clients": 19}, **local)).data.clients == 19
 

@@ -16,7 +16,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
-from incrowd.privacy.plan.sampling import Everyone, LocalEveryone, Poisson
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.plan.survey import Wish
 from incrowd.privacy.release import PrivateRun
@@ -53,7 +53,7 @@ class _Unasked(FedAvg):
     """The broken twin: it takes any plan, and does what the plan says."""
 
     def __init__(self, engine: CohortEngine, private: PrivateRun) -> None:
-        self.engine, self.private, self.dropout = engine, private, 0.0
+        self.engine, self.private = engine, private
 
 
 def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: FederatedData) -> None:
@@ -65,7 +65,7 @@ def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: FederatedData) -> N
     whole = averaged(planned(THERE), twenty)
     assert whole.apply(whole.init())[0].round == 1
     control = _Unasked(whole.engine, run_of(planned(10), size=whole.engine.model.size))
-    asked = {client for number in range(2) for client in control._present(number)}
+    asked = {int(client) for number in range(2) for client in control.private.cohort(number)}
     assert asked < set(range(10))  # the twin never asks half of the clients, and takes the others twice as often
 
 
@@ -87,7 +87,7 @@ def test_a_plan_for_other_silos_is_refused() -> None:
 
 @pytest.mark.parametrize("name", [*SAMPLING, "nonsense", None, Poisson(clients=10, cohort=5)])
 def test_a_sampling_that_is_no_sampler_is_refused(name: Any) -> None:
-    with pytest.raises(ConfigError, match=r"sampling = .*: give one of the classes Poisson, FixedSize"):
+    with pytest.raises(ConfigError, match=r"sampling = .*: give one of the classes Poisson, FixedSize, Everyone"):
         PlanConfig(clients=10, schedule=constant(rounds=1, cohort=10), sampling=name)
     with pytest.raises(ConfigError, match="sampling = "):
         Question(clients=10, rounds=1, cohort=10, epsilon=1.0, delta=1e-5, sampling=name).answer()
@@ -96,18 +96,18 @@ def test_a_sampling_that_is_no_sampler_is_refused(name: Any) -> None:
         assert type(config.sampler(config.schedule.steps[0])) is kind
 
 
-def test_a_name_would_have_become_poisson_with_a_trusted_server() -> None:
+def test_a_name_would_have_become_poisson() -> None:
     """The control: a plan that looks only for the classes it knows, as the broken one did."""
 
     class _Lenient(PlanConfig):
         def __post_init__(self) -> None:
             """Check nothing."""
 
-    said: Any = "local"
-    twin = _Lenient(clients=10, schedule=constant(rounds=1, cohort=10), sampling=said)
+    said: Any = "fixed"
+    twin = _Lenient(clients=10, schedule=constant(rounds=1, cohort=5), sampling=said)
     step = twin.schedule.steps[0]
     assert type(twin.sampler(step)) is Poisson
-    assert twin.sampler(step).relation is not LocalEveryone(clients=10).relation
+    assert twin.sampler(step).relation is not FixedSize(clients=10, cohort=5).relation
 
 
 GIVEN: dict[str, Any] = {"clients": 100, "delta": 1e-3, "accountant": "gdp", "sampling": "everyone"}
