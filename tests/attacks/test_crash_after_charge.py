@@ -28,10 +28,11 @@ from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
 from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.promise import Noises
 from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs import _files
@@ -346,6 +347,34 @@ def test_clients_contribute_before_the_round_is_charged(data: FederatedData) -> 
     good = clients_run(nn.Linear(FEATURES, CLASSES), data, Ledger.in_memory(budget=ledger.budget, relation=RELATION))
     state, _ = good.apply(good.init())
     assert state.round == 1
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"place": "local"},
+        {"clip": QuantileClip(clip_norm=1.0, bit_noise=1e12)},
+    ],
+    ids=["central", "local", "bits"],
+)
+def test_noise_of_clients_that_fits_no_grid_is_refused_before_it_is_paid_for(
+    data: FederatedData, how: dict[str, Any], checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiplier = 2.0 if "clip" in how else 1e12
+    steps = Schedule((Step(rounds=2, cohort=data.clients, noise_multiplier=multiplier),))
+    config = PlanConfig(clients=data.clients, schedule=steps, sampling=Everyone, **how)
+    its = config.plan(Budget(epsilon=8.0, delta=1e-3))
+    if not checked:  # the control: a round that pays first
+        monkeypatch.setattr(Noises, "check", lambda *_args, **_sizes: None)
+    ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
+    private = PrivateRun(its, ledger=ledger, randomness=SystemRandomness(), size=MODEL.size)
+    engine = CohortEngine(MODEL, ClientTensors.of(data), LocalTraining(learning_rate=0.1, batch_size=4))
+    run = FedAvg(engine=engine, private=private, server=ServerStep())
+    with pytest.raises(ConfigError, match="noise scale"):
+        run.apply(run.init())
+    assert any(entry.kind == "charge" for entry in ledger.entries()) is not checked
 
 
 def test_a_changed_plan_is_seen_before_the_charge() -> None:
