@@ -1,5 +1,7 @@
 """Before a silo pays: the whole way that its records would go, gone by made-up ones."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -25,13 +27,28 @@ def rehearse(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weig
     """
     batch = min(plan.records, plan.physical_batch + 1)
     for records in sorted({0, 1, batch}):
-        try:
-            with torch.random.fork_rng(devices=_devices()):
-                _go(plan, engine.rehearsal(records), None if counter is None else counter.rehearsal(records), weights)
-        except Exception as error:  # whatever a module of somebody's own may raise
+        with _Trying(plan.name, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            _go(plan, engine.rehearsal(records), None if counter is None else counter.rehearsal(records), weights)
+
+
+@dataclass(frozen=True)
+class _Trying:
+    """Says what was tried when it fails, whatever a module of somebody's own may raise."""
+
+    name: str
+    records: int
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception):
+            what = {0: "a step without records", 1: "one made-up record"}.get(
+                self.records, f"{self.records} made-up records"
+            )
             raise RehearsalFailed(
-                f"{plan.name} tried {_said(records)}, and failed with {type(error).__name__}: {error}. Nothing was "
-                "spent and no record was touched: repair the model, or what goes with it, and begin again"
+                f"{self.name} tried {what}, and failed with {type(error).__name__}: {error}. Nothing was spent and no "
+                "record was touched: repair the model, or what goes with it, and begin again"
             ) from error
 
 
@@ -60,11 +77,6 @@ def _go(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weights: 
         raise ValueError("the weights that come out are not finite: is the learning rate too large?")
 
 
-def _devices() -> list[int]:
-    """Those whose generators a module may draw from."""
-    return list(range(torch.cuda.device_count()))
-
-
 class _StandIn:
     """What hides a sum of made-up gradients: numbers that everybody can repeat, of about the size of noise."""
 
@@ -84,7 +96,3 @@ def difference(trained: torch.Tensor, start: np.typing.NDArray[np.float32]) -> F
     """What is sent: by how much the weights have moved."""
     moved: Floats = trained.numpy().astype(np.float64) - start
     return moved
-
-
-def _said(records: int) -> str:
-    return {0: "a step without records", 1: "one made-up record"}.get(records, f"{records} made-up records")
