@@ -26,9 +26,7 @@ def test_numbers_that_cannot_be_are_refused(field: str, value: float) -> None:
 
 
 def test_a_batch_of_more_than_all_records_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=rf"batch_size = 41: .*the declared number of records, which is {RECORDS}"
-    ):
+    with pytest.raises(ConfigError, match=rf"batch_size = 41: .*the declared number of records, which is {RECORDS}"):
         plan(batch_size=RECORDS + 1)
 
 
