@@ -4,19 +4,24 @@ docs/conformance.md lists them. Each case runs the path that a real round takes 
 named after. `what_leaks` is the attacker's view: how far one client can move the sum, in clip bounds.
 """
 
+import json
 import math
 import re
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import NoOpDpEvent
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from numpy.typing import NDArray
 
-from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd._random import SeededRandomness, Stream, SystemRandomness
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerMismatch, UnpricedEvent
 from incrowd.learning.total import Shortening
 from incrowd.privacy.account.accounting import Budget, Relation, delta_at, price
@@ -39,6 +44,8 @@ from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.privacy.statement import MEDIAN
 from incrowd.runs.build import assemble
+from incrowd.runs.run import Run
+from tests.conformance.folders import told
 from tests.privacy.receipts import spent_on
 from tests.runs.small import small
 
@@ -290,14 +297,64 @@ def test_whole_numbers_and_buffers_escape() -> None:
     assert what_leaks(a_plan(), vector[None, :], np.zeros((0, 3))) <= 1.0
 
 
-def test_metrics_and_counts_sent_without_noise() -> None:
-    """Numbers of examples, losses and fractions clipped left the server as they were."""
-    plan = a_plan()
-    ledger = Ledger.in_memory(budget=BIG, relation=plan.relation)
-    real = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=1).round(0)
-    real.add(np.ones((4, 1)), clients=range(4))
-    assert real.release().observed is None
-    assert "4" not in re.findall(r"\d+", str(ledger.entries()[-1].body))
+@pytest.fixture(scope="module")
+def earnest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
+    """The folder of a run in earnest over many clients, and its private counts: who was drawn, and their examples."""
+    folder, secrets = tmp_path_factory.mktemp("run") / "run", set[int]()
+    words = ("data.clients=1200", "privacy.sampling=poisson", "privacy.cohort=700", "privacy.rounds=3")
+    run = Run.create(small(*words, "privacy.delta=1e-5", "run.plot=true"), folder)
+    sizes, public, draw = run.federation.data.sizes, len(run.federation.data.examples), Poisson.draw
+
+    def watched(sampler: Poisson, stream: Stream, *, round: int) -> NDArray[np.int64]:
+        cohort = draw(sampler, stream, round=round)
+        secrets.update((len(cohort), int(sizes[cohort].sum())))
+        return cohort
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Poisson, "draw", watched)
+        run.train()
+    return folder, secrets - {700, 1200, public}
+
+
+def test_metrics_and_counts_sent_without_noise(earnest: tuple[Path, set[int]]) -> None:
+    """Numbers of examples, losses and fractions clipped left the server as they were: in no file of a run."""
+    folder, secrets = earnest
+    assert len(secrets) >= 3
+    assert told(folder, {700, 1200, 3}) == {700, 1200, 3}  # what is public is found
+    assert told(folder, secrets) == set()
+    with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM rounds WHERE simulation IS NOT NULL").fetchone() == (0,)
+
+
+def in_a_file(folder: Path, secret: int) -> None:
+    (folder / "metrics.json").write_text(json.dumps({"rounds": [{"fit": {"num_examples": secret}}]}))
+
+
+def in_a_table(folder: Path, secret: int) -> None:
+    with closing(sqlite3.connect(folder / "run.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE speeds (seconds, per_second)")
+        connection.execute("INSERT INTO speeds VALUES (?, ?)", (0.37, secret / 0.37))
+
+
+def in_a_note(folder: Path, secret: int) -> None:
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        ledger.charge(NoOpDpEvent(), note={"clients": secret})
+
+
+def in_a_log(folder: Path, secret: int) -> None:
+    (folder / "server.log").write_text(f"INFO aggregate_fit: received {secret} results and 0 failures")
+
+
+@pytest.mark.parametrize("bug", [in_a_file, in_a_table, in_a_note, in_a_log])
+def test_metrics_and_counts_are_found_where_they_are(
+    earnest: tuple[Path, set[int]], bug: Callable[[Path, int], None], tmp_path: Path
+) -> None:
+    """The control: each way to leave a count behind is seen."""
+    folder, secrets = earnest
+    copy = shutil.copytree(folder, tmp_path / "run")
+    secret = max(secrets)
+    bug(copy, secret)
+    assert told(copy, secrets) == {secret}
 
 
 def test_global_generators_decide_the_noise() -> None:
