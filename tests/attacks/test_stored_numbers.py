@@ -1,20 +1,23 @@
-"""Attack: whoever can write the folder of stored numbers states the price of what a ledger is asked to allow."""
+"""Attack: whoever can write a folder of stored numbers states the price of what a ledger is asked to allow.
 
-import json
-from collections.abc import Callable, Sequence
+No folder is asked: a price, and the noise that a budget needs, are computed in the process that decides.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
-from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account import accounting, hints
-from incrowd.privacy.account.accounting import Budget, Price, Relation
+from incrowd.errors import BudgetExceeded
+from incrowd.privacy.account import accounting
+from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, canonical, compose
+from incrowd.privacy.account.events import Run
+from incrowd.privacy.account.remaining import SQUARE_ROOT, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.schedule import Schedule, Step
 
 RELATION = Relation.ADD_OR_REMOVE_ONE
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
@@ -30,35 +33,26 @@ DEAR = rounds(0.7)
 class TrustingLedger(Ledger):
     """The broken twin: it decides by a number that was stored."""
 
+    stored: Path
+
     def _price(self, runs: Sequence[Run]) -> Price:
-        question = [canonical(compose(runs)), self.budget.delta]
-        kept = hints.recall(question)
-        found = super()._price(runs) if kept is None else Price(epsilon=kept, accountant="stored", by_accountant={})
-        hints.keep(question, found.epsilon)
-        return found
-
-
-@pytest.fixture
-def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Write another number into every stored file, checksum and all, as the same user could; and start anew."""
-    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
-
-    def forge() -> None:
-        for path in tmp_path.iterdir():
-            key = json.loads(path.read_text())["key"]
-            path.write_text(json.dumps(hints._entry(key, 0.001)))
-        monkeypatch.setattr(accounting, "_computed", {})
-
-    return forge
+        if not self.stored.exists():
+            self.stored.write_text(str(super()._price(runs).epsilon))
+        return Price(epsilon=float(self.stored.read_text()), accountant="stored", by_accountant={})
 
 
 @pytest.mark.parametrize(("kind", "falls"), [(Ledger, False), (TrustingLedger, True)], ids=["ours", "twin"])
 def test_a_stored_number_lets_a_ledger_accept_what_is_too_dear(
-    forge: Callable[[], None], kind: type[Ledger], falls: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Ledger], falls: bool
 ) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "INCROWD_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(TrustingLedger, "stored", tmp_path / "price", raising=False)
     with kind.in_memory(budget=Budget(epsilon=1e4, delta=BUDGET.delta), relation=RELATION) as rich:
         rich.charge(DEAR)
-    forge()
+    for path in tmp_path.rglob("*"):
+        path.write_text("0.001")  # the forgery: whatever was stored says next to nothing
+    monkeypatch.setattr(accounting, "_computed", {})  # another process
     with kind.in_memory(budget=BUDGET, relation=RELATION) as ledger:
         if falls:
             ledger.charge(DEAR)
@@ -67,43 +61,40 @@ def test_a_stored_number_lets_a_ledger_accept_what_is_too_dear(
                 ledger.charge(DEAR)
 
 
-def least_noise() -> float:
-    return smallest_noise(rounds, budget=BUDGET, relation=RELATION)
+@contextmanager
+def files_opened() -> Iterator[list[str]]:
+    """The files that are opened meanwhile, whoever opens them, but for code that is imported."""
+    found: list[str] = []
+    watching = True
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and event == "open" and not str(arguments[0]).endswith((".pyc", ".so")):
+            found.append(str(arguments[0]))
+
+    sys.addaudithook(hook)  # which stays, and is silent afterwards
+    try:
+        yield found
+    finally:
+        watching = False
 
 
-def trusting_noise() -> float:
-    """The broken twin: a search that takes the stored number for its answer."""
-    kept = hints.recall("noise")
-    found = least_noise() if kept is None else kept
-    hints.keep("noise", found)
-    return found
+def ask_everything() -> None:
+    price(DEAR, delta=1e-5, relation=RELATION)
+    smallest_noise(rounds, budget=BUDGET, relation=RELATION)
+    left = Remaining(budget=BUDGET, relation=RELATION, spent=((rounds(9.0), 1),), rounds=2)
+    left.noise(lambda noise: [(rounds(noise), 1)], pace=SQUARE_ROOT)
 
 
-@pytest.mark.parametrize(("search", "falls"), [(least_noise, False), (trusting_noise, True)], ids=["ours", "twin"])
-def test_a_stored_number_lets_a_plan_take_too_little_noise(
-    forge: Callable[[], None], search: Callable[[], float], falls: bool
-) -> None:
-    honest = search()
-    forge()
-    assert (search() == honest) != falls
+def ask_a_folder() -> None:
+    """The broken twin."""
+    ask_everything()
+    Path(__file__).read_bytes()
 
 
-def test_a_stored_number_lets_a_plan_state_too_low_a_price(forge: Callable[[], None]) -> None:
-    config = PlanConfig(clients=10, schedule=Schedule((Step(rounds=5, cohort=3, noise_multiplier=0.7),)))
-    honest = config.plan(Budget(epsilon=1e4, delta=1e-5)).price.epsilon
-    forge()
-    with pytest.raises(ConfigError, match=f"cost {honest:.6g}"):
-        config.plan(BUDGET)
-
-
-@pytest.mark.parametrize("whose", ["folder", "parent", "file"])
-def test_a_folder_of_another_user_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_away: Callable[[Path], None], whose: str
-) -> None:
-    folder = tmp_path / "theirs" / "cache"
-    monkeypatch.setenv("INCROWD_CACHE", str(folder))
-    hints.keep("question", 5.0)
-    (file,) = folder.iterdir()
-    assert hints.recall("question") == 5.0  # the control: the very same files, while they are ours
-    given_away({"folder": folder, "parent": folder.parent, "file": file}[whose])
-    assert hints.recall("question") is None
+@pytest.mark.parametrize(("ask", "opened"), [(ask_everything, 0), (ask_a_folder, 1)], ids=["ours", "twin"])
+def test_a_price_is_read_from_a_file(ask: Callable[[], None], opened: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_everything()  # whatever is imported late is imported now
+    monkeypatch.setattr(accounting, "_computed", {})
+    with files_opened() as found:
+        ask()
+    assert len(found) == opened

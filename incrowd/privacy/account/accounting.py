@@ -126,7 +126,7 @@ def first_bound(
     question = _Question(event, relation, accountants, grid, "epsilon", delta)
     name, epsilon = "", math.inf
     for name in question.curves():
-        epsilon = question.kept_answer(name) if grid <= FINE_GRID else question.answer(name)
+        epsilon = question.kept_answer(name)
         if epsilon < math.inf:
             break
     return name, epsilon

@@ -14,21 +14,18 @@ from dp_accounting.dp_event import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded
-from incrowd.privacy.account import hints
 from incrowd.privacy.account.accounting import ACCOUNTANTS, FINE_GRID, Budget, Relation, first_bound
-from incrowd.privacy.account.events import canonical
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e9
 MOST_ROUNDS = 10**9
 LEAST_PROB = 1e-9
 
 _COARSE, _MIDDLE, _FINE = 1e-2, 1e-3, FINE_GRID
-_TOLERANCE = 1e-4
 # The grids to search on, one after another, and how far from the last allowed value the search on each may end.
 _STAGES = {
     "GDP": ((_FINE, 1e-9),),
-    "PLD": ((_COARSE, 1e-3), (_MIDDLE, 2e-5), (_FINE, _TOLERANCE)),
-    "RDP": ((_FINE, _TOLERANCE),),
+    "PLD": ((_COARSE, 1e-3), (_MIDDLE, 2e-5), (_FINE, 1e-4)),
+    "RDP": ((_FINE, 1e-4),),
 }
 
 
@@ -149,14 +146,7 @@ class _Search:
     known: dict[tuple[float, float], float] = field(default_factory=dict)
 
     def last_allowed(self, *, start: float, cheapest_is: str) -> float:
-        """The dearest value that the budget allows: exactly if it is whole, else within the last stage's tolerance.
-
-        An answer kept from before is used only where it is one: allowed, and the next value not.
-        """
-        question = self._question(start)
-        kept = hints.recall(question)
-        if kept is not None and self._is_last(kept):
-            return kept
+        """The dearest value that the budget allows: exactly if it is whole, else within the last stage's tolerance."""
         value, step, slope = start, 0.35, 0.0
         for grid, tolerance in _STAGES[self._bound(start, _COARSE)[0]]:
             near = slope * tolerance / 2
@@ -174,16 +164,7 @@ class _Search:
                 f"{cheapest_is} costs epsilon = {self._bound(value, _FINE)[1]:.4g} at delta = {self.budget.delta:g}, "
                 f"and the budget is {self.budget.epsilon:g}: ask for less of what is fixed, or allow a larger budget"
             )
-        hints.keep(question, value)
         return value
-
-    def _is_last(self, value: float) -> bool:
-        """Whether the budget allows the value, and refuses the next one that a search would tell from it."""
-        if not min(self.cheapest, self.dearest) <= value <= max(self.cheapest, self.dearest):
-            return False
-        return self._excess(value, _FINE) <= 0 and (
-            value == self.dearest or self._excess(self._moved(value, _TOLERANCE), _FINE) > 0
-        )
 
     def _edge(self, start: float, step: float, grid: float, tolerance: float) -> tuple[float, float]:
         """Two neighbours, of which the budget allows the first and refuses the second.
@@ -250,10 +231,3 @@ class _Search:
             accountants=self.accountants,
             grid=grid,
         )
-
-    def _question(self, start: float) -> object:
-        """What the answer depends on, as far as it can be known: a function is known by two of its values."""
-        probes = [canonical(self.make_event(value)) for value in (start, self._moved(start, 0.7))]
-        budget = [self.budget.epsilon, self.budget.delta]
-        limits = [self.cheapest, self.dearest, self.whole]
-        return ["calibration", budget, self.relation.name, list(self.accountants), limits, probes]

@@ -22,10 +22,9 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account import hints
 from incrowd.privacy.account.accounting import FINE_GRID, Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, canonical, compose
+from incrowd.privacy.account.events import Run, compose
 
 NoiseRuns = Callable[[float], Sequence[Run]]
 """What a round costs for a noise multiplier: its events, each with a count."""
@@ -141,17 +140,6 @@ class _Search:
     relation: Relation
     spent: DpEvent
 
-    def least_noise(self, *, start: float) -> float | None:
-        """The multiplier, or None where it takes the thorough search: another accountant, or too many attempts."""
-        question = ["remaining", self.goal.epsilon, self.goal.delta, self.relation.name, start]
-        question += [canonical(self.event(multiplier)) for multiplier in (start, 2 * start)]
-        found = hints.recall(question)
-        if not found or not self.is_least(found):
-            found = self._found(start)
-        if found is not None:
-            hints.keep(question, found)
-        return found
-
     def is_least(self, multiplier: float) -> bool:
         """Whether a search could have found this multiplier: it keeps to the goal, and a little less does not."""
         return self._fits(multiplier) and not self._fits(multiplier / (1 + _TOLERANCE))
@@ -159,8 +147,11 @@ class _Search:
     def _fits(self, multiplier: float) -> bool:
         return self._excess(self.event(multiplier), FINE_GRID)[1] <= 0
 
-    def _found(self, start: float) -> float | None:
-        """Follow the secant of the logarithms of price and multiplier into the last ten-thousandth before the goal."""
+    def least_noise(self, *, start: float) -> float | None:
+        """The multiplier, or None where it takes the thorough search: another accountant, or too many attempts.
+
+        It follows the secant of the logarithms of price and multiplier into the last ten-thousandth before the goal.
+        """
         accountant, excess = self._excess(self.event(start), _COARSE_GRID)
         if accountant != "PLD":
             return None

@@ -1,7 +1,5 @@
-import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from dp_accounting import (
@@ -21,7 +19,6 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from incrowd.errors import BudgetExceeded, ConfigError, UnpricedEvent
-from incrowd.privacy.account import hints
 from incrowd.privacy.account.accounting import Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibration import (
     LEAST_NOISE,
@@ -34,11 +31,6 @@ from incrowd.privacy.account.calibration import (
 
 ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
-
-
-@pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", "off")
 
 
 def poisson(sampling_prob: float, noise_multiplier: float) -> DpEvent:
@@ -225,39 +217,6 @@ def test_a_cost_that_jumps_is_followed_to_its_jump() -> None:
 
     noise = smallest_noise(jumping, budget=Budget(epsilon=4.0, delta=1e-5), relation=ADD_OR_REMOVE)
     assert 1.7 <= noise <= 1.7 * 1.0001
-
-
-def test_an_answer_is_kept_and_checked_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
-    asked = itertools.count()
-
-    def make(noise: float) -> DpEvent:
-        next(asked)
-        return rounds(0.3, noise, 12)
-
-    def calibrated() -> tuple[float, int]:
-        before = next(asked)
-        noise = smallest_noise(make, budget=Budget(epsilon=1.0, delta=1e-5), relation=ADD_OR_REMOVE)
-        return noise, next(asked) - before - 1
-
-    noise, searched = calibrated()
-    assert calibrated() == (noise, 4)  # two values to know the function by, two to check the answer and its neighbour
-    assert searched > 10
-    other = smallest_noise(make, budget=Budget(epsilon=0.5, delta=1e-5), relation=ADD_OR_REMOVE)
-    assert other > 1.2 * noise
-
-
-@pytest.mark.parametrize("lie", [0.0, 0.5, 0.9999, 1.0002, 2.0, 1e12])
-def test_a_wrong_answer_from_before_changes_nothing(monkeypatch: pytest.MonkeyPatch, lie: float) -> None:
-    """Neither less noise than the budget needs nor more, whatever lies in the folder."""
-    budget = Budget(epsilon=1.0, delta=1e-5)
-
-    def calibrated() -> float:
-        return smallest_noise(lambda noise: rounds(0.3, noise, 3), budget=budget, relation=ADD_OR_REMOVE)
-
-    noise = calibrated()
-    monkeypatch.setattr(hints, "recall", lambda _: lie * noise)
-    assert calibrated() == noise
 
 
 def test_unusable_requests_are_refused() -> None:

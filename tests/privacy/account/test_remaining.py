@@ -1,7 +1,5 @@
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -10,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account import hints
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import Run, compose
 from incrowd.privacy.account.remaining import (
@@ -21,7 +18,6 @@ from incrowd.privacy.account.remaining import (
     NoiseRuns,
     Pace,
     Remaining,
-    _Search,
     named,
 )
 
@@ -123,22 +119,6 @@ def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[Run],
     goal = left.target(pace)
     assert cost([*spent, *quick(found)]) <= goal < cost([*spent, *quick(found / 1.0001)])
     assert left.noise(quick, pace=pace, usual=usual) == found
-
-
-def test_an_answer_from_before_is_used_where_it_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
-    left = remaining(quick(2.5), rounds=2, budget=SOME)
-    found = left.noise(quick, pace=SQUARE_ROOT)
-    (kept,) = (path for path in tmp_path.iterdir() if "remaining" in path.read_text())
-    with monkeypatch.context() as no_search:
-        no_search.setattr(_Search, "_found", None)
-        assert left.noise(quick, pace=SQUARE_ROOT) == found
-    for wrong in (0.0, found / 2, found / 1.0002, found * 1.0002, 2 * found):
-        monkeypatch.setattr(hints, "recall", lambda _, wrong=wrong: wrong)
-        assert left.noise(quick, pace=SQUARE_ROOT) == found
-    assert json.loads(kept.read_text())["value"] == found
-    monkeypatch.setenv("INCROWD_CACHE", "off")
-    assert left.noise(quick, pace=SQUARE_ROOT) == found
 
 
 def test_what_another_accountant_prices_is_searched_for_in_full() -> None:

@@ -41,6 +41,14 @@ def test_the_law_is_one_and_has_the_mean_that_is_stated(mean: float, shape: floa
         assert law(mean, shape).generating(value) == pytest.approx(probabilities @ value**attempts, abs=1e-9)
 
 
+def test_the_mean_is_never_above_what_is_stated() -> None:
+    """Not by the last digit either, for the price is that of the mean that is stated."""
+    for shape in SHAPES[:-1]:
+        for mean in np.linspace(1.01, 50.0, 60):
+            its = law(float(mean), shape)
+            assert its._mean_at(its._decay) <= mean
+
+
 def test_known_laws_are_found() -> None:
     attempts = range(1, 12)
     geometric, logarithmic = law(5.0, 1.0), law(5.0, 0.0)
