@@ -6,7 +6,7 @@ run can stop anywhere and go on bit for bit.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,10 @@ from incrowd.privacy.release import PrivateRun, Release
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
 
-    `published` is what may leave the server. The rest is for the server alone, because correlated noise has a memory.
+    All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
+    the server alone and only until the last round is over.
+
+    Guarantee: `to_arrays` holds nothing secret, and neither does the repr.
     """
 
     round: int
@@ -37,6 +40,7 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
+    secret: NoiseState | None = field(default=None, repr=False)
 
     @property
     def published(self) -> Floats:
@@ -44,12 +48,21 @@ class State:
         return self.tail / self.tail_rounds if self.tail_rounds else self.weights
 
     @classmethod
-    def first(cls, weights: Floats, *, server: ServerStep, carry: Carry) -> "State":
+    def first(cls, weights: Floats, *, server: ServerStep, carry: Carry, secret: NoiseState | None = None) -> "State":
         """The state before the first round, from these weights."""
-        memory = server.start(weights.size)
-        return cls(round=0, weights=weights, memory=memory, tail=np.zeros_like(weights), tail_rounds=0, carry=carry)
+        return cls(
+            round=0,
+            weights=weights,
+            memory=server.start(weights.size),
+            tail=np.zeros_like(weights),
+            tail_rounds=0,
+            carry=carry,
+            secret=secret,
+        )
 
-    def moved(self, mean: Floats, *, server: ServerStep, rounds: int, carry: Carry) -> "State":
+    def moved(
+        self, mean: Floats, *, server: ServerStep, rounds: int, carry: Carry, secret: NoiseState | None = None
+    ) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
         direction, memory = server.direction(mean, self.memory)
         weights = self.weights + server.rate(self.round, rounds) * direction
@@ -61,10 +74,11 @@ class State:
             tail=self.tail + weights if counts else self.tail,
             tail_rounds=self.tail_rounds + counts,
             carry=carry,
+            secret=secret,
         )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The state as named arrays, for a file.
+        """The public part of the state as named arrays, for a file.
 
         Guarantee: `restored` gives back the very same numbers.
         """
@@ -77,38 +91,48 @@ class State:
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
         if isinstance(self.carry.clip, QuantileClip):
             arrays["clip_norm"] = np.array([self.carry.clip.clip_norm])
-        if self.carry.noise is not None:
-            arrays |= {f"noise.{index}": array for index, array in enumerate(self.carry.noise.memory)}
         return arrays
 
-    def restored(self, arrays: Mapping[str, NDArray[np.generic]]) -> "State":
-        """The state that `to_arrays` wrote; this one, from `FedAvg.init`, says what belongs to it.
+    def secret_arrays(self) -> dict[str, NDArray[np.generic]] | None:
+        """The private part, for a file that nobody else may read; None where there is none."""
+        if self.secret is None:
+            return None
+        memory = {f"noise.{index}": array for index, array in enumerate(self.secret.memory)}
+        return {"round": np.array([self.secret.round]), **memory}
 
-        Edge cases: arrays of another kind of run, or other sizes, are refused.
+    def restored(
+        self, arrays: Mapping[str, NDArray[np.generic]], secret: Mapping[str, NDArray[np.generic]] | None = None
+    ) -> "State":
+        """The state that `to_arrays` and `secret_arrays` wrote; this one, from `FedAvg.init`, says what belongs to it.
+
+        Edge cases: arrays of another kind of run, or other sizes, are refused, and so are two parts that are not of the
+        same round.
         """
-        clip, noise = self.carry.clip, self.carry.noise
-        remembered = (
-            0 if noise is None else sum(name.startswith("noise.") for name in arrays)
-        )  # may grow over the rounds
-        expected = {name: _form(array) for name, array in self.to_arrays().items() if not name.startswith("noise.")}
-        expected |= {f"noise.{index}": _form(self.weights) for index in range(remembered)}
-        found = {name: _form(array) for name, array in arrays.items()}
-        if expected != found:
-            raise ConfigError(field="state", value=found, remedy=f"give the arrays of a run like this one: {expected}")
+        clip = self.carry.clip
+        _check_forms(arrays, {name: _form(array) for name, array in self.to_arrays().items()})
         if isinstance(clip, QuantileClip):
             clip = replace(clip, clip_norm=float(arrays["clip_norm"][0]))
         number = int(arrays["round"][0])
-        if noise is not None:
-            memory = tuple(_floats(arrays, f"noise.{index}") for index in range(remembered))
-            noise = NoiseState(round=number, size=noise.size, memory=memory)
         return State(
             round=number,
             weights=_floats(arrays, "weights"),
             memory={name: _floats(arrays, f"memory.{name}") for name in self.memory},
             tail=_floats(arrays, "tail"),
             tail_rounds=int(arrays["tail_rounds"][0]),
-            carry=Carry(clip=clip, noise=noise),
+            carry=Carry(clip=clip),
+            secret=None if secret is None else self._remembered(secret, number),
         )
+
+    def _remembered(self, arrays: Mapping[str, NDArray[np.generic]], number: int) -> NoiseState:
+        """What the noise remembers after so many rounds; how many arrays that are may grow over the rounds."""
+        names = [f"noise.{index}" for index in range(len(arrays) - 1)] if self.secret is not None else []
+        _check_forms(arrays, {"round": _form(np.array([0])), **{name: _form(self.weights) for name in names}})
+        found = int(arrays["round"][0])
+        if self.secret is None or found != number:
+            raise ConfigError(
+                field="secret", value=found, remedy=f"give what belongs to the state after {number} rounds"
+            )
+        return NoiseState(round=found, size=self.secret.size, memory=tuple(_floats(arrays, name) for name in names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +190,14 @@ class FedAvg:
     def init(self) -> State:
         """The state before the first round: fresh weights, times `start`."""
         weights = self.start * self.engine.model.initial(self.private.randomness).numpy().astype(np.float64)
-        return State.first(weights, server=self.server, carry=self.private.start())
+        private = self.private
+        return State.first(weights, server=self.server, carry=private.start(), secret=private.noise_state())
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
         watch = Watch(state.weights.size) if self.diagnose else None
-        open_round = self.private.round(state.round, carry=state.carry)
+        open_round = self.private.round(state.round, carry=state.carry, noise=state.secret)
         cohort = Cohort(
             engine=self.engine,
             weights=state.weights,
@@ -184,7 +209,7 @@ class FedAvg:
         open_round.add_cohort(cohort)
         trained = time.perf_counter()
         release = open_round.release()
-        after = self._stepped(state, release)
+        after = self._stepped(state, release, open_round.noise_state)
         report = RoundReport(
             round=state.round,
             clip_norm=release.clip_norm,
@@ -210,8 +235,15 @@ class FedAvg:
         stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
         return [int(client) for client in cohort[stays]]
 
-    def _stepped(self, state: State, release: Release) -> State:
-        return state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=release.carry)
+    def _stepped(self, state: State, release: Release, secret: NoiseState | None) -> State:
+        rounds = self.private.plan.rounds
+        return state.moved(release.mean, server=self.server, rounds=rounds, carry=release.carry, secret=secret)
+
+
+def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:
+    found = {name: _form(array) for name, array in arrays.items()}
+    if expected != found:
+        raise ConfigError(field="state", value=found, remedy=f"give the arrays of a run like this one: {expected}")
 
 
 def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:

@@ -16,15 +16,17 @@ from incrowd.errors import ConfigError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Cohort, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
+from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.promise import Carry, Pending, Promise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What leaves the server after one round: public from here on, but for `carry` and `observed`.
+    """What leaves the server after one round: public from here on, but for `observed`.
 
-    `carry` is for the next round. `observed` is simulation only: it is None unless the randomness was seeded.
+    `carry` is for the next round. `observed` is simulation only: it is None unless the randomness was seeded. What
+    correlated noise remembers is no part of it (`PrivateRound.noise_state`).
     """
 
     round: int
@@ -68,14 +70,21 @@ class PrivateRun:
         """What the first round is handed."""
         return self.plan.start(self.size)
 
+    def noise_state(self) -> NoiseState | None:
+        """What correlated noise remembers before the first round. Private."""
+        return self.plan.noise_state(self.size)
+
     def cohort(self, number: int) -> NDArray[np.int64]:
         """The clients of a round. Private: they are told, and nobody else is."""
         return self.plan.round(number).sampler.draw(self.randomness.stream("sampling", number), round=number)
 
-    def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
-        """An empty sum for one round; `carry` is the previous release's (by default that of the first round)."""
+    def round(self, number: int, *, carry: Carry | None = None, noise: NoiseState | None = None) -> "PrivateRound":
+        """An empty sum for one round; `carry` is the previous release's, `noise` the previous round's `noise_state`
+        (by default those of the first round).
+        """
         self.plan.round(number)  # refuses a round that is not planned
-        return PrivateRound(self, number, carry=self.start() if carry is None else carry)
+        carry = self.start() if carry is None else carry
+        return PrivateRound(self, number, carry=carry, noise=self.noise_state() if noise is None else noise)
 
     def charge(self, number: int) -> None:
         """Write the round's event to the ledger; returns once it is on disk."""
@@ -97,12 +106,15 @@ class PrivateRound:
     many contributions came in; the event is on disk before the noise is drawn; afterwards the sum is gone.
 
     Edge cases: no contributions at all give noise; a second release, or a contribution after the release, is refused.
+    After the last round nothing is remembered of its noise.
     """
 
-    def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
+    def __init__(self, run: PrivateRun, number: int, *, carry: Carry, noise: NoiseState | None) -> None:
         self._run = run
         self._number = number
         self._carry = carry
+        self._noise = noise
+        self._noise_after: NoiseState | None = None
         self._sum = ClippedSum(run.size, carry.clip)
 
     def add(self, rows: NDArray[Any]) -> None:
@@ -113,6 +125,11 @@ class PrivateRound:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live."""
         self._sum.add_cohort(cohort)
 
+    @property
+    def noise_state(self) -> NoiseState | None:
+        """What correlated noise remembers after the release, for the next round. Private."""
+        return self._noise_after
+
     def release(self) -> Release:
         """Charge the round, add its noise and give the mean away."""
         run, number = self._run, self._number
@@ -121,13 +138,14 @@ class PrivateRound:
         run.charge(number)
         total = self._sum.close()
         pending = Pending(round=number, total=total, clip=clip, contributions=self._sum.observed.contributions)
-        hidden = run.plan.hide(pending, noise=self._carry.noise, randomness=run.randomness)
+        hidden = run.plan.hide(pending, noise=self._noise, randomness=run.randomness)
+        self._noise_after = hidden.noise if number + 1 < run.plan.rounds else None
         return Release(
             round=number,
             mean=hidden.total / run.plan.round(number).sampler.expected_cohort,
             clip_norm=clip.clip_norm,
             noise_std=hidden.std,
-            carry=Carry(clip=self._next_clip(clip), noise=hidden.noise),
+            carry=Carry(clip=self._next_clip(clip)),
             observed=self._sum.observed if run.randomness.simulated else None,
         )
 

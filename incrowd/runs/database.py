@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd.errors import DataError
 
 Migration = Callable[[sqlite3.Connection], None]
@@ -76,6 +77,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            _files.create(path)
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._migrate()

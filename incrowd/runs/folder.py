@@ -5,12 +5,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
+from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.statement import Claims, Statement
-from incrowd.runs import _files
 from incrowd.runs.database import Database
 
-DATABASE, LEDGER = "run.sqlite", "ledger.sqlite"
+DATABASE, LEDGER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "checkpoints", "private"
 
 Unit = Literal["client", "record"]
 Summary = dict[str, Any]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from incrowd import _files
 from incrowd._random import Floats
 from incrowd.data import Examples
 from incrowd.federated import score
 from incrowd.learning import Loss, Model
-from incrowd.runs import _files
 from incrowd.runs.checkpoints import to_bytes
 from incrowd.runs.database import Record
 

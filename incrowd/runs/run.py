@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from incrowd import __version__
+from incrowd import __version__, _files
 from incrowd.data import FederatedData
 from incrowd.errors import DataError
 from incrowd.federated import FedAvg, RoundReport, State
@@ -128,7 +128,7 @@ class Run:
 
     def _begin(self) -> None:
         plan = self.federation.plan
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _files.folder(self.folder)
         identity = data_identity(self.config)
         Ledger.open(self.folder / LEDGER, budget=plan.budget, relation=plan.relation, data_identity=identity).close()
         with database_in(self.folder) as database:
@@ -138,7 +138,7 @@ class Run:
         """Where the run stands, as far as both the last checkpoint and the ledger know."""
         charged, repeats = algorithm.private.next_round, self.federation.randomness.simulated
         state = journey.departure(algorithm.init(), charged=charged)
-        if state.round < charged and not repeats and state.carry.noise is not None:
+        if state.round < charged and not repeats and state.secret is not None:
             raise DataError(
                 f"{self.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
                 f"can be released; the model after {state.round} rounds is in its last checkpoint"

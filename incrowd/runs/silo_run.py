@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from incrowd import __version__
+from incrowd import __version__, _files
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION
@@ -126,10 +126,10 @@ class SiloRun:
         # Those that are there first: if one of them is refused, no other is begun.
         for place in sorted(range(len(self.federation.plans)), key=lambda place: not self._ledger_path(place).exists()):
             plan, path = self.federation.plans[place], self._ledger_path(place)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _files.folder(path.parent)
             its = f"{identity}, {plan.name}"
             Ledger.open(path, budget=plan.budget, relation=RELATION, data_identity=its).close()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _files.folder(self.folder)
         if self.federation.clients is not None:
             plan_of_all = self.federation.clients
             Ledger.open(

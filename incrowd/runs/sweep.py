@@ -22,7 +22,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from incrowd import _validate
+from incrowd import _files, _validate
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
@@ -31,7 +31,6 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
-from incrowd.runs import _files
 from incrowd.runs.build import assemble, data_identity, featured, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
 from incrowd.runs.folder import DATABASE, LEDGER

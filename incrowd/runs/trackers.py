@@ -10,8 +10,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
+from incrowd import _files
 from incrowd.errors import ConfigError
-from incrowd.runs import _files
 from incrowd.runs.database import Record
 
 Facts = Mapping[str, Any]
@@ -45,8 +45,7 @@ class JsonLines:
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(self._line(record))
+        _files.append(self.path, self._line(record))
 
     def end(self, summary: Facts | None) -> None:
         """See `Tracker.end`."""
@@ -68,8 +67,7 @@ class Csv:
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(self._line(record))
+        _files.append(self.path, self._line(record))
 
     def end(self, summary: Facts | None) -> None:
         """See `Tracker.end`."""

@@ -293,7 +293,7 @@ def busy(folder: Path) -> str:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from incrowd.runs import _files\n"
+        "import sys; from pathlib import Path; from incrowd import _files\n"
         "with _files.alone(Path(sys.argv[1]), what='searches in this folder'): pass"
     )
     command = [sys.executable, "-c", code, str(folder / "search/search.lock")]

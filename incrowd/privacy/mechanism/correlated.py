@@ -36,12 +36,12 @@ from incrowd.privacy.mechanism.factorisation import Memory, Participation, Strat
 class NoiseState:
     """Where the noise of a run stands: the next round, and what to remember, as plain arrays of `size` numbers.
 
-    Private: with the releases it gives the sums away. It needs the care that the contributions get.
+    Private: with the releases it gives the sums away. It needs the care that the contributions get, so it has no repr.
     """
 
     round: int
     size: int
-    memory: Memory
+    memory: Memory = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,13 +86,17 @@ class CorrelatedPlan:
 
     def start(self, size: int) -> Carry:
         """See `Promise.start`."""
-        return Carry(clip=self.clip, noise=self.noise.init(size))
+        return Carry(clip=self.clip)
+
+    def noise_state(self, size: int) -> NoiseState | None:
+        """See `Promise.noise_state`."""
+        return self.noise.init(size)
 
     def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:
         """See `Promise.hide`."""
         if noise is None or noise.round != pending.round:
-            remedy = "hand every round the carry of the release before it"
-            raise ConfigError(field="carry", value=None if noise is None else noise.round, remedy=remedy)
+            remedy = "hand every round the noise_state of the round before it"
+            raise ConfigError(field="noise", value=None if noise is None else noise.round, remedy=remedy)
         stream = randomness.stream("noise", pending.round)
         total, after = self.noise.add(pending.total, state=noise, stream=stream)
         _, std = self.noise.scale(pending.total.size)

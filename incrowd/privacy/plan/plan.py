@@ -169,6 +169,10 @@ class Plan:
         """See `Promise.start`."""
         return Carry(clip=self.config.clip)
 
+    def noise_state(self, size: int) -> NoiseState | None:
+        """See `Promise.noise_state`: the noise of each round is its own."""
+        return None
+
     def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:
         """See `Promise.hide`. Clients that noise for themselves draw one by one, each from a stream of its own."""
         said = self.round(pending.round)

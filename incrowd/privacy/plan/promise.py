@@ -1,6 +1,6 @@
 """What a run needs of its plan, whatever kind of noise the plan is made for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dp_accounting import DpEvent
@@ -25,10 +25,9 @@ class RoundPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Carry:
-    """What one round hands to the next: its clip, and the memory of correlated noise, which is private."""
+    """What one round hands to the next in public: its clip. What correlated noise remembers goes another way."""
 
     clip: Clip | MedianClip
-    noise: NoiseState | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Pending:
     """A sum that is paid for and waits for its noise. Private."""
 
     round: int
-    total: Floats
+    total: Floats = field(repr=False)
     clip: Clip
     contributions: int
 
@@ -47,7 +46,7 @@ class Hidden:
 
     total: Floats
     std: float
-    noise: NoiseState | None = None
+    noise: NoiseState | None = field(default=None, repr=False)
 
 
 class Promise(Protocol):
@@ -89,6 +88,10 @@ class Promise(Protocol):
 
     def start(self, size: int) -> Carry:
         """What the first round of sums of so many numbers is handed."""
+        ...
+
+    def noise_state(self, size: int) -> NoiseState | None:
+        """What correlated noise over sums of so many numbers remembers before the first round; of other noise None."""
         ...
 
     def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:

@@ -11,7 +11,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import PlanConfig, PrivacyWarning
-from incrowd.privacy.plan.promise import Carry
+from incrowd.privacy.plan.promise import Pending
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
@@ -29,11 +29,11 @@ def a_run(plan: CorrelatedPlan, *, size: int, ledger: Ledger | None = None) -> P
 
 
 def released_means(run: PrivateRun) -> np.ndarray:
-    carry, means = run.start(), []
+    noise, means = run.noise_state(), []
     for number in range(run.plan.rounds):
-        out = run.round(number, carry=carry).release()
-        carry = out.carry
-        means.append(out.mean)
+        open_round = run.round(number, noise=noise)
+        means.append(open_round.release().mean)
+        noise = open_round.noise_state
     return np.array(means)
 
 
@@ -44,9 +44,11 @@ def test_the_whole_run_is_one_event_and_costs_the_budget() -> None:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     run = a_run(plan, size=2, ledger=ledger)
     spent = []
-    carry = run.start()
+    noise = run.noise_state()
     for number in range(12):
-        carry = run.round(number, carry=carry).release().carry
+        open_round = run.round(number, noise=noise)
+        open_round.release()
+        noise = open_round.noise_state
         spent.append(ledger.spent().epsilon)
     assert spent == [spent[0]] * 12
     assert spent[0] == pytest.approx(plan.price.epsilon)
@@ -81,12 +83,29 @@ def test_contributions_are_the_clipped_ones() -> None:
 
 def test_a_run_without_its_memory_is_refused() -> None:
     run = a_run(a_plan(), size=2)
-    first = run.round(0).release()
-    for stale in (run.start(), Carry(clip=NormalisedClip())):
-        with pytest.raises(ConfigError, match="hand every round the carry of the release before it"):
-            run.round(1, carry=stale).release()
-    assert first.carry.noise is not None
-    assert first.carry.noise.round == 1
+    first = run.round(0)
+    first.release()
+    for stale in (run.noise_state(), None):
+        with pytest.raises(ConfigError, match="hand every round the noise_state of the round before it"):
+            run.round(1, noise=stale).release()
+    assert first.noise_state is not None
+    assert first.noise_state.round == 1
+
+
+def test_a_plan_hides_nothing_without_the_memory_of_its_noise() -> None:
+    plan = a_plan()
+    pending = Pending(round=0, total=np.zeros(2), clip=NormalisedClip(), contributions=0)
+    with pytest.raises(ConfigError, match="noise = None: hand every round"):
+        plan.hide(pending, noise=None, randomness=SeededRandomness(0))
+
+
+def test_after_the_last_round_nothing_is_remembered() -> None:
+    run = a_run(a_plan(rounds=2, groups=2), size=2)
+    first = run.round(0)
+    first.release()
+    last = run.round(1, noise=first.noise_state)
+    last.release()
+    assert (first.noise_state is None, last.noise_state) == (False, None)
 
 
 def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.runs import _files
+from incrowd import _files
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at
 
@@ -20,7 +20,7 @@ def test_whenever_writing_is_cut_off_the_file_holds_the_old_or_the_new(tmp_path:
     _files.write(path, "old")
     found = []
     for line in range(1, 100):
-        status = status_of(start(lambda: killed_at("/runs/_files.py", line, lambda: _files.write(path, "new"))))  # noqa: B023 - waited for
+        status = status_of(start(lambda: killed_at("/incrowd/_files.py", line, lambda: _files.write(path, "new"))))  # noqa: B023 - waited for
         found.append(path.read_text())
         if status == 0:
             break
