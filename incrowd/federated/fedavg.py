@@ -137,14 +137,16 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """What happened in one round. All of it is public but `observed` and `diagnostics`, which are simulation only."""
+    """What happened in one round. All of it is public but what only a simulation sees, and is None otherwise:
+    `observed`, `diagnostics`, and the seconds, for how long a round takes depends on who took part.
+    """
 
     round: int
     clip_norm: float
     noise_std: float
     learning_rate: float
-    seconds: float
-    seconds_of_training: float
+    seconds: float | None
+    seconds_of_training: float | None
     observed: Observed | None
     diagnostics: Diagnostics | None
 
@@ -210,13 +212,14 @@ class FedAvg:
         trained = time.perf_counter()
         release = open_round.release()
         after = self._stepped(state, release, open_round.noise_state)
+        simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
             clip_norm=release.clip_norm,
             noise_std=release.noise_std,
             learning_rate=self.server.rate(state.round, self.private.plan.rounds),
-            seconds=time.perf_counter() - begin,
-            seconds_of_training=trained - begin,
+            seconds=time.perf_counter() - begin if simulated else None,
+            seconds_of_training=trained - begin if simulated else None,
             observed=release.observed,
             diagnostics=None if watch is None else self._seen(watch, release),
         )

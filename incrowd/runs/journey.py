@@ -11,7 +11,7 @@ from incrowd.federated import State
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.config import BasicRunSection
 from incrowd.runs.database import Database, Record
-from incrowd.runs.folder import CHECKPOINTS, PRIVATE, Summary, database_in
+from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
 Step = Callable[[State], tuple[State, Record]]
@@ -42,7 +42,7 @@ class Journey:
     @contextmanager
     def begin(cls, folder: Path, wanted: BasicRunSection, *, rounds: int) -> Iterator["Journey"]:
         """Keep others from the folder, and open what is written on the way."""
-        lock = _files.alone(folder / "run.lock", what="trains in this folder")
+        lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:
             simulated = wanted.seed is not None
             yield cls(
@@ -90,7 +90,7 @@ class Journey:
             return state
         for number in range(state.round, charged):
             spent = epsilon(number + 1)
-            self.database.add(Record(round=number, epsilon=spent, seconds=0.0, clients_per_second=0.0, lost=True))
+            self.database.add(Record(round=number, epsilon=spent, lost=True))
         return replace(state, round=charged)
 
     def travel(
@@ -103,7 +103,8 @@ class Journey:
         watchers: Sequence[Tracker],
     ) -> Summary:
         """Go from this state to the last round, and finish there."""
-        watchers = [*trackers(self.wanted.trackers, self.folder), *watchers]
+        simulated = self.wanted.seed is not None
+        watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
         past = [record for record in self.database.rounds() if record.round < state.round]
         summary: Summary | None = None
         for watcher in watchers:

@@ -76,7 +76,7 @@ class Run:
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, LEDGER, f"{LEDGER}.witness")
         federation = assemble(config, schedule=schedule, data=data)
-        trackers(config.run.trackers, folder)
+        trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
         federation.algorithm(config, _trial_ledger(federation))
         run = cls(folder, config, federation)
         run._begin()
@@ -148,13 +148,14 @@ class Run:
     def _record(self, report: RoundReport, *, measured: Mapping[str, float | None]) -> Record:
         over = report.round + 1
         cohort = self._spending.communications(over) - self._spending.communications(report.round)
+        training = report.seconds_of_training
         seen = {"observed": report.observed, "diagnostics": report.diagnostics}
         simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
         return Record(
             round=report.round,
             epsilon=self._spending.after(over),
             seconds=report.seconds,
-            clients_per_second=cohort / max(report.seconds_of_training, 1e-9),
+            clients_per_second=None if training is None else cohort / max(training, 1e-9),
             clip_norm=report.clip_norm,
             noise_std=report.noise_std,
             accuracy=measured.get("accuracy"),
@@ -185,12 +186,13 @@ class Run:
         return write_results(self.folder, plan.statement(simulated=simulated), summary)
 
     def _counted(self, records: Sequence[Record]) -> Summary:
-        """How much was done, and how fast: public numbers, so of the expected cohorts."""
+        """How much was done, by the expected cohorts, which are public; how fast is for simulations alone."""
         plan = self.federation.plan
         lost = [record for record in records if record.lost]
         expected = self._spending.communications(plan.rounds)
         expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
-        seconds = sum(record.seconds for record in records)
+        simulated = self.federation.randomness.simulated
+        seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
         return {
             "rounds": plan.rounds - len(lost),
             "rounds_lost": len(lost),

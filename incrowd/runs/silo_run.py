@@ -73,7 +73,7 @@ class SiloRun:
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, LEDGER, SILOS)
         federation = assemble_silos(config)
-        trackers(config.run.trackers, folder)
+        trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
         run = cls(folder, federation, label=secrets.token_hex(8))
         run._begin()
         return run
@@ -155,7 +155,8 @@ class SiloRun:
     def _outbox(self, place: int, ledger: Ledger) -> Outbox:
         silo = self.federation.silo(place, ledger, label=self.label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
-        return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=self.config.run.checkpoint_every + 1))
+        keep, simulated = self.config.run.checkpoint_every + 1, self.federation.randomness.simulated
+        return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=keep, dated=simulated))
 
     def _restored(self, journey: Journey, algorithm: SiloFedAvg, outboxes: Sequence[Outbox]) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""
@@ -176,7 +177,7 @@ class SiloRun:
             round=report.round,
             epsilon=report.epsilon,
             seconds=report.seconds,
-            clients_per_second=sent / max(report.seconds, 1e-9),
+            clients_per_second=None if report.seconds is None else sent / max(report.seconds, 1e-9),
             clip_norm=self.config.privacy.clip_norm,
             accuracy=measured.get("accuracy"),
             loss=measured.get("loss"),
@@ -213,7 +214,7 @@ class SiloRun:
             "epsilon_by_silo": spent,
             "left": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
             "noise_multiplier": self.federation.noise_multiplier,
-            "seconds": sum(record.seconds for record in records),
+            "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
             "simulated": simulated,
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }

@@ -4,7 +4,8 @@
 | -------------------------- | ---------------------------------------------------------------------------- |
 | `search.json`              | what is searched; the same search goes on here, another one is refused       |
 | `ledger.sqlite`            | what the search has spent, each run (or the selection) before it is trained  |
-| `runs/0000`, `runs/0001`   | a run each; where only the best is shown, private and deleted in the end     |
+| `runs/0000`, `runs/0001`   | a run each                                                                   |
+| `private/`                 | where only the best is shown: the attempts, as long as the search goes on    |
 | `best/`                    | where only the best is shown: its model, its statement, its summary          |
 | `result.json`, `table.csv` | what came out                                                                |
 | `search.png`               | accuracy over each of the settings that were compared                        |
@@ -13,7 +14,8 @@
 import hashlib
 import json
 import math
-import shutil
+import secrets
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,14 +35,15 @@ from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import assemble, data_identity, featured, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
-from incrowd.runs.folder import DATABASE, LEDGER
+from incrowd.runs.folder import DATABASE, LEDGER, MODEL, PRIVATE, STATEMENT, STATEMENT_TEXT, SUMMARY
 from incrowd.runs.processes import Orphan, side_by_side
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
 from incrowd.runs.search_report import Row, best_of, draw_search, table
 
-SEARCH, RESULT, ATTEMPTS = "search.json", "result.json", "attempts.json"
+SEARCH, RESULT, TABLE, PICTURE, BEST, RUNS = "search.json", "result.json", "table.csv", "search.png", "best", "runs"
+ATTEMPTS = "attempts.json"
 LABEL = "search"
 LOCK = "search.lock"
 _BEFORE = {LOCK, SEARCH + _files.PART}  # what may be there of a search that was cut off at once
@@ -54,10 +57,11 @@ def silent(line: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A run of the search: its number, and the candidate whose settings it has."""
+    """A run of the search: its number, the candidate whose settings it has, and the name of its folder."""
 
     number: int
     candidate: int
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,11 +70,13 @@ class Sweep:
 
     Guarantee: what a run releases is charged to the search's ledger before it trains; a search that was cut off goes on
     where it stopped, with the same ledger, and trains no run twice. Where only the best is shown, the number of runs
-    follows the law that was priced, and in the end nothing of the others is left.
+    follows the law that was priced, and what is left, said or dated is the same whatever the number was; there is a
+    result only when nothing of the others is left.
 
     Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
     the same folder. A run that was paid for and is gone is not trained again. A random number of runs may be 0 under
-    the Poisson law: then there is no best, and the price is paid all the same.
+    the Poisson law: then there is no best, and the price is paid all the same. What cannot be removed of the attempts
+    is a `DataError`, and the same search goes on from there.
     """
 
     search: Search
@@ -86,6 +92,11 @@ class Sweep:
             return Path(self.out).resolve()
         text = json.dumps(self.search.to_json(), sort_keys=True)
         return (Path("out") / f"sweep-{hashlib.sha256(text.encode()).hexdigest()[:10]}").resolve()
+
+    @property
+    def secret(self) -> bool:
+        """Whether only the best may be seen."""
+        return self.search.select == "private"
 
     @cached_property
     def plans(self) -> list[Promise]:
@@ -113,23 +124,24 @@ class Sweep:
         """
         _validate.count(jobs=jobs)
         self._check_folder()
-        if (self.folder / RESULT).exists():
-            self._clean()
+        if (self.folder / RESULT).exists() and not self.secret:
             return dict(json.loads((self.folder / RESULT).read_text()))
         budget = self.cost.budget(self.search.budget) if self.cost.events else None
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _files.folder(self.folder)
         with _files.alone(self.folder / LOCK, what="searches in this folder"):
             _files.write(self.folder / SEARCH, json.dumps(self.search.to_json(), indent=1))
+            if any((folder / RESULT).exists() for folder in (self.folder, self.folder / PRIVATE)):
+                return self._published()
             holds = self.cost.holds()
             self.say(f"{len(self.plans)} settings to compare; {holds['shown']}")
             if budget is not None:
-                with self._ledger(**({} if (self.folder / "runs").exists() else self._terms(budget))) as ledger:
+                with self._ledger(**({} if self._attempts.exists() else self._terms(budget))) as ledger:
                     ledger.reserve(self.cost.events, label=LABEL)
             tasks = self._tasks()
-            waiting = [task for task in tasks if not (self._place(task) / "summary.json").exists()]
+            waiting = [task for task in tasks if not (self._place(task) / SUMMARY).exists()]
             for task in side_by_side(waiting, jobs=self.at_a_time(jobs), first=self._begin, work=self._train):
                 self._open.pop(task.number, None)
-                if self.search.select != "private":
+                if not self.secret:
                     self._tell(task, len(tasks))
             return self._finished(tasks)
 
@@ -144,8 +156,9 @@ class Sweep:
         """The runs: one for each candidate, or, where the number has to be random, as many as are drawn. Drawn once."""
         law = self.search.repetitions
         if law is None:
-            return [Task(number=number, candidate=number) for number in range(len(self.plans))]
-        path = self.folder / ATTEMPTS
+            count = len(self.plans)
+            return [Task(number=number, candidate=number, name=f"{number:04d}") for number in range(count)]
+        path = self.folder / PRIVATE / ATTEMPTS
         if not path.exists():
             if self._charged():
                 raise DataError(
@@ -154,17 +167,29 @@ class Sweep:
             source = randomness(self.search.candidates[0].config)
             attempts = law.draw(source.stream("attempts"))
             picks = [int(source.stream("pick", number).bits(1)[0]) % len(self.plans) for number in range(attempts)]
-            _files.write(path, json.dumps(picks))
-        picks = json.loads(path.read_text())
-        tasks = [Task(number=number, candidate=pick) for number, pick in enumerate(picks)]
-        for task in tasks:  # all of them, because the one charge is for all
-            self._open[task.number] = self._run(task, paid=bool(self._charged()))
+            # An error may name the folder of an attempt, so its name must not tell how many there are.
+            _files.folder(path.parent)
+            _files.write(path, json.dumps([[secrets.token_hex(8), pick] for pick in picks]))
+        attempted = enumerate(json.loads(path.read_text()))
+        tasks = [Task(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
+        self._price_every_candidate()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said once for each candidate, when it was planned
+            for task in tasks:  # all of them, because the one charge is for all
+                self._open[task.number] = self._run(task, paid=bool(self._charged()))
         self._charge(1)
         return tasks
 
+    def _price_every_candidate(self) -> None:
+        """Ask for the prices that the ledger of any attempt asks for: those that are kept must not tell which were
+        tried.
+        """
+        for plan in self.plans:
+            Ledger.in_memory(budget=plan.budget, relation=plan.relation).reserve(plan.runs, label=LABEL)
+
     def _begin(self, task: Task) -> None:
         """Make or open the run, and pay for it."""
-        if self.search.select == "private":
+        if self.secret:
             return
         charged = self._charged()
         self._open[task.number] = self._run(task, paid=task.number < charged)
@@ -186,7 +211,7 @@ class Sweep:
                     raise
         elif paid:
             raise DataError(f"{folder} is gone, and its run is paid for: put it back, or name a new folder")
-        shutil.rmtree(folder, ignore_errors=True)  # cut off while it was made: nothing was spent
+        _files.remove(folder)  # cut off while it was made: nothing was spent
         return Run.create(config, folder, schedule=self._schedule(task), data=data)
 
     def _schedule(self, task: Task) -> Schedule | None:
@@ -221,8 +246,7 @@ class Sweep:
         rows = [self._row(task) for task in tasks]
         place = best_of(rows)
         best = None if place is None else {**rows[place], **self._tested(tasks[place])}
-        secret = self.search.select == "private"
-        shown = rows if not secret else [best] if best else []
+        shown = rows if not self.secret else [best] if best else []
         result: Result = {
             "runs": shown,
             "best": best,
@@ -235,7 +259,7 @@ class Sweep:
             "validation_set": self._loaded(self.search.candidates[0].config).describe()["test_set"],
             "statement": self._statement(),
             "out": str(self.folder),
-            "table": str(self.folder / "table.csv"),
+            "table": str(self.folder / TABLE),
             "plot": None,
         }
         law = self.search.repetitions
@@ -245,17 +269,36 @@ class Sweep:
             if best is not None:
                 result["runs"] = [best := self._moved(best, result["statement"])]
                 result["best"] = best
-        _files.write(self.folder / "table.csv", table(shown, self.search.keys))
-        if not secret and self.search.keys:
-            result["plot"] = draw_search(self.folder / "search.png", shown, self.search.keys)
+        _files.write(self.folder / TABLE, table(shown, self.search.keys))
+        if not self.secret and self.search.keys:
+            result["plot"] = draw_search(self.folder / PICTURE, shown, self.search.keys)
         text = json.dumps(result, indent=1, allow_nan=False)
+        if self.secret:
+            _files.folder(self.folder / PRIVATE)
+            _files.write(self.folder / PRIVATE / RESULT, text)
+            return self._published()
         _files.write(self.folder / RESULT, text)
-        self._clean()
         return dict(json.loads(text))
+
+    def _published(self) -> Result:
+        """Remove all but the best, and then, not before, let there be a result.
+
+        Whenever this is cut off, it is done again: the result waits among what is private, and is the last to leave it.
+        """
+        private, result = self.folder / PRIVATE, self.folder / RESULT
+        if not result.exists():
+            for path in private.iterdir():
+                if path.name != RESULT:
+                    _files.remove(path)
+            _files.write(result, (private / RESULT).read_bytes())
+        _files.remove(private)
+        for path in (*self.folder.rglob("*"), self.folder):
+            _files.undate(path)  # how long it took tells how many attempts there were
+        return dict(json.loads(result.read_text()))
 
     def _row(self, task: Task) -> Row:
         folder = self._place(task)
-        summary = json.loads((folder / "summary.json").read_text())
+        summary = json.loads((folder / SUMMARY).read_text())
         return {
             "settings": self.search.candidates[task.candidate].settings,
             **{name: summary[name] for name in ("accuracy", "loss", "epsilon", "rounds", "seconds")},
@@ -270,19 +313,22 @@ class Sweep:
             return {"test_accuracy": None, "test_loss": None}
         schedule, data = self._schedule(task), self._loaded(config)
         engine = assemble(config, schedule=schedule, chunk=1, data=data).engine
-        weights = engine.model.layout.flatten(load_file(self._place(task) / "model.safetensors"))
+        weights = engine.model.layout.flatten(load_file(self._place(task) / MODEL))
         found = score(engine.model, weights, test, loss=engine.local.loss)
         return {"test_accuracy": found.accuracy, "test_loss": found.loss if math.isfinite(found.loss) else None}
 
     def _moved(self, best: Row, statement: dict[str, Any]) -> Row:
-        """The best, where only that may be seen: its model and what is promised for it, in a folder of its own."""
-        source, target = Path(best["run"]), self.folder / "best"
-        target.mkdir(exist_ok=True)
-        shutil.copy(source / "model.safetensors", target / "model.safetensors")
-        moved = {**best, "epsilon": self.cost.price.epsilon, "run": str(target)}
-        _files.write(target / "statement.txt", str(statement["text"]) + "\n")
-        _files.write(target / "statement.json", json.dumps(statement, indent=1))
-        _files.write(target / "summary.json", json.dumps({**moved, "statement": statement}, indent=1))
+        """The best, where only that may be seen: its model and what is promised for it, in a folder of its own.
+
+        How long it took depends on how many others ran beside it, so that is not said.
+        """
+        source, target = Path(best["run"]), self.folder / BEST
+        _files.folder(target)
+        moved = {**best, "epsilon": self.cost.price.epsilon, "seconds": None, "run": str(target)}
+        _files.write(target / MODEL, (source / MODEL).read_bytes())
+        _files.write(target / STATEMENT_TEXT, str(statement["text"]) + "\n")
+        _files.write(target / STATEMENT, json.dumps(statement, indent=1))
+        _files.write(target / SUMMARY, json.dumps({**moved, "statement": statement}, indent=1))
         return moved
 
     def _statement(self) -> dict[str, Any]:
@@ -294,12 +340,6 @@ class Sweep:
         statements = [plan.statement(simulated=simulated) for plan in self.plans]
         return self.cost.statement(statements, on_test=on_test).to_json()
 
-    def _clean(self) -> None:
-        """Leave nothing of runs that must not be seen."""
-        if self.search.select == "private":
-            shutil.rmtree(self.folder / "runs", ignore_errors=True)
-            (self.folder / ATTEMPTS).unlink(missing_ok=True)
-
     def _check_folder(self) -> None:
         path = self.folder / SEARCH
         if path.exists():
@@ -310,7 +350,11 @@ class Sweep:
             raise ConfigError(field="out", value=str(self.folder), remedy="name a new or empty folder")
 
     def _place(self, task: Task) -> Path:
-        return self.folder / "runs" / f"{task.number:04d}"
+        return self._attempts / task.name
+
+    @property
+    def _attempts(self) -> Path:
+        return self.folder / PRIVATE if self.secret else self.folder / RUNS
 
     def _tell(self, task: Task, of: int) -> None:
         row = self._row(task)

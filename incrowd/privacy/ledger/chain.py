@@ -51,7 +51,9 @@ _DAMAGED = "release nothing on its account and put an intact copy back, one that
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a ledger."""
+    """One line of a ledger, written on the day `at` (UTC): a closer time would tell how long a round took, and so who
+    may have taken part.
+    """
 
     position: int
     kind: str
@@ -162,7 +164,7 @@ class Chain:
         """Write one entry at the end. It is on disk when the transaction has ended, not before."""
         position = self.length()
         previous = str(self.hash_at(position - 1)) if position else ""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        at = datetime.now(UTC).date().isoformat()
         body = canonical(content)
         found = link(previous, position=position, kind=kind, at=at, body=body)
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
