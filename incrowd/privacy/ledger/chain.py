@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -161,11 +162,14 @@ class Chain:
             self._connection.execute(statement)
 
     def append(self, kind: str, content: Mapping[str, object]) -> Entry:
-        """Write one entry at the end. It is on disk when the transaction has ended, not before."""
+        """Write one entry at the end. It is on disk when the transaction has ended, not before.
+
+        Each has a random number in it, so that two ledgers in which the same was written do not pass for each other.
+        """
         position = self.length()
         previous = str(self.hash_at(position - 1)) if position else ""
         at = datetime.now(UTC).date().isoformat()
-        body = canonical(content)
+        body = canonical({**content, "nonce": secrets.token_hex(8)})
         found = link(previous, position=position, kind=kind, at=at, body=body)
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
         return Entry(position=position, kind=kind, at=at, body=body, hash=found)
