@@ -6,7 +6,8 @@ run can stop anywhere and go on bit for bit.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.federated.server import ServerStep
-from incrowd.learning import Cohort, CohortEngine
+from incrowd.learning import CohortEngine
+from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
@@ -40,7 +42,11 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
-    secret: NoiseState | None = field(default=None, repr=False)
+
+    @property
+    def secret(self) -> NoiseState | None:
+        """What nobody else may know: with the releases it gives the sums away."""
+        return self.carry.noise
 
     @property
     def published(self) -> Floats:
@@ -48,21 +54,12 @@ class State:
         return self.tail / self.tail_rounds if self.tail_rounds else self.weights
 
     @classmethod
-    def first(cls, weights: Floats, *, server: ServerStep, carry: Carry, secret: NoiseState | None = None) -> "State":
+    def first(cls, weights: Floats, *, server: ServerStep, carry: Carry) -> "State":
         """The state before the first round, from these weights."""
-        return cls(
-            round=0,
-            weights=weights,
-            memory=server.start(weights.size),
-            tail=np.zeros_like(weights),
-            tail_rounds=0,
-            carry=carry,
-            secret=secret,
-        )
+        memory = server.start(weights.size)
+        return cls(round=0, weights=weights, memory=memory, tail=np.zeros_like(weights), tail_rounds=0, carry=carry)
 
-    def moved(
-        self, mean: Floats, *, server: ServerStep, rounds: int, carry: Carry, secret: NoiseState | None = None
-    ) -> "State":
+    def moved(self, mean: Floats, *, server: ServerStep, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
         direction, memory = server.direction(mean, self.memory)
         weights = self.weights + server.rate(self.round, rounds) * direction
@@ -74,7 +71,6 @@ class State:
             tail=self.tail + weights if counts else self.tail,
             tail_rounds=self.tail_rounds + counts,
             carry=carry,
-            secret=secret,
         )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
@@ -113,14 +109,14 @@ class State:
         if isinstance(clip, QuantileClip):
             clip = replace(clip, clip_norm=float(arrays["clip_norm"][0]))
         number = int(arrays["round"][0])
+        noise = None if secret is None else self._remembered(secret, number)
         return State(
             round=number,
             weights=_floats(arrays, "weights"),
             memory={name: _floats(arrays, f"memory.{name}") for name in self.memory},
             tail=_floats(arrays, "tail"),
             tail_rounds=int(arrays["tail_rounds"][0]),
-            carry=Carry(clip=clip),
-            secret=None if secret is None else self._remembered(secret, number),
+            carry=Carry(clip=clip, noise=noise),
         )
 
     def _remembered(self, arrays: Mapping[str, NDArray[np.generic]], number: int) -> NoiseState:
@@ -192,26 +188,19 @@ class FedAvg:
     def init(self) -> State:
         """The state before the first round: fresh weights, times `start`."""
         weights = self.start * self.engine.model.initial(self.private.randomness).numpy().astype(np.float64)
-        private = self.private
-        return State.first(weights, server=self.server, carry=private.start(), secret=private.noise_state())
+        return State.first(weights, server=self.server, carry=self.private.start())
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
         watch = Watch(state.weights.size) if self.diagnose else None
-        open_round = self.private.round(state.round, carry=state.carry, noise=state.secret)
-        cohort = Cohort(
-            engine=self.engine,
-            weights=state.weights,
-            clients=self._present(state.round),
-            randomness=self.private.randomness,
-            round=state.round,
-            see=None if watch is None else watch.see,
-        )
-        open_round.add_cohort(cohort)
+        open_round = self.private.round(state.round, carry=state.carry)
+        see = None if watch is None else watch.see
+        trainer = EngineTrainer(self.engine, state.weights, randomness=self.private.randomness, see=see)
+        open_round.ask(trainer, present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
-        after = self._stepped(state, release, open_round.noise_state)
+        after = state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=open_round.after)
         simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
@@ -232,15 +221,10 @@ class FedAvg:
             noise_to_signal=noise_to_signal(release.mean, release.noise_std / cohort),
         )
 
-    def _present(self, number: int) -> list[int]:
-        """The clients of a round that answer."""
-        cohort = self.private.cohort(number)
+    def _present(self, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
+        """The clients of a round's cohort that answer."""
         stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
-        return [int(client) for client in cohort[stays]]
-
-    def _stepped(self, state: State, release: Release, secret: NoiseState | None) -> State:
-        rounds = self.private.plan.rounds
-        return state.moved(release.mean, server=self.server, rounds=rounds, carry=release.carry, secret=secret)
+        return cohort[stays]
 
 
 def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:

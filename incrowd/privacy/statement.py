@@ -7,6 +7,7 @@ from decimal import ROUND_CEILING, Context
 from textwrap import fill
 
 from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.ledger.ledger import Ledger
 
 RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: "add or remove one",
@@ -53,7 +54,16 @@ ALWAYS_UNCOVERED = (
     "choices made by looking at private results of earlier runs",
 )
 
-SIMULATION = "SIMULATION: the random numbers come from a seed, so whoever knows it can remove the noise"
+SIMULATION = "SIMULATION: random numbers come from a seed, so whoever knows it can remove the noise"
+
+SHARED = "epsilon is that of the whole ledger, which also holds {others} charges of other runs on the same data"
+
+FORGOTTEN = "the ledger was kept in memory only: what other runs spent on the same data is not in epsilon"
+
+UNNUMBERED = (
+    "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
+    "duty of whoever ran this code, and is not checked"
+)
 
 MEDIAN = "the median is not private, and its leakage is not in epsilon"
 
@@ -123,6 +133,41 @@ class Claims:
         alone = "They are separate promises: none of them follows from another, and they do not add up to one.\n"
         claims = [f"{', '.join(names)} may claim:\n{text}" for text, names in parties.items()]
         return "\n\n".join([alone.strip()] * (len(claims) > 1) + claims)
+
+
+def stated(
+    ledger: Ledger,
+    *,
+    unit: str,
+    trust: str,
+    sampler: str,
+    own: int,
+    caveats: tuple[str, ...] = (),
+    assumed: tuple[str, ...] = ALWAYS_ASSUMED,
+) -> Statement:
+    """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
+
+    Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
+    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said.
+    """
+    spent, (charged, simulated) = ledger.spent(), ledger.charges()
+    others = charged - own
+    marks = (
+        SIMULATION if simulated else None,
+        None if ledger.kept else FORGOTTEN,
+        SHARED.format(others=others) if others > 0 else None,
+    )
+    return Statement(
+        unit=unit,
+        relation=ledger.relation,
+        trust=trust,
+        epsilon=spent.epsilon,
+        delta=ledger.budget.delta,
+        accountant=spent.accountant,
+        sampler=sampler,
+        assumed=assumed,
+        caveats=(*(mark for mark in marks if mark is not None), *caveats),
+    )
 
 
 def rounded_up(value: float) -> str:

@@ -39,7 +39,7 @@ from tests.privacy.ledgers import (
 
 def test_a_charge_is_in_the_file_as_json_when_charge_returns(path: Path) -> None:
     with begin(path) as ledger:
-        entry = ledger.charge(EVENT, note={"round": 3, "final": False})
+        entry = ledger.charge(EVENT, note={"round": 3, "final": False}).entry
         rows = sqlite3.connect(path).execute("SELECT kind, body FROM entries WHERE position > 0").fetchall()
     ((kind, body),) = rows
     content = json.loads(body)
@@ -65,7 +65,7 @@ def test_the_first_entry_holds_the_terms(ledger: Ledger) -> None:
 
 def test_the_head_is_the_hash_of_the_last_entry(ledger: Ledger) -> None:
     before = ledger.head
-    entry = ledger.charge(EVENT)
+    entry = ledger.charge(EVENT).entry
     assert ledger.head == entry.hash == ledger.entries()[-1].hash != before
 
 
@@ -88,7 +88,7 @@ def test_entries_before_the_position_are_not_read_again(ledger: Ledger) -> None:
 
 def test_entries_carry_the_day_and_no_closer_time(ledger: Ledger) -> None:
     before = datetime.now(UTC).date()
-    at = ledger.charge(EVENT).at
+    at = ledger.charge(EVENT).entry.at
     assert before <= date.fromisoformat(at) <= datetime.now(UTC).date()
     assert len(at) == len("2026-01-31")
 

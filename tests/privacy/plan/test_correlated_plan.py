@@ -11,10 +11,11 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import FixedClip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import PlanConfig, PrivacyWarning
-from incrowd.privacy.plan.promise import Pending
+from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
+from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
@@ -25,15 +26,15 @@ def a_plan(**changes: object) -> CorrelatedPlan:
 
 def a_run(plan: CorrelatedPlan, *, size: int, ledger: Ledger | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
-    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size)
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size, numbered=False)
 
 
 def released_means(run: PrivateRun) -> np.ndarray:
-    noise, means = run.noise_state(), []
+    carry, means = run.start(), []
     for number in range(run.plan.rounds):
-        open_round = run.round(number, noise=noise)
-        means.append(open_round.release().mean)
-        noise = open_round.noise_state
+        asked = run.round(number, carry=carry)
+        means.append(asked.release().mean)
+        carry = asked.after
     return np.array(means)
 
 
@@ -44,11 +45,11 @@ def test_the_whole_run_is_one_event_and_costs_the_budget() -> None:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     run = a_run(plan, size=2, ledger=ledger)
     spent = []
-    noise = run.noise_state()
+    carry = run.start()
     for number in range(12):
-        open_round = run.round(number, noise=noise)
-        open_round.release()
-        noise = open_round.noise_state
+        asked = run.round(number, carry=carry)
+        asked.release()
+        carry = asked.after
         spent.append(ledger.spent().epsilon)
     assert spent == [spent[0]] * 12
     assert spent[0] == pytest.approx(plan.price.epsilon)
@@ -75,6 +76,7 @@ def test_contributions_are_the_clipped_ones() -> None:
         ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation),
         randomness=SeededRandomness(0),
         size=2,
+        numbered=False,
     )
     open_round = run.round(0)
     open_round.add(np.array([[30.0, 40.0]] * 10))
@@ -85,27 +87,11 @@ def test_a_run_without_its_memory_is_refused() -> None:
     run = a_run(a_plan(), size=2)
     first = run.round(0)
     first.release()
-    for stale in (run.noise_state(), None):
-        with pytest.raises(ConfigError, match="hand every round the noise_state of the round before it"):
-            run.round(1, noise=stale).release()
-    assert first.noise_state is not None
-    assert first.noise_state.round == 1
-
-
-def test_a_plan_hides_nothing_without_the_memory_of_its_noise() -> None:
-    plan = a_plan()
-    pending = Pending(round=0, total=np.zeros(2), clip=NormalisedClip(), contributions=0)
-    with pytest.raises(ConfigError, match="noise = None: hand every round"):
-        plan.hide(pending, noise=None, randomness=SeededRandomness(0))
-
-
-def test_after_the_last_round_nothing_is_remembered() -> None:
-    run = a_run(a_plan(rounds=2, groups=2), size=2)
-    first = run.round(0)
-    first.release()
-    last = run.round(1, noise=first.noise_state)
-    last.release()
-    assert (first.noise_state is None, last.noise_state) == (False, None)
+    for stale in (run.start(), Carry(clip=NormalisedClip())):
+        with pytest.raises(ConfigError, match="hand every round the carry of the release before it"):
+            run.round(1, carry=stale).release()
+    assert first.after.noise is not None
+    assert first.after.noise.round == 1
 
 
 def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:
@@ -115,7 +101,7 @@ def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:
 
 
 def test_the_statement_says_that_nothing_is_sampled() -> None:
-    statement = a_plan().statement(simulated=True)
+    statement = a_plan().statement(spent_on(a_plan()), own=12)
     assert statement.sampler == "none: 60 clients take turns in 6 groups over 12 rounds"
     assert any(caveat.startswith("SIMULATION") for caveat in statement.caveats)
     assert statement.epsilon <= 2.0
@@ -138,3 +124,13 @@ def test_impossible_plans_are_refused() -> None:
             a_plan().round(outside)
     with pytest.warns(PrivacyWarning, match="at least 1/60"):
         a_plan(budget=Budget(epsilon=2.0, delta=0.05))
+
+
+def test_after_the_last_round_nothing_is_remembered() -> None:
+    run = a_run(a_plan(rounds=2, groups=2), size=2)
+    first = run.round(0)
+    first.release()
+    last = run.round(1, carry=first.after)
+    last.release()
+    assert first.after.noise is not None
+    assert last.after.noise is None
