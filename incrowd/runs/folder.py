@@ -12,7 +12,7 @@ from incrowd.runs.database import Database
 
 DATABASE, LEDGER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
-CURVE, LOCK = "curve.png", "run.lock"
+CURVE, LOCK, SILOS = "curve.png", "run.lock", "silos"
 
 Unit = Literal["client", "record"]
 Summary = dict[str, Any]

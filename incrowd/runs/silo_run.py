@@ -29,6 +29,7 @@ from incrowd.runs.database import Record
 from incrowd.runs.folder import (
     DATABASE,
     LEDGER,
+    SILOS,
     Summary,
     check_unused,
     database_in,
@@ -41,8 +42,6 @@ from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import SiloFederation, assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.trackers import Tracker, trackers
-
-SILOS = "silos"
 
 
 class SiloRun:

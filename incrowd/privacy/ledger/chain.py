@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd.errors import LedgerDamaged, LedgerRolledBack, LedgerUnwritable
 
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
@@ -31,6 +32,8 @@ SCHEMA = (
     "CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries "
     "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
 )
+
+_NONCE = "nonce"
 
 _BUSY = "another process holds it: wait for that process or end it, then try again"
 _FORBIDDEN = (
@@ -63,13 +66,17 @@ class Entry:
     hash: str
 
     def content(self) -> dict[str, Any]:
-        """The body, read. Edge cases: a body that is not a JSON object raises `LedgerDamaged`."""
+        """The body, read, without its random number.
+
+        Edge cases: a body that is not a JSON object raises `LedgerDamaged`.
+        """
         try:
             content = json.loads(self.body)
         except (ValueError, RecursionError) as error:
             raise LedgerDamaged(f"entry {self.position} of the ledger is not JSON: {error}") from error
         if not isinstance(content, dict):
             raise LedgerDamaged(f"entry {self.position} of the ledger is not a JSON object")
+        content.pop(_NONCE, None)
         return content
 
 
@@ -112,6 +119,8 @@ class Chain:
     def open(cls, path: Path, *, mode: str, busy_timeout_s: float) -> "Chain":
         """The entries in a file; `mode` is SQLite's: "ro", "rw" or "rwc" (which creates an empty file)."""
         with _translated(path):
+            if mode == "rwc":
+                _files.create(path)
             connection = sqlite3.connect(
                 f"{path.as_uri()}?mode={mode}",
                 uri=True,
@@ -169,7 +178,7 @@ class Chain:
         position = self.length()
         previous = str(self.hash_at(position - 1)) if position else ""
         at = datetime.now(UTC).date().isoformat()
-        body = canonical({**content, "nonce": secrets.token_hex(8)})
+        body = canonical({**content, _NONCE: secrets.token_hex(8)})
         found = link(previous, position=position, kind=kind, at=at, body=body)
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
         return Entry(position=position, kind=kind, at=at, body=body, hash=found)

@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from incrowd import _files
 from incrowd.errors import LedgerDamaged, LedgerRolledBack, LedgerUnwritable
 from incrowd.privacy.ledger.chain import Chain
 
@@ -52,6 +53,7 @@ class Witness:
         """Replace the mark. Only for who holds the ledger's write lock, so that marks never go back."""
         fresh = self.path.with_name(self.path.name + ".new")
         try:
+            _files.create(fresh)
             with fresh.open("w", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(mark)) + "\n")
                 file.flush()
