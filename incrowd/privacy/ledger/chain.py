@@ -119,7 +119,7 @@ class Chain:
     def open(cls, path: Path, *, mode: str, busy_timeout_s: float) -> "Chain":
         """The entries in a file; `mode` is SQLite's: "ro", "rw" or "rwc" (which creates an empty file)."""
         with _translated(path):
-            if mode == "rwc":
+            if mode == "rwc" and path.parent.is_dir():
                 _files.create(path)
             connection = sqlite3.connect(
                 f"{path.as_uri()}?mode={mode}",
