@@ -240,7 +240,7 @@ def test_metrics_and_counts_sent_without_noise() -> None:
     plan = a_plan()
     ledger = Ledger.in_memory(budget=BIG, relation=plan.relation)
     real = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=1).round(0)
-    real.add(np.ones((4, 1)))
+    real.add(np.ones((4, 1)), clients=range(4))
     assert real.release().observed is None
     assert "4" not in re.findall(r"\d+", str(ledger.entries()[-1].body))
 

@@ -44,8 +44,9 @@ def run(noise: CorrelatedNoise, totals: Floats, source: Randomness) -> Floats:
     """All rounds' noised sums, a row a round."""
     state, rows = noise.init(totals.shape[1]), []
     for total in totals:
-        noised, state = noise.add(total, state=state, receipt=paid(noise, randomness=source), at=("noise", state.round))
-        rows.append(noised)
+        at = "noise", state.round
+        noised, state = noise.add(total, state=state, receipt=paid(noise, randomness=source), at=at)
+        rows.append(noised.values)
     return np.array(rows)
 
 
