@@ -246,7 +246,10 @@ class Sweep:
         """Choose, and write down what may be shown."""
         rows = [self._row(task) for task in tasks]
         place = best_of(rows)
+        statement, law = self._statement(), self.search.repetitions
         best = None if place is None else {**rows[place], **self._tested(tasks[place])}
+        if self.secret and best is not None:
+            best = self._moved(best, statement)
         shown = rows if not self.secret else [best] if best else []
         result: Result = {
             "runs": shown,
@@ -258,18 +261,14 @@ class Sweep:
             "prices": self.cost.prices,
             "settings_compared": len(self.plans),
             "validation_set": self._loaded(self.search.candidates[0].config).describe()["test_set"],
-            "statement": self._statement(),
+            "statement": statement,
             "out": str(self.folder),
             "table": str(self.folder / TABLE),
             "plot": None,
         }
-        law = self.search.repetitions
         if law is not None:
             chance = 1 - law.generating(1 - 1 / len(self.plans))
             result |= {"expected_runs": law.mean, "chance_that_a_setting_is_tried": chance}
-            if best is not None:
-                result["runs"] = [best := self._moved(best, result["statement"])]
-                result["best"] = best
         _files.write(self.folder / TABLE, table(shown, self.search.keys))
         if not self.secret and self.search.keys:
             result["plot"] = draw_search(self.folder / PICTURE, shown, self.search.keys)
