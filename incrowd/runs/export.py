@@ -151,14 +151,12 @@ def _rounds(records: list[Record]) -> bytes:
 def _content(path: Path) -> bytes:
     """A file as it is. Edge cases: a link might lead to something else, so it is refused."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DataError(f"{path} is no plain file of the run, so it is not handed on: put the right one there")
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read()
     except OSError as error:
-        why = f"{path} cannot be handed on ({error.strerror}): it has to be a plain file of the run"
-        raise DataError(why) from error
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DataError(f"{path} cannot be handed on: it has to be a plain file of the run")
-        return file.read()
+        raise DataError(f"{path} cannot be read ({error.strerror}): put it back, or allow this user to") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -151,6 +151,7 @@ def kept_prices(place: Path, monkeypatch: pytest.MonkeyPatch, *, pick: int) -> l
     return [name for name in found["files"] if name.startswith("cache/")]
 
 
+@pytest.mark.slow
 def test_the_prices_that_are_kept_do_not_tell_which_settings_were_tried(
     folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None]
 ) -> None:
@@ -160,6 +161,7 @@ def test_the_prices_that_are_kept_do_not_tell_which_settings_were_tried(
     assert names[0] == names[1] != []
 
 
+@pytest.mark.slow
 def test_control_prices_that_are_asked_for_by_the_attempts_alone_tell_which_they_were(
     folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None]
 ) -> None:
