@@ -153,7 +153,7 @@ def _content(path: Path) -> bytes:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DataError(f"{path} is no plain file of the run, so it is not handed on: put the right one there")
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             return file.read()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): put it back, or allow this user to") from error

@@ -7,6 +7,7 @@ round's sum is what was released minus its noise, to the last bit.
 import json
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,7 +185,7 @@ FORGETTING = [
     Place("runs/checkpoints.py", "save", "return", 3),
     Place("runs/checkpoints.py", "leave", "return", 7),
     Place("runs/journey.py", "_save", "return", 5),
-    Place("incrowd/_files.py", "remove", "return", 8),
+    Place("incrowd/_files.py", "remove", "return", 4),
     Place("runs/run.py", "_finished", "call"),
 ]
 
@@ -193,7 +194,7 @@ FORGETTING = [
 def test_wherever_a_run_is_killed_its_secrets_last_as_long_as_they_are_needed(folder: Path, place: Place) -> None:
     Run.create(seeded(*CORRELATED), folder / "whole").train()
     Run.create(seeded(*CORRELATED), folder / "run")
-    status_of(start(lambda: killed_in(place, Run.open(folder / "run").train)))
+    assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == -signal.SIGKILL
     assert Run.open(folder / "run").train()["rounds_lost"] == 0
     same = [(folder / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
     assert same[0] == same[1]

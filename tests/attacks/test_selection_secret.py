@@ -5,6 +5,7 @@ selects the same. Whatever differs tells their number, on whose secrecy the pric
 """
 
 import json
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -221,7 +222,7 @@ def test_attempts_that_cannot_be_removed_are_an_error_and_nothing_is_published(
 PUBLISHING = [
     Place("runs/sweep.py", "_moved", "return", 1),
     Place("runs/sweep.py", "_published", "call", 1),
-    Place("incrowd/_files.py", "remove", "return", 20),
+    Place("incrowd/_files.py", "remove", "return", 8),
     Place("incrowd/_files.py", "undate", "call", 1),
     Place("incrowd/_files.py", "undate", "call", 3),
     Place("runs/sweep.py", "_published", "return", 1),
@@ -235,7 +236,8 @@ def test_wherever_it_is_killed_nothing_more_is_left_in_the_end(
     attempts(3)
     whole = selected(folder / "whole", monkeypatch)
     search = folder / "killed" / "search"
-    status_of(start(lambda: killed_in(place, lambda: Sweep(search=selection(), out=search).run(jobs=1))))
+    sweep = Sweep(search=selection(), out=search)
+    assert status_of(start(lambda: killed_in(place, lambda: sweep.run(jobs=1)))) == -signal.SIGKILL
     again = selected(folder / "killed", monkeypatch)
     for found in (whole, again):  # what was killed computed its prices in a process of its own
         found["files"] = {name: seen for name, seen in found["files"].items() if name.startswith("search")}

@@ -57,7 +57,7 @@ class Clock:
 class Repeatable(SeededRandomness):
     """What a run in earnest draws, drawn twice: so that two such runs differ in nothing but their times."""
 
-    simulated: bool = False  # type: ignore[assignment]  # what it pretends
+    simulated: bool = False  # what it pretends
 
 
 @pytest.fixture
