@@ -3,7 +3,7 @@
 | file                       | holds                                                                        |
 | -------------------------- | ---------------------------------------------------------------------------- |
 | `search.json`              | what is searched; the same search goes on here, another one is refused       |
-| `ledger.sqlite`            | what the search has spent, each run (or the selection) before it is trained  |
+| `ledger.sqlite`            | what the search has spent; only of public data, others have theirs outside   |
 | `runs/0000`, `runs/0001`   | a run each; where only the best is shown, private and deleted in the end     |
 | `best/`                    | where only the best is shown: its model, its statement, its summary          |
 | `result.json`, `table.csv` | what came out                                                                |
@@ -26,23 +26,21 @@ from incrowd import _validate
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs import _files
-from incrowd.runs.build import assemble, data_identity, featured, federated_data, randomness, untouched_test
+from incrowd.runs.build import assemble, featured, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
-from incrowd.runs.folder import DATABASE, LEDGER
+from incrowd.runs.folder import DATABASE
 from incrowd.runs.processes import Orphan, side_by_side
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
+from incrowd.runs.search_ledger import SEARCH, SearchLedger
 from incrowd.runs.search_report import Row, best_of, draw_search, table
 
-SEARCH, RESULT, ATTEMPTS = "search.json", "result.json", "attempts.json"
-LABEL = "search"
+RESULT, ATTEMPTS = "result.json", "attempts.json"
 LOCK = "search.lock"
 _BEFORE = {LOCK, SEARCH + _files.PART}  # what may be there of a search that was cut off at once
 
@@ -65,19 +63,23 @@ class Task:
 class Sweep:
     """A search and the folder for it; without one, a folder in `out` that is named after what is searched.
 
-    Guarantee: what a run releases is charged to the search's ledger before it trains; a search that was cut off goes on
-    where it stopped, with the same ledger, and trains no run twice. Where only the best is shown, the number of runs
-    follows the law that was priced, and in the end nothing of the others is left.
+    Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.run_ledger`) before the first
+    run trains, and each release charged there first: every run's under a label of its own, or, where only the best is
+    shown, the one event of the selection. A search that was cut off goes on where it stopped, with the same ledger, and
+    trains no run twice, nor does a copy of its folder. Where only the best is shown, the number of runs follows the law
+    that was priced, and in the end nothing of the others is left.
 
     Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
     the same folder. A run that was paid for and is gone is not trained again. A random number of runs may be 0 under
-    the Poisson law: then there is no best, and the price is paid all the same.
+    the Poisson law: then there is no best, and the price is paid all the same. A rehearsal (`select` is "public") needs
+    data that are declared public; runs on private data have to be about the same data and clients.
     """
 
     search: Search
     out: Path | str | None = None
     say: Callable[[str], None] = field(default=silent, repr=False)
     _data: dict[str, FederatedData] = field(default_factory=dict, init=False, repr=False)
+    _ledger: list[SearchLedger] = field(default_factory=list, init=False, repr=False)
     _open: dict[int, Run] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -117,15 +119,14 @@ class Sweep:
         if (self.folder / RESULT).exists():
             self._clean()
             return dict(json.loads((self.folder / RESULT).read_text()))
-        budget = self.cost.budget(self.search.budget) if self.cost.events else None
+        its = SearchLedger(search=self.search, cost=self.cost, folder=self.folder)
+        self._ledger[:] = [its]
+        its.check()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _files.alone(self.folder / LOCK, what="searches in this folder"):
-            _files.write(self.folder / SEARCH, json.dumps(self.search.to_json(), indent=1))
+            its.begin()
             holds = self.cost.holds()
             self.say(f"{len(self.plans)} settings to compare; {holds['shown']}")
-            if budget is not None:
-                with self._ledger(**({} if (self.folder / "runs").exists() else self._terms(budget))) as ledger:
-                    ledger.reserve(self.cost.events, label=LABEL)
             tasks = self._tasks()
             waiting = [task for task in tasks if not (self._place(task) / "summary.json").exists()]
             for task in side_by_side(waiting, jobs=self.at_a_time(jobs), first=self._begin, work=self._train):
@@ -148,7 +149,7 @@ class Sweep:
             return [Task(number=number, candidate=number) for number in range(len(self.plans))]
         path = self.folder / ATTEMPTS
         if not path.exists():
-            if self._charged():
+            if self._ledger[0].charged():
                 raise DataError(
                     f"{path} is gone, and the selection is paid for: put it back, or search in a new folder"
                 )
@@ -158,19 +159,16 @@ class Sweep:
             _files.write(path, json.dumps(picks))
         picks = json.loads(path.read_text())
         tasks = [Task(number=number, candidate=pick) for number, pick in enumerate(picks)]
+        paid = self._ledger[0].charged()
         for task in tasks:  # all of them, because the one charge is for all
-            self._open[task.number] = self._run(task, paid=bool(self._charged()))
-        self._charge(1)
+            self._open[task.number] = self._run(task, paid=paid)
+        self._ledger[0].charge()
         return tasks
 
     def _begin(self, task: Task) -> None:
-        """Make or open the run, and pay for it."""
-        if self.search.select == "private":
-            return
-        charged = self._charged()
-        self._open[task.number] = self._run(task, paid=task.number < charged)
-        if self.cost.events:
-            self._charge(task.number + 1)
+        """Make or open the run, which pays for itself; those of a private selection are open and paid for."""
+        if self.search.select != "private":
+            self._open[task.number] = self._run(task, paid=self._ledger[0].charged(task.number))
 
     def _train(self, task: Task) -> None:
         self._open[task.number].train([Orphan()])
@@ -178,44 +176,22 @@ class Sweep:
     def _run(self, task: Task, *, paid: bool) -> Run:
         """The run, as far as it has got."""
         folder, config = self._place(task), self.search.config(task.candidate, run=task.number)
-        data = self._loaded(config)
+        data, its = self._loaded(config), self._ledger[0]
         if (folder / DATABASE).exists():
             try:
-                return Run.open(folder, data=data)
+                return Run.open(folder, data=data, search=its.secret)
             except DataError:
                 if paid:
                     raise
         elif paid:
             raise DataError(f"{folder} is gone, and its run is paid for: put it back, or name a new folder")
         shutil.rmtree(folder, ignore_errors=True)  # cut off while it was made: nothing was spent
-        return Run.create(config, folder, schedule=self._schedule(task), data=data)
+        ledger = its.of_run(task.number, self.plans[task.candidate], folder)
+        return Run.create(config, folder, schedule=self._schedule(task), data=data, ledger=ledger)
 
     def _schedule(self, task: Task) -> Schedule | None:
         plan = self.plans[task.candidate]
         return plan.config.schedule if isinstance(plan, Plan) else None
-
-    def _charged(self) -> int:
-        """How many of the search's events are charged."""
-        if not self.cost.events:
-            return 0
-        with Ledger.read(self.folder / LEDGER) as ledger:
-            return ledger.reservation(LABEL).charged
-
-    def _charge(self, events: int) -> None:
-        """Charge the search's events up to so many."""
-        with self._ledger() as ledger:
-            for number in range(ledger.reservation(LABEL).charged, events):
-                event = self.cost.events[number][0]
-                ledger.charge(event, reservation=LABEL, note={"run": number})
-
-    def _ledger(self, **terms: Any) -> Ledger:
-        """The ledger; never open while a process is forked."""
-        return Ledger.open(self.folder / LEDGER, **terms)
-
-    def _terms(self, budget: Budget) -> dict[str, Any]:
-        """What the ledger is begun with; it is begun before the first run."""
-        identity = data_identity(self.search.candidates[0].config)
-        return {"budget": budget, "relation": self.cost.relation, "data_identity": identity}
 
     def _finished(self, tasks: Sequence[Task]) -> Result:
         """Choose, and write down what may be shown."""
@@ -298,13 +274,14 @@ class Sweep:
     def _clean(self) -> None:
         """Leave nothing of runs that must not be seen."""
         if self.search.select == "private":
+            SearchLedger(search=self.search, cost=self.cost, folder=self.folder).clean()
             shutil.rmtree(self.folder / "runs", ignore_errors=True)
             (self.folder / ATTEMPTS).unlink(missing_ok=True)
 
     def _check_folder(self) -> None:
         path = self.folder / SEARCH
         if path.exists():
-            if json.loads(path.read_text()) != self.search.to_json():
+            if json.loads(path.read_text())["search"] != self.search.to_json():
                 remedy = "it holds another search: repeat that one to go on, or name another folder"
                 raise ConfigError(field="out", value=str(self.folder), remedy=remedy)
         elif self.folder.exists() and {file.name for file in self.folder.iterdir()} - _BEFORE:

@@ -352,9 +352,8 @@ def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
     assert (first.count_std, first.clip_norm, first.batch_size, first.physical_batch) == (9.0, 0.5, 100, 17)
     assert getattr(first.noise, "name", None) == "square-root"
     assert type(federation.engines[0]).__name__ == "OpacusRecords"
-    assert federation.algorithm((lambda *_: None,) * 2, None).weights == [  # type: ignore[arg-type]  # never asked
-        float(plan.records) for plan in federation.plans
-    ]
+    algorithm = federation.algorithm((lambda *_: None,) * 2, None, label="")  # type: ignore[arg-type]  # never asked
+    assert algorithm.weights == [float(plan.records) for plan in federation.plans]
 
 
 def test_the_unit_decides_which_run_it_is(folder: Path) -> None:

@@ -175,7 +175,7 @@ class Home:
     ) -> Registered:
         place = self._place(identity) if path is None else path
         make_ours(place.parent) if path is None else check_ours(place)
-        if _is_begun(place):
+        if is_begun(place):
             with Ledger.open(place, witness=witness) as ledger:
                 _check_same(place, ledger.data_identity, identity)
         else:
@@ -187,7 +187,7 @@ class Home:
         left = sorted((self.folder / LEDGERS).glob("*/*.sqlite"))
         self.registry.make()
         for path in left:
-            if _is_begun(path):
+            if is_begun(path):
                 self.add(path, None)
         if left:
             warnings.warn(
@@ -197,7 +197,7 @@ class Home:
             )
 
 
-def _is_begun(path: Path) -> bool:
+def is_begun(path: Path) -> bool:
     """Whether there is a ledger, and not only the beginning of one that was cut off."""
     if not path.exists():
         return False

@@ -21,7 +21,7 @@ class DataIdentity:
     `public` data are declared to protect nobody. `unit` is what is protected, say "client", and `division` says what
     makes one: the column of a table, or how examples were dealt out.
 
-    Edge cases: a name of 0, or of more than 200 characters raises `ConfigError`.
+    Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.
     """
 
     name: str
@@ -31,8 +31,8 @@ class DataIdentity:
     division: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.name) <= 200:
-            raise ConfigError(field="data_identity", value=self.name, remedy="give a text of 1 to 200 characters")
+        if not 0 < len(self.name) <= 1000:
+            raise ConfigError(field="data_identity", value=self.name, remedy="give a text of 1 to 1000 characters")
 
     def __str__(self) -> str:
         return f"public: {self.name}" if self.public else self.name

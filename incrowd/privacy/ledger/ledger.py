@@ -343,13 +343,16 @@ class Ledger:
     def _check_budget(self, runs: Sequence[Run]) -> None:
         total = self._price(runs).epsilon
         if not total <= self.budget.epsilon:
-            where = "it" if self._chain.path is None else str(self._chain.path)
+            where = self._chain.path
+            help_with_it = (
+                f"; `incrowd ledger show {where}` lists what was spent and what is reserved, `incrowd ledger release "
+                f"{where} LABEL` gives back what a run that was given up had reserved"
+            )
             raise BudgetExceeded(
                 f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
-                f"{self.budget.delta:g}; the budget of {self.data_identity} is {self.budget.epsilon:g}, of which "
-                f"{self.spent().epsilon:.6g} is spent and {self.promised().epsilon:.6g} spent or reserved. Plan fewer "
-                f"or noisier events; `incrowd ledger show {where}` lists what was spent and what is reserved, "
-                f"`incrowd ledger release {where} LABEL` gives back what a run that was given up had reserved"
+                f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {self.spent().epsilon:.6g} is "
+                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events"
+                f"{'' if where is None else help_with_it}"
             )
 
     def _price(self, runs: Sequence[Run]) -> Price:

@@ -76,7 +76,12 @@ def test_a_charge_on_a_released_or_used_up_reservation_is_refused(chain: Chain) 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("budget", {"epsilon": -1.0, "delta": 0.5}), ("budget", {}), ("relation", "FRIENDS"), ("data_identity", {"name": ""})],
+    [
+        ("budget", {"epsilon": -1.0, "delta": 0.5}),
+        ("budget", {}),
+        ("relation", "FRIENDS"),
+        ("data_identity", {"name": ""}),
+    ],
 )
 def test_terms_that_make_no_sense_are_refused(chain: Chain, field: str, value: object) -> None:
     append(chain, ("terms", {**TERMS, field: value}))
