@@ -135,7 +135,7 @@ class Run:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
         plan = self.federation.plan
         way = Journey.begin(self.folder, self.config.run, rounds=plan.rounds)
-        with way as journey, self.ledger.open(self.folder / LEDGER) as ledger:
+        with way as journey, self.ledger.open(self.folder / LEDGER, budget=plan.budget) as ledger:
             algorithm = self.federation.algorithm(self.config, ledger, label=self.ledger.label)
 
             def step(state: State) -> tuple[State, Record]:

@@ -62,12 +62,15 @@ class RunLedger:
             place = None if path is None else where
             return cls(identity=identity, id=ledger.id, label=label, path=place, witness=witness)
 
-    def open(self, own: Path) -> Ledger:
-        """Open it, for writing; `own` is where it is if it is in the run's folder."""
+    def open(self, own: Path, *, budget: Budget | None = None) -> Ledger:
+        """Open it, for writing; `own` is where it is if it is in the run's folder, and then the budget is its own."""
         path = own if self.path is None else self.path
         registry = Home.of_user().registry
         known = registry.by_id(self.id) if registry.path.exists() else None
-        ledger = Ledger.open(path, witness=self.witness) if known is None else Ledger.open(known.path)
+        if known is not None:
+            ledger = Ledger.open(known.path)
+        else:
+            ledger = Ledger.open(path, witness=self.witness, budget=budget if self.path is None else None)
         if ledger.id != self.id:
             ledger.close()
             raise LedgerRolledBack(f"{path} is not the ledger that this run was begun with: put the right one back")

@@ -89,7 +89,7 @@ class Home:
         Edge cases: data that have another ledger already are refused.
         """
         with self.alone():
-            for other in self._found(identity):
+            for other in self.found(identity):
                 if other is not None and other.id != known.id:
                     raise LedgerMismatch(f"these data have a ledger already, {other.path}: theirs cannot be another")
             self.registry.remember(
@@ -98,7 +98,7 @@ class Home:
 
     def check_public(self, identity: DataIdentity) -> None:
         """Data that are declared public are not known here as somebody's: `LedgerMismatch`."""
-        for known in self._found(identity):
+        for known in self.found(identity):
             if known is not None:
                 raise LedgerMismatch(
                     f"the data {identity.name!r} are declared public, and have a ledger as private data, {known.path}: "
@@ -144,14 +144,14 @@ class Home:
         readable = re.sub(r"[^a-z0-9]+", "-", Path(identity.name).name.lower()).strip("-")[:40]
         return self.folder / LEDGERS / f"{readable}-{text.partition(':')[2][:12]}" / f"{identity.unit}.sqlite"
 
-    def _found(self, identity: DataIdentity) -> tuple[Registered | None, Registered | None]:
+    def found(self, identity: DataIdentity) -> tuple[Registered | None, Registered | None]:
         """The ledger of this content, and the one of this name."""
         unit = identity.unit or ""
         return self.registry.of_content(unit, identity.fingerprint), self.registry.named(unit, identity.name)
 
     def _known(self, identity: DataIdentity, path: Path | None) -> Registered | None:
         """The ledger that these data have already."""
-        of_content, named = self._found(identity)
+        of_content, named = self.found(identity)
         if of_content is not None and named is not None and of_content.id != named.id:
             raise LedgerMismatch(
                 f"the content of these data is that of {_listed(of_content.names)}, whose ledger is {of_content.path}, "
@@ -174,7 +174,9 @@ class Home:
         self, identity: DataIdentity, budget: Budget, relation: Relation, path: Path | None, witness: Path | None
     ) -> Registered:
         place = self._place(identity) if path is None else path
-        make_ours(place.parent) if path is None else check_ours(place)
+        for each in (place, witness or place):
+            make_ours(each.parent)
+            check_ours(each)
         if is_begun(place):
             with Ledger.open(place, witness=witness) as ledger:
                 _check_same(place, ledger.data_identity, identity)
