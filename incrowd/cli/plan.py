@@ -23,6 +23,12 @@ class SamplingName(StrEnum):
     POISSON = "poisson"
     FIXED = "fixed"
     EVERYONE = "everyone"
+
+
+class PlaceName(StrEnum):
+    """Where noise is added."""
+
+    CENTRAL = "central"
     LOCAL = "local"
 
 
@@ -46,6 +52,9 @@ def plan(
         float | None, typer.Option(help="Fix the noise multiplier; rounds or cohort are then found.")
     ] = None,
     sampling: Annotated[SamplingName, typer.Option(help="How a cohort is drawn.")] = SamplingName.POISSON,
+    place: Annotated[
+        PlaceName, typer.Option(help="Who adds the noise: the server, or every client for itself (then everyone).")
+    ] = PlaceName.CENTRAL,
     accountant: Annotated[AccountantName, typer.Option(help="Who states the price.")] = AccountantName.TIGHTEST,
     grow_from: Annotated[float | None, typer.Option(help="First cohort of a growing schedule.")] = None,
     weights: Annotated[int, typer.Option(help="Weights of the model, for the noise-to-signal ratio.")] = 1,
@@ -73,7 +82,8 @@ def plan(
             part / 100 for word in words(cohort) if word.endswith("%") for part in numbers("cohort", word.rstrip("%"))
         ),
         noise_multiplier=noise,
-        sampling=sampling.value,
+        sampling="everyone" if place is PlaceName.LOCAL else sampling.value,
+        place=place.value,
         accountant=accountant.value,
         grow_from=grow_from,
     )

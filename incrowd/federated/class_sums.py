@@ -37,7 +37,7 @@ def class_sums(data: FederatedData, private: PrivateRun, *, number: int = 0) -> 
         values = np.hstack([values, np.full((len(rows), 1), CONSTANT)])
         contribution = np.zeros((classes, values.shape[1]))
         np.add.at(contribution, data.examples.labels[rows].astype(np.int64), values / len(rows))
-        asked.add(contribution.ravel())
+        asked.add(contribution.ravel(), clients=[int(client)])
     released = asked.release()
     cohort = private.plan.round(number).sampler.expected_cohort
     return released.mean.reshape(classes, -1) * cohort, released.noise_std

@@ -16,6 +16,7 @@ from incrowd.learning.step_noise import on_tensors
 from incrowd.learning.threads import with_threads
 from incrowd.privacy.permit import Account, Permit
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.statement import Statement
 
 Absence = Literal["budget spent", "round lost"]
 
@@ -81,6 +82,10 @@ class Silo:
     def epsilon(self) -> float:
         """What was spent from the silo's ledger, by this run and others."""
         return self.account.ledger.spent().epsilon
+
+    def statement(self) -> Statement:
+        """What the silo may claim for all that was charged to its ledger, by this run and others."""
+        return self.plan.statement(self.account.ledger, own=len(self.account.paid()))
 
     def answer(self, number: int, weights: Floats) -> Answer:
         """Take part in a round (from 0) that starts with these weights, if the budget allows it."""

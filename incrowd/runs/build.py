@@ -300,6 +300,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         clients=clients,
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling],
+        place=wanted.place,
         clip=wanted.clip.clip(model.parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
@@ -310,7 +311,7 @@ def _cohort(config: Config, clients: int) -> float:
     wanted = config.privacy
     if wanted.cohort is not None:
         return wanted.cohort
-    if wanted.sampling not in ("everyone", "local"):
+    if wanted.sampling != "everyone":
         raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
     return float(clients)
 

@@ -20,6 +20,7 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
+from incrowd.privacy.plan.promise import Place
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
@@ -283,7 +284,7 @@ class PrivacySection(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
-    there (Geyer, Klein and Nabi 2017). With `sampling` "local" everyone takes part and adds noise of its own.
+    there (Geyer, Klein and Nabi 2017). With `place` "local" everyone adds noise of its own, and the server none.
 
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
@@ -300,7 +301,8 @@ class PrivacySection(Section):
     rounds: int = 20
     cohort: float | None = None
     grow_from: float | None = None
-    sampling: Literal["poisson", "fixed", "everyone", "local"] = "everyone"
+    sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
+    place: Place = "central"
     clip: ClipSection = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
@@ -313,7 +315,7 @@ class PrivacySection(Section):
         """Refuse what only the other kind of noise takes."""
         if self.noise == "correlated" and self.groups is None:
             raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
-        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "accountant")
+        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "place", "accountant")
         for name in sampled if self.noise == "correlated" else correlated:
             if getattr(self, name) != type(self).model_fields[name].default:
                 other = "independent" if self.noise == "correlated" else "correlated"

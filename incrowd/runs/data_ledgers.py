@@ -1,6 +1,5 @@
 """Ledgers for the data that settings name: begun before the first run, or let go on for data that have changed."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,7 @@ def begin_ledgers(
         for known in home.found(identity):
             if known is not None:
                 raise ConfigError(field="data", value=identity.name, remedy=f"their ledger is {known.path} already")
-    return [
-        home.ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness) for identity in identities
-    ]
+    return [home.ledger_of(each, budget=budget, relation=relation, path=path, witness=witness) for each in identities]
 
 
 def include_data(tables: Mapping[str, Any]) -> list[Registered]:

@@ -15,6 +15,7 @@ from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.promise import Promise
 from incrowd.runs import _files
+from incrowd.runs.build import randomness
 from incrowd.runs.folder import LEDGER
 from incrowd.runs.identity import identity_of
 from incrowd.runs.run_ledger import RunLedger
@@ -89,6 +90,10 @@ class SearchLedger:
         with found.open(self.folder / LEDGER) as ledger:
             ledger.reserve_all(self._promises(found))
 
+    def open(self) -> Ledger:
+        """The ledger, for writing; never open while a process is forked."""
+        return self._found[0].open(self.folder / LEDGER)
+
     def charged(self, number: int | None = None) -> bool:
         """Whether anything was charged: for a run, or for the selection."""
         if not self._found:
@@ -98,12 +103,17 @@ class SearchLedger:
         with found.open(self.folder / LEDGER) as ledger:
             return ledger.reservation(label).charged > 0
 
+    def charges(self, ledger: Ledger) -> int:
+        """How many charges of the search the ledger holds."""
+        return sum(ledger.reservation(label).charged for label in self._promises(self._found[0]))
+
     def charge(self) -> None:
         """Pay for the selection."""
         if not self.charged():
             (event, _), *_ = self.cost.events
-            with self._found[0].open(self.folder / LEDGER) as ledger:
-                ledger.charge(event, reservation=self._found[0].label, note={"run": 0})
+            source = randomness(self.search.candidates[0].config)
+            with self.open() as ledger:
+                ledger.charge(event, reservation=self._found[0].label, note={"run": 0}, randomness=source)
 
     def of_run(self, number: int, plan: Promise, folder: Path) -> RunLedger | None:
         """What a run is charged to; None where it has a ledger of its own, as in a rehearsal."""

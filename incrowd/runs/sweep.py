@@ -235,7 +235,9 @@ class Sweep:
         summary = json.loads((folder / "summary.json").read_text())
         return {
             "settings": self.search.candidates[task.candidate].settings,
-            **{name: summary[name] for name in ("accuracy", "loss", "epsilon", "rounds", "seconds")},
+            **{name: summary[name] for name in ("accuracy", "loss")},
+            "epsilon": self.plans[task.candidate].price.epsilon,
+            **{name: summary[name] for name in ("rounds", "seconds")},
             "run": str(folder),
         }
 
@@ -266,10 +268,9 @@ class Sweep:
         if self.search.select == "public":
             return {"text": self.cost.holds()["shown"], "epsilon": 0.0, "delta": self.cost.delta}
         configs = [candidate.config for candidate in self.search.candidates]
-        simulated = any(config.run.seed is not None for config in configs)
         on_test = all(getattr(config.data, "validation", None) is None for config in configs)
-        statements = [plan.statement(simulated=simulated) for plan in self.plans]
-        return self.cost.statement(statements, on_test=on_test).to_json()
+        with self._ledger[0].open() as ledger:
+            return self.cost.statement(ledger, own=self._ledger[0].charges(ledger), on_test=on_test).to_json()
 
     def _clean(self) -> None:
         """Leave nothing of runs that must not be seen."""

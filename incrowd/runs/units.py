@@ -27,6 +27,7 @@ def reopen(folder: Path) -> Run | SiloRun:
 
 
 def of_records(tables: Mapping[str, Any]) -> bool:
+    """Whether single records are protected. Edge cases: no known unit: `ConfigError`."""
     privacy = tables.get("privacy")
     unit = privacy.get("unit", "client") if isinstance(privacy, Mapping) else "client"
     if unit not in UNITS:

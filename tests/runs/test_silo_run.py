@@ -223,7 +223,7 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: 
     after = verify(folder / "kept/silo-1.sqlite")
     assert (after["events"], after["intact"]) == (2 + ROUNDS, True)
     assert 0.999 * 8 < (after["epsilon"] or 0) <= 8
-    with pytest.raises(BudgetExceeded, match="nothing is left|what is left of epsilon = 8"):
+    with pytest.raises(BudgetExceeded, match=r"nothing is left|what is left of epsilon = 8"):
         SiloRun.create(small(*kept), folder / "third")
     refused = {"was begun with budget": ["privacy.epsilon=9"], changed: ["data.clients=3"]}
     for why, overrides in refused.items():

@@ -8,12 +8,13 @@ from dp_accounting import DpEvent, GaussianDpEvent
 
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded
-from incrowd.privacy.account.accounting import Budget, Price, Relation
+from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import Run, compose
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, Remaining
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.mechanism.steps import RecordTraining
-from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, SIMULATION, Statement
+from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, Statement, stated
 
 RELATION = Relation.ADD_OR_REMOVE_ONE
 """Two neighbours differ by one record that is there or not."""
@@ -129,23 +130,21 @@ class SiloPlan:
             )
         return found
 
-    def statement(self, price: Price, *, simulated: bool) -> Statement:
-        """What the silo may claim when all that was released from its ledger has this price."""
+    def statement(self, ledger: Ledger, *, own: int) -> Statement:
+        """What the silo may claim for all that was charged to its ledger, so many charges of it by this plan."""
         share = "all" if self.sampling_prob == 1 else f"{self.batch_size:g}"
         counts = "" if self.count_std is None else ", and two counts a round"
-        return Statement(
+        return stated(
+            ledger,
             unit="record",
-            relation=RELATION,
             trust=SILO_TRUST,
-            epsilon=price.epsilon,
-            delta=self.budget.delta,
-            accountant=price.accountant,
+            own=own,
             sampler=(
                 f"Poisson, {share} of {self.records} records a step, {self.steps} steps a round, at most {self.rounds} "
                 f"rounds{counts}"
             ),
             assumed=RECORDS_ASSUMED,
-            caveats=(SIMULATION,) * simulated + self._cautions(),
+            caveats=self._cautions(),
         )
 
     def _cautions(self) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.account.moments import moments_price
-from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
+from incrowd.privacy.plan.promise import Place
 from incrowd.privacy.plan.schedule import Step, growing
 
 
@@ -32,6 +33,7 @@ class Wish:
     shares: tuple[float, ...] = ()
     noise_multiplier: float | None = None
     sampling: str = "poisson"
+    place: Place = "central"
     accountant: str = "tightest"
     grow_from: float | None = None
 
@@ -63,7 +65,7 @@ class Wish:
 
     def _cohorts(self) -> Sequence[float | None]:
         asked = [*self.cohorts, *(max(1.0, float(int(share * self.clients))) for share in self.shares)]
-        if self.sampling in ("everyone", "local") and not asked:
+        if self.sampling == "everyone" and not asked:
             return (float(self.clients),)
         if asked:
             return asked
@@ -81,6 +83,7 @@ class Wish:
             epsilon=None if settled else self.epsilon,
             delta=self.delta,
             sampling=SAMPLING[self.sampling],
+            place=self.place,
             accountants=self.accountants,
         )
 
@@ -90,6 +93,7 @@ class Wish:
             clients=self.clients,
             schedule=schedule,
             sampling=SAMPLING[self.sampling],
+            place=self.place,
             accountants=self.accountants,
         )
         return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
@@ -104,7 +108,7 @@ def what_if(
     clients a round, or all where nobody is sampled.
     """
     several = len(clients) * len(epsilons) * len(deltas) > 1
-    sampled = wish.sampling not in ("everyone", "local") and (wish.noise_multiplier is None or not wish.rounds)
+    sampled = wish.sampling != "everyone" and (wish.noise_multiplier is None or not wish.rounds)
     if several and sampled and not wish.cohorts and not wish.shares:
         wish = replace(wish, shares=(0.1,))
     for number, epsilon, delta in product(clients, epsilons, deltas):
@@ -131,7 +135,8 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
         "cohort": last.expected_cohort,
         "sampling_prob": last.expected_cohort / plan.config.clients,
         "sampling": plan.config.sampling.__name__,
-        "sensitivity_in_clips": last.sensitivity_in_clips,
+        "place": plan.place,
+        "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.place == "local" else last.sensitivity_in_clips,
         "noise_multiplier": noise,
         "epsilon": plan.price.epsilon,
         "delta": plan.budget.delta,

@@ -30,7 +30,7 @@ TERMS: Content = {
     "forgets": [],
     "id": "1",
 }
-CHARGE: Content = {"event": event_to_json(SMALL), "reservation": None, "note": {}}
+CHARGE: Content = {"event": event_to_json(SMALL), "reservation": None, "note": {}, "key": None, "randomness": "system"}
 PLAN: Content = {"label": "run", "runs": [[event_to_json(SMALL), 1]]}
 
 
