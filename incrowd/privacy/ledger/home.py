@@ -78,9 +78,7 @@ class Home:
                 )
             with Ledger.open(known.path, witness=witness) as ledger:
                 _check_fits(known, ledger, identity, budget, relation)
-            self.registry.remember(
-                known, name=identity.name, fingerprint=identity.fingerprint, division=identity.division
-            )
+            self.registry.remember(known, identity)
         return known
 
     def include(self, known: Registered, identity: DataIdentity) -> None:
@@ -92,9 +90,7 @@ class Home:
             for other in self.found(identity):
                 if other is not None and other.id != known.id:
                     raise LedgerMismatch(f"these data have a ledger already, {other.path}: theirs cannot be another")
-            self.registry.remember(
-                known, name=identity.name, fingerprint=identity.fingerprint, division=identity.division
-            )
+            self.registry.remember(known, identity)
 
     def check_public(self, identity: DataIdentity) -> None:
         """Data that are declared public are not known here as somebody's: `LedgerMismatch`."""

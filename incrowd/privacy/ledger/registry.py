@@ -9,6 +9,7 @@ from pathlib import Path
 
 from incrowd._private import check_ours, make_ours
 from incrowd.privacy.ledger.chain import create_own, translated
+from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.state import state_folder
 from incrowd.privacy.ledger.witness import Mark, Witness
 
@@ -114,12 +115,13 @@ class Registry:
             _insert(connection, ledger)
             _remember(connection, ledger, ledger.names, ledger.fingerprints)
 
-    def remember(self, ledger: Registered, *, name: str, fingerprint: str | None, division: str) -> None:
+    def remember(self, ledger: Registered, identity: DataIdentity) -> None:
         """The ledger is known under this name, and by this content, too; what makes a unit is settled once."""
+        content = [] if identity.fingerprint is None else [identity.fingerprint]
         with self._transaction() as connection:
-            _remember(connection, ledger, [name], [] if fingerprint is None else [fingerprint])
+            _remember(connection, ledger, [identity.name], content)
             settled = "UPDATE ledgers SET division = ? WHERE id = ? AND division IS NULL"
-            connection.execute(settled, (division, ledger.id))
+            connection.execute(settled, (identity.division or None, ledger.id))
 
     def replace(self, old: Registered, new: Registered) -> None:
         """A fresh start: the new ledger takes all names and fingerprints over, the old one is kept as retired."""
