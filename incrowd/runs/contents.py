@@ -81,7 +81,8 @@ KEPT_BACK = {
     "data.seed": "says which client has which examples",
     "data.test_file": "a path of the operator's",
     "features.cache": "a path of the operator's",
-    "privacy.ledgers": "a path of the operator's",
+    "privacy.ledger": "a path of the operator's",
+    "privacy.witness": "a path of the operator's",
     "run.device": "the operator's machine",
     "run.keep": "of no meaning elsewhere",
     "run.seed": "who knows it can remove the noise",
@@ -99,7 +100,7 @@ SHOWN = {
     "model": ("bias", "hidden", "kind", "start"),
     "privacy": ("accountant", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta", "epsilon",
                 "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace", "place",
-                "rounds", "sampling", "unit", "weigh"),
+                "records", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "diagnose", "dropout", "plot", "randomness", "report_every"),
     "server": ("average", "decay", "kind", "learning_rate", "momentum"),
 }  # fmt: skip

@@ -24,7 +24,6 @@ from typing import Any
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.events import event_to_json
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.contents import RESULT_KEYS, ROW_KEYS, SEARCH_KEYS, part, shown_settings
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
@@ -39,8 +38,11 @@ from incrowd.runs.folder import (
     database_in,
     settings_in,
 )
+from incrowd.runs.run_ledger import RunLedger
+from incrowd.runs.search_ledger import SEARCH
 from incrowd.runs.search_report import MEASURED, table
-from incrowd.runs.sweep import BEST, PICTURE, RESULT, RUNS, SEARCH, TABLE
+from incrowd.runs.silo_ledgers import own_place
+from incrowd.runs.sweep import BEST, PICTURE, RESULT, RUNS, TABLE
 
 Files = Iterator[tuple[str, bytes]]
 
@@ -85,16 +87,17 @@ def _of_a_run(folder: Path) -> Files:
     yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
     with database_in(folder) as database:
         yield "rounds.csv", _rounds(database.rounds())
-    if (folder / LEDGER).exists():
-        yield "ledger.json", _json(_spent(folder / LEDGER))
-    statements = _read(folder / STATEMENT)
-    for place in sorted((folder / SILOS).glob("*")):
-        statement = statements[place.name]
-        yield f"{SILOS}/{place.name}/{STATEMENT_TEXT}", (statement["text"] + "\n").encode()
-        yield f"{SILOS}/{place.name}/{STATEMENT}", _json(statement)
-        kept = settings["config"]["privacy"]["ledgers"]
-        ledger = (place if kept is None else Path(kept) / place.name) / LEDGER
-        yield f"{SILOS}/{place.name}/ledger.json", _json(_spent(ledger))
+    if "ledger" in settings:
+        yield "ledger.json", _json(_spent(settings["ledger"], own=folder / LEDGER))
+        return
+    kept, statements = settings["ledgers"], _read(folder / STATEMENT)
+    if kept["server"] is not None:
+        yield "ledger.json", _json(_spent(kept["server"], own=folder / LEDGER))
+    for number, ledger in enumerate(kept["silos"], start=1):
+        silo = f"silo-{number}"
+        yield f"{SILOS}/{silo}/{STATEMENT_TEXT}", (statements[silo]["text"] + "\n").encode()
+        yield f"{SILOS}/{silo}/{STATEMENT}", _json(statements[silo])
+        yield f"{SILOS}/{silo}/ledger.json", _json(_spent(ledger, own=own_place(folder, silo)))
 
 
 def _of_a_search(folder: Path) -> Files:
@@ -117,8 +120,9 @@ def _of_a_search(folder: Path) -> Files:
     yield STATEMENT, _json(result["statement"])
     if (folder / PICTURE).exists():
         yield PICTURE, _content(folder / PICTURE)
-    if (folder / LEDGER).exists():
-        yield "ledger.json", _json(_spent(folder / LEDGER))
+    ledger = _read(folder / SEARCH)["ledger"]
+    if ledger is not None:
+        yield "ledger.json", _json(_spent(ledger, own=folder / LEDGER))
 
 
 def _check_over(folder: Path, result: Path, *, remedy: str) -> None:
@@ -126,12 +130,14 @@ def _check_over(folder: Path, result: Path, *, remedy: str) -> None:
         raise ConfigError(field="run", value=str(folder), remedy=remedy)
 
 
-def _spent(ledger: Path) -> dict[str, Any]:
-    """What a ledger has to say to others: on which data what was spent, and its last hash."""
-    with Ledger.read(ledger) as opened:
+def _spent(ledger: Mapping[str, Any], *, own: Path) -> dict[str, Any]:
+    """What a ledger has to say to others: on which data what was spent, by all that is charged there, and its last
+    hash.
+    """
+    with RunLedger.from_json(ledger).open(own) as opened:
         tally = opened.verify()
         return {
-            "data": opened.data_identity,
+            "data": opened.data_identity.name,
             "relation": opened.relation.name,
             "budget": {"epsilon": opened.budget.epsilon, "delta": opened.budget.delta},
             "epsilon": opened.spent().epsilon,

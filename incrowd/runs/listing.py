@@ -8,8 +8,9 @@ from typing import Any
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.runs.folder import DATABASE, PRIVATE, SUMMARY, database_in, settings_in
+from incrowd.runs.search_ledger import SEARCH
 from incrowd.runs.search_report import Row
-from incrowd.runs.sweep import RESULT, SEARCH
+from incrowd.runs.sweep import RESULT
 
 
 def listed(folder: Path) -> list[Row]:
@@ -61,7 +62,7 @@ def _of_a_run(path: Path) -> Row:
 
 
 def _of_a_search(path: Path) -> Row:
-    search = json.loads((path / SEARCH).read_text())
+    search = json.loads((path / SEARCH).read_text())["search"]
     config, over = search["configs"][0], (path / RESULT).is_file()
     result: dict[str, Any] = json.loads((path / RESULT).read_text()) if over else {}
     return {

@@ -3,7 +3,7 @@
 | file                              | holds                                                 |
 | --------------------------------- | ----------------------------------------------------- |
 | `run.sqlite`                      | the settings and a row for each round                 |
-| `ledger.sqlite`, its `.witness`   | what was spent, written before it was released        |
+| `ledger.sqlite`, its `.witness`   | what was spent; only of public data, others have theirs outside |
 | `checkpoints/`                    | the last states                                       |
 | `model.safetensors`               | the released model, in torch's names and shapes       |
 | `statement.txt`, `statement.json` | what is promised                                      |
@@ -17,14 +17,14 @@ from pathlib import Path
 
 from incrowd import __version__, _files
 from incrowd.data import FederatedData
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs import results
-from incrowd.runs.build import Federation, assemble, data_identity
+from incrowd.runs.build import Federation, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
@@ -36,7 +36,9 @@ from incrowd.runs.folder import (
     settings_in,
     write_results,
 )
+from incrowd.runs.identity import identity_of
 from incrowd.runs.journey import Journey
+from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.settings import parse_json
 from incrowd.runs.spending import Spending
 from incrowd.runs.trackers import Tracker, trackers
@@ -50,14 +52,19 @@ class Run:
     system's randomness a round that was paid for and then cut off is lost, not repeated: it stays paid, and the run
     goes on with the next.
 
+    All runs on the same data are charged to one ledger (`incrowd.runs.run_ledger`), which has to have room for the
+    whole plan; runs on public data have a ledger each.
+
     Edge cases: a folder that holds a run, or the ledger of one, is refused for a new run; one without a run cannot go
-    on; two processes cannot train in one folder at a time.
+    on, nor can one whose data have changed; two processes cannot train in one folder at a time. An attempt of a private
+    search goes on with the search only.
     """
 
-    def __init__(self, folder: Path, config: Config, federation: Federation) -> None:
+    def __init__(self, folder: Path, config: Config, federation: Federation, ledger: RunLedger) -> None:
         self.folder = folder
         self.config = config
         self.federation = federation
+        self.ledger = ledger
         self._spending = Spending(federation.plan)
 
     @classmethod
@@ -68,30 +75,47 @@ class Run:
         *,
         schedule: Schedule | None = None,
         data: FederatedData | None = None,
+        ledger: RunLedger | None = None,
     ) -> "Run":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
         With a `schedule`, cohorts and noise are taken from it, and only whether it fits the budget is asked. With
-        `data`, this config's with its features, they are not loaded once more.
+        `data`, this config's with its features, they are not loaded once more. A `ledger` is for runs that are part of
+        a search.
+
+        Edge cases: a plan that the data's ledger has no room for raises `BudgetExceeded`, and no folder is made.
         """
         folder = Path(folder).resolve()
-        check_unused(folder, DATABASE, LEDGER, f"{LEDGER}.witness")
+        check_unused(folder, DATABASE, *([LEDGER, f"{LEDGER}.witness"] if ledger is None else []))
         federation = assemble(config, schedule=schedule, data=data)
         trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
-        federation.algorithm(config, _trial_ledger(federation))
-        run = cls(folder, config, federation)
+        federation.algorithm(config, _trial_ledger(federation), label="trial")
+        if ledger is None:
+            ledger = _ledger_of(config, federation, own=folder / LEDGER)
+        run = cls(folder, config, federation, ledger)
         run._begin()
         return run
 
     @classmethod
-    def open(cls, folder: Path | str, *, data: FederatedData | None = None) -> "Run":
-        """The run in a folder, with its own settings, plan and chunk; `data` as in `create`."""
+    def open(cls, folder: Path | str, *, data: FederatedData | None = None, search: str | None = None) -> "Run":
+        """The run in a folder, with its own settings, plan and chunk; `data` as in `create`. A private search gives
+        its label to open an attempt.
+
+        Edge cases: data that have changed since the run began are refused (`DataError`); who gives them has checked.
+        """
         folder = Path(folder).resolve()
         settings = settings_in(folder, unit="client")
         config = parse_json(json.dumps(settings["config"]))
+        its = RunLedger.from_json(settings["ledger"])
+        if its.search != search:
+            remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
+            raise ConfigError(field="run", value=str(folder), remedy=remedy)
+        if data is None:
+            its.check_same(identity_of(config))
         steps = settings["schedule"]
         schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
-        return cls(folder, config, assemble(config, schedule=schedule, chunk=settings["chunk"], data=data))
+        federation = assemble(config, schedule=schedule, chunk=settings["chunk"], data=data)
+        return cls(folder, config, federation, its)
 
     @property
     def settings(self) -> Summary:
@@ -101,6 +125,7 @@ class Run:
             "config": self.config.model_dump(mode="json"),
             "schedule": [asdict(step) for step in plan.config.schedule.steps] if isinstance(plan, Plan) else None,
             "chunk": self.federation.engine.chunk,
+            "ledger": self.ledger.to_json(),
             "version": __version__,
             "rounds": plan.rounds,
             "clients": self.federation.data.clients,
@@ -111,9 +136,8 @@ class Run:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
         plan = self.federation.plan
         way = Journey.begin(self.folder, self.config.run, rounds=plan.rounds)
-        # The budget is not enough to begin a ledger, should this one be gone.
-        with way as journey, Ledger.open(self.folder / LEDGER, budget=plan.budget) as ledger:
-            algorithm = self.federation.algorithm(self.config, ledger)
+        with way as journey, self.ledger.open(self.folder / LEDGER, budget=plan.budget) as ledger:
+            algorithm = self.federation.algorithm(self.config, ledger, label=self.ledger.label)
 
             def step(state: State) -> tuple[State, Record]:
                 after, report = algorithm.apply(state)
@@ -131,10 +155,7 @@ class Run:
             )
 
     def _begin(self) -> None:
-        plan = self.federation.plan
         _files.folder(self.folder)
-        identity = data_identity(self.config)
-        Ledger.open(self.folder / LEDGER, budget=plan.budget, relation=plan.relation, data_identity=identity).close()
         with database_in(self.folder) as database:
             database.write_settings(self.settings)
 
@@ -213,6 +234,22 @@ def free_folder(parent: Path) -> Path:
     while (parent / f"run-{number}").exists():
         number += 1
     return parent / f"run-{number}"
+
+
+def _ledger_of(config: Config, federation: Federation, *, own: Path) -> RunLedger:
+    """The ledger of the run's data, which has room for the run."""
+    plan, wanted = federation.plan, config.privacy
+    found = RunLedger.find(
+        identity_of(config),
+        own=own,
+        budget=plan.budget,
+        relation=plan.relation,
+        path=None if wanted.ledger is None else Path(wanted.ledger),
+        witness=None if wanted.witness is None else Path(wanted.witness),
+    )
+    with found.open(own) as ledger:
+        ledger.check_room(plan.runs)
+    return found
 
 
 def _trial_ledger(federation: Federation) -> Ledger:

@@ -3,7 +3,7 @@
 | file                       | holds                                                                        |
 | -------------------------- | ---------------------------------------------------------------------------- |
 | `search.json`              | what is searched; the same search goes on here, another one is refused       |
-| `ledger.sqlite`            | what the search has spent, each run (or the selection) before it is trained  |
+| `ledger.sqlite`            | what the search has spent; only of public data, others have theirs outside   |
 | `runs/0000`, `runs/0001`   | a run each                                                                   |
 | `private/`                 | where only the best is shown: the attempts, as long as the search goes on    |
 | `best/`                    | where only the best is shown: its model, its statement, its summary          |
@@ -28,23 +28,22 @@ from incrowd import _files, _validate
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
-from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
-from incrowd.runs.build import assemble, data_identity, featured, federated_data, randomness, untouched_test
+from incrowd.runs.build import assemble, featured, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
-from incrowd.runs.folder import DATABASE, LEDGER, MODEL, PRIVATE, STATEMENT, STATEMENT_TEXT, SUMMARY
+from incrowd.runs.folder import DATABASE, MODEL, PRIVATE, STATEMENT, STATEMENT_TEXT, SUMMARY
 from incrowd.runs.processes import Orphan, side_by_side
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
+from incrowd.runs.search_ledger import SEARCH, SearchLedger
 from incrowd.runs.search_report import Row, best_of, draw_search, table
 
-SEARCH, RESULT, TABLE, PICTURE, BEST, RUNS = "search.json", "result.json", "table.csv", "search.png", "best", "runs"
+RESULT, TABLE, PICTURE, BEST, RUNS = "result.json", "table.csv", "search.png", "best", "runs"
 ATTEMPTS = "attempts.json"
-LABEL = "search"
 LOCK = "search.lock"
 _BEFORE = {LOCK, SEARCH + _files.PART}  # what may be there of a search that was cut off at once
 
@@ -68,21 +67,25 @@ class Task:
 class Sweep:
     """A search and the folder for it; without one, a folder in `out` that is named after what is searched.
 
-    Guarantee: what a run releases is charged to the search's ledger before it trains; a search that was cut off goes on
-    where it stopped, with the same ledger, and trains no run twice. Where only the best is shown, the number of runs
-    follows the law that was priced, and what is left, said or dated is the same whatever the number was; there is a
-    result only when nothing of the others is left.
+    Guarantee: the whole search is reserved on the one ledger of its data (`incrowd.runs.run_ledger`) before the first
+    run trains, and each release charged there first: every run's under a label of its own, or, where only the best is
+    shown, the one event of the selection. A search that was cut off goes on where it stopped, with the same ledger, and
+    trains no run twice, nor does a copy of its folder. Where only the best is shown, the number of runs follows the law
+    that was priced, and what is left, said or dated is the same whatever the number was; there is a result only when
+    nothing of the others is left.
 
     Edge cases: a search that its budget does not allow is refused before anything is written; so is another search in
     the same folder. A run that was paid for and is gone is not trained again. A random number of runs may be 0 under
-    the Poisson law: then there is no best, and the price is paid all the same. What cannot be removed of the attempts
-    is a `DataError`, and the same search goes on from there.
+    the Poisson law: then there is no best, and the price is paid all the same. A rehearsal (`select` is "public") needs
+    data that are declared public; runs on private data have to be about the same data and clients. What cannot be
+    removed of the attempts is a `DataError`, and the same search goes on from there.
     """
 
     search: Search
     out: Path | str | None = None
     say: Callable[[str], None] = field(default=silent, repr=False)
     _data: dict[str, FederatedData] = field(default_factory=dict, init=False, repr=False)
+    _ledger: list[SearchLedger] = field(default_factory=list, init=False, repr=False)
     _open: dict[int, Run] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -126,17 +129,18 @@ class Sweep:
         self._check_folder()
         if (self.folder / RESULT).exists() and not self.secret:
             return dict(json.loads((self.folder / RESULT).read_text()))
-        budget = self.cost.budget(self.search.budget) if self.cost.events else None
+        its = SearchLedger(search=self.search, cost=self.cost, folder=self.folder)
+        self._ledger[:] = [its]
+        over = any((folder / RESULT).exists() for folder in (self.folder, self.folder / PRIVATE))
+        if not over:
+            its.check()
         _files.folder(self.folder)
         with _files.alone(self.folder / LOCK, what="searches in this folder"):
-            _files.write(self.folder / SEARCH, json.dumps(self.search.to_json(), indent=1))
-            if any((folder / RESULT).exists() for folder in (self.folder, self.folder / PRIVATE)):
+            if over:
                 return self._published()
+            its.begin()
             holds = self.cost.holds()
             self.say(f"{len(self.plans)} settings to compare; {holds['shown']}")
-            if budget is not None:
-                with self._ledger(**({} if self._attempts.exists() else self._terms(budget))) as ledger:
-                    ledger.reserve(self.cost.events, label=LABEL)
             tasks = self._tasks()
             waiting = [task for task in tasks if not (self._place(task) / SUMMARY).exists()]
             for task in side_by_side(waiting, jobs=self.at_a_time(jobs), first=self._begin, work=self._train):
@@ -160,7 +164,7 @@ class Sweep:
             return [Task(number=number, candidate=number, name=f"{number:04d}") for number in range(count)]
         path = self.folder / PRIVATE / ATTEMPTS
         if not path.exists():
-            if self._charged():
+            if self._ledger[0].charged():
                 raise DataError(
                     f"{path} is gone, and the selection is paid for: put it back, or search in a new folder"
                 )
@@ -173,11 +177,12 @@ class Sweep:
         attempted = enumerate(json.loads(path.read_text()))
         tasks = [Task(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
         self._price_every_candidate()
+        paid = self._ledger[0].charged()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said once for each candidate, when it was planned
             for task in tasks:  # all of them, because the one charge is for all
-                self._open[task.number] = self._run(task, paid=bool(self._charged()))
-        self._charge(1)
+                self._open[task.number] = self._run(task, paid=paid)
+        self._ledger[0].charge()
         return tasks
 
     def _price_every_candidate(self) -> None:
@@ -185,16 +190,12 @@ class Sweep:
         tried.
         """
         for plan in self.plans:
-            Ledger.in_memory(budget=plan.budget, relation=plan.relation).reserve(plan.runs, label=LABEL)
+            Ledger.in_memory(budget=plan.budget, relation=plan.relation).reserve(plan.runs, label="run")
 
     def _begin(self, task: Task) -> None:
-        """Make or open the run, and pay for it."""
-        if self.secret:
-            return
-        charged = self._charged()
-        self._open[task.number] = self._run(task, paid=task.number < charged)
-        if self.cost.events:
-            self._charge(task.number + 1)
+        """Make or open the run, which pays for itself; those of a private selection are open and paid for."""
+        if not self.secret:
+            self._open[task.number] = self._run(task, paid=self._ledger[0].charged(task.number))
 
     def _train(self, task: Task) -> None:
         self._open[task.number].train([Orphan()])
@@ -202,45 +203,22 @@ class Sweep:
     def _run(self, task: Task, *, paid: bool) -> Run:
         """The run, as far as it has got."""
         folder, config = self._place(task), self.search.config(task.candidate, run=task.number)
-        data = self._loaded(config)
+        data, its = self._loaded(config), self._ledger[0]
         if (folder / DATABASE).exists():
             try:
-                return Run.open(folder, data=data)
+                return Run.open(folder, data=data, search=its.secret)
             except DataError:
                 if paid:
                     raise
         elif paid:
             raise DataError(f"{folder} is gone, and its run is paid for: put it back, or name a new folder")
         _files.remove(folder)  # cut off while it was made: nothing was spent
-        return Run.create(config, folder, schedule=self._schedule(task), data=data)
+        ledger = its.of_run(task.number, self.plans[task.candidate], folder)
+        return Run.create(config, folder, schedule=self._schedule(task), data=data, ledger=ledger)
 
     def _schedule(self, task: Task) -> Schedule | None:
         plan = self.plans[task.candidate]
         return plan.config.schedule if isinstance(plan, Plan) else None
-
-    def _charged(self) -> int:
-        """How many of the search's events are charged."""
-        if not self.cost.events:
-            return 0
-        with Ledger.read(self.folder / LEDGER) as ledger:
-            return ledger.reservation(LABEL).charged
-
-    def _charge(self, events: int) -> None:
-        """Charge the search's events up to so many."""
-        source = randomness(self.search.candidates[0].config)
-        with self._ledger() as ledger:
-            for number in range(ledger.reservation(LABEL).charged, events):
-                event = self.cost.events[number][0]
-                ledger.charge(event, reservation=LABEL, note={"run": number}, randomness=source)
-
-    def _ledger(self, **terms: Any) -> Ledger:
-        """The ledger; never open while a process is forked."""
-        return Ledger.open(self.folder / LEDGER, **terms)
-
-    def _terms(self, budget: Budget) -> dict[str, Any]:
-        """What the ledger is begun with; it is begun before the first run."""
-        identity = data_identity(self.search.candidates[0].config)
-        return {"budget": budget, "relation": self.cost.relation, "data_identity": identity}
 
     def _finished(self, tasks: Sequence[Task]) -> Result:
         """Choose, and write down what may be shown."""
@@ -290,6 +268,7 @@ class Sweep:
             for path in private.iterdir():
                 if path.name != RESULT:
                     _files.remove(path)
+            self._ledger[0].clean()
             _files.write(result, (private / RESULT).read_bytes())
         _files.remove(private)
         for path in (*self.folder.rglob("*"), self.folder):
@@ -301,7 +280,9 @@ class Sweep:
         summary = json.loads((folder / SUMMARY).read_text())
         return {
             "settings": self.search.candidates[task.candidate].settings,
-            **{name: summary[name] for name in ("accuracy", "loss", "epsilon", "rounds", "seconds")},
+            **{name: summary[name] for name in ("accuracy", "loss")},
+            "epsilon": self.plans[task.candidate].price.epsilon,
+            **{name: summary[name] for name in ("rounds", "seconds")},
             "run": str(folder),
         }
 
@@ -336,13 +317,13 @@ class Sweep:
             return {"text": self.cost.holds()["shown"], "epsilon": 0.0, "delta": self.cost.delta}
         configs = [candidate.config for candidate in self.search.candidates]
         on_test = all(getattr(config.data, "validation", None) is None for config in configs)
-        with self._ledger() as ledger:
-            return self.cost.statement(ledger, on_test=on_test).to_json()
+        with self._ledger[0].open() as ledger:
+            return self.cost.statement(ledger, own=self._ledger[0].charges(ledger), on_test=on_test).to_json()
 
     def _check_folder(self) -> None:
         path = self.folder / SEARCH
         if path.exists():
-            if json.loads(path.read_text()) != self.search.to_json():
+            if json.loads(path.read_text())["search"] != self.search.to_json():
                 remedy = "it holds another search: repeat that one to go on, or name another folder"
                 raise ConfigError(field="out", value=str(self.folder), remedy=remedy)
         elif self.folder.exists() and {file.name for file in self.folder.iterdir()} - _BEFORE:

@@ -59,7 +59,7 @@ def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
 
 
 def test_of_silos_whose_ledgers_outlive_the_run_too(folder: Path) -> None:
-    SiloRun.create(silos(f"privacy.ledgers='{folder / 'kept'}'"), folder / "run").train()
+    SiloRun.create(silos(f"privacy.ledger='{folder / 'kept'}'"), folder / "run").train()
     assert "silos/silo-2/ledger.json" in export(folder / "run", folder / "out")
     assert str(folder) not in (folder / "out/settings.json").read_text()
 

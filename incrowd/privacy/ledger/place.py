@@ -1,0 +1,92 @@
+"""Where a ledger lies, and everything that remembers how far it had come."""
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from incrowd.errors import LedgerMismatch, LedgerRolledBack
+from incrowd.privacy.ledger.registry import Registered, Registry, RegistryMark
+from incrowd.privacy.ledger.witness import Mark, Witness, WitnessFile
+
+Location = str | PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A ledger's file, by its own name; its witness; the witnesses beside other names that lead to the file.
+
+    `registry` is the user's, where there is one, and `known` what it says is at this place.
+
+    Edge cases: another witness than the one that is registered for this place is refused (`LedgerMismatch`).
+    """
+
+    path: Path
+    witness: WitnessFile
+    others: tuple[WitnessFile, ...] = ()
+    registry: Registry | None = None
+    known: Registered | None = None
+
+    @classmethod
+    def of(cls, path: Location, witness: Location | None = None) -> "Place":
+        """The place that a path leads to, through symbolic links."""
+        location = Path(path).resolve()
+        registry = Registry.existing()
+        known = None if registry is None else registry.at(location)
+        named = None if witness is None else Path(witness).resolve()
+        if known is not None and named not in (None, known.witness):
+            raise LedgerMismatch(
+                f"the witness of {location} is {known.witness}, not {named}: leave it out, or have it moved with "
+                f"`incrowd ledger move {location} {location} --witness {named}`"
+            )
+        its = known.witness if known is not None else named or _beside(location)
+        beside = dict.fromkeys(_beside(name) for name in _names(Path(path)))
+        others = tuple(WitnessFile(other) for other in beside if other != its and other.exists())
+        return cls(path=location, witness=WitnessFile(its), others=others, registry=registry, known=known)
+
+    @property
+    def witnesses(self) -> tuple[WitnessFile, ...]:
+        """All witness files."""
+        return (self.witness, *self.others)
+
+    def all_witnesses(self) -> list[Witness]:
+        """The witness files that are there, and the registry where it knows the place.
+
+        Edge cases: where there is none, the witness file that should be there, which then is missed.
+        """
+        found: list[Witness] = [witness for witness in self.witnesses if witness.path.exists()]
+        if self.known is not None and self.registry is not None:
+            found.append(RegistryMark(self.registry, self.known.id))
+        return found or [self.witness]
+
+    def check_not_removed(self) -> None:
+        """Nothing remembers a ledger here (`LedgerRolledBack`)."""
+        seen = [(str(witness), witness.read()) for witness in self.witnesses]
+        if self.known is not None and self.registry is not None:
+            seen.append((str(self.registry.path), self.known.mark))
+        for name, mark in seen:
+            if mark is not None:
+                raise LedgerRolledBack(_gone(self.path, name, mark))
+
+
+def _gone(path: Path, witness: str, mark: Mark) -> str:
+    return (
+        f"{path} is gone or empty, but its witness {witness} saw {mark.entries} entries: put the ledger back, or, if "
+        f"it was moved by hand, say where it is with `incrowd ledger move {path} NEW`. If it is lost, `incrowd ledger "
+        "fresh` starts afresh on the spent data, and the new ledger says so for good"
+    )
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.witness")
+
+
+def _names(path: Path) -> list[Path]:
+    """Every name that the file goes by on the way through symbolic links, its own last."""
+    name, names = path.absolute(), []
+    for _ in range(40):
+        name = name.parent.resolve() / name.name
+        names.append(name)
+        if not name.is_symlink():
+            break
+        name = name.parent / name.readlink()
+    return [*names, path.resolve()]
