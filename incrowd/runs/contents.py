@@ -99,7 +99,7 @@ SHOWN = {
     "model": ("bias", "hidden", "kind", "start"),
     "privacy": ("accountant", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta", "epsilon",
                 "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace", "place",
-                "rounds", "sampling", "unit", "weigh"),
+                "records", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "diagnose", "dropout", "plot", "randomness", "report_every"),
     "server": ("average", "decay", "kind", "learning_rate", "momentum"),
 }  # fmt: skip
