@@ -60,7 +60,7 @@ ALWAYS_UNCOVERED = (
     "choices made by looking at private results of earlier runs",
 )
 
-SIMULATION = "SIMULATION: random numbers come from a seed, so whoever knows it can remove the noise"
+SIMULATION = "SIMULATION: the random numbers come from a seed, so whoever knows it can remove the noise"
 
 SHARED = "epsilon is that of the whole ledger, which also holds {others} charges of other runs on the same data"
 
