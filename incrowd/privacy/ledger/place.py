@@ -82,12 +82,10 @@ def beside(path: Path) -> Path:
 
 
 def _names(path: Path) -> list[Path]:
-    """Every name that the file goes by on the way through symbolic links, its own last."""
-    name, names = path.absolute(), []
-    for _ in range(40):
+    """Every name that the file goes by on the way through symbolic links, its own first."""
+    name, names = path.absolute(), [path.resolve()]  # which refuses links that lead round in circles
+    while name.is_symlink():
         name = name.parent.resolve() / name.name
         names.append(name)
-        if not name.is_symlink():
-            break
         name = name.parent / name.readlink()
-    return [*names, path.resolve()]
+    return names

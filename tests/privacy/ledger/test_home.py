@@ -21,9 +21,9 @@ from incrowd.privacy.ledger import state
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import DataIdentity, fingerprint, same, which
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.ledger.overview import overview
+from incrowd.privacy.ledger.overview import describe, overview
 from incrowd.privacy.ledger.registry import Registered
-from tests.privacy.ledgers import BUDGET, RELATION, SMALL, start, status_of
+from tests.privacy.ledgers import BUDGET, EVENT, FITS, RELATION, SMALL, start, status_of
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 ROWS = [b"ann", b"bob", b"bob", b"cat"]
@@ -320,6 +320,45 @@ def test_the_overview_has_all_ledgers_and_their_problems(home: Home) -> None:
     assert rows[0]["spent"] == verify(first.path)["epsilon"] > 0  # type: ignore[operator]
     assert (rows[0]["budget"], rows[0]["name"]) == (1.0, "aa")
     assert "not there" in rows[1]["problem"]
+
+
+def test_a_ledger_is_described_by_its_terms_and_its_reservations(home: Home) -> None:
+    known = found(home, data(division="by user"))
+    with Ledger.open(known.path) as ledger:
+        ledger.reserve_all({"one": [(SMALL, 2)], "two": [(SMALL, 3)]})
+        ledger.charge(SMALL, reservation="one")
+        ledger.release_reservation("two")
+        facts = describe(ledger)
+    assert facts["reserved"] == {"one": "1 of 2 charged", "two": "0 of 3 charged, released"}
+    assert (facts["data"], facts["unit"], facts["division"]) == ("shop", "client", "by user")
+    assert (facts["public"], facts["forgets"], facts["id"]) == (False, [], known.id)
+
+
+def test_a_ledger_that_is_gone_is_missed_by_readers_too(home: Home, folder: Path) -> None:
+    known = found(home, data())
+    for path in (known.path, known.witness):
+        path.unlink()
+    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 1"):
+        Ledger.read(known.path)
+    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 1"):
+        Ledger.open(known.path, budget=BUDGET, relation=RELATION, data_identity="x")
+    with pytest.raises(ConfigError, match="give the path of an existing ledger"):
+        Ledger.read(folder / "none")
+
+
+def test_plans_are_reserved_together_or_not_at_all(home: Home) -> None:
+    with Ledger.open(found(home, data()).path) as ledger:
+        with pytest.raises(BudgetExceeded):
+            ledger.reserve_all({"one": [(EVENT, FITS)], "two": [(EVENT, 1)]})
+        assert ledger.reservations() == ()
+        first = ledger.reserve_all({"one": [(EVENT, FITS - 1)], "two": [(EVENT, 1)]})
+        assert ledger.reserve_all({"one": [(EVENT, FITS - 1)], "two": [(EVENT, 1)]}) == first
+        assert [each.events for each in first] == [FITS - 1, 1]
+        with pytest.raises(ConfigError, match="it has other events"):
+            ledger.reserve_all({"three": [(SMALL, 1)], "two": [(EVENT, 2)]})
+        with pytest.raises(BudgetExceeded):
+            ledger.check_room([(EVENT, 1)])
+        assert len(ledger.reservations()) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
