@@ -27,6 +27,7 @@ OF_A_RUN = (
     Content("curve.png", "accuracy and epsilon over the rounds", "as it is"),
     Content("summary.json", "the result", "in part"),
     Content("run.sqlite", "the settings, and for each round its epsilon, accuracy, clip and noise", "in part"),
+    Content("ledger.json", "which ledger the run is charged to, under which label, for which data", "no"),
     Content("ledger.sqlite", "what was spent, written before it was released", "in part"),
     Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
     Content("checkpoints/round-*.safetensors", "the state after so many rounds; the last two are kept", "no"),

@@ -36,6 +36,7 @@ from incrowd.runs.folder import (
     STATEMENT_TEXT,
     SUMMARY,
     database_in,
+    payer_in,
     settings_in,
 )
 from incrowd.runs.run_ledger import RunLedger
@@ -87,10 +88,10 @@ def _of_a_run(folder: Path) -> Files:
     yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
     with database_in(folder) as database:
         yield "rounds.csv", _rounds(database.rounds())
-    if "ledger" in settings:
-        yield "ledger.json", _json(_spent(settings["ledger"], own=folder / LEDGER))
+    kept, statements = payer_in(folder), _read(folder / STATEMENT)
+    if "silos" not in kept:
+        yield "ledger.json", _json(_spent(kept, own=folder / LEDGER))
         return
-    kept, statements = settings["ledgers"], _read(folder / STATEMENT)
     if kept["server"] is not None:
         yield "ledger.json", _json(_spent(kept["server"], own=folder / LEDGER))
     for number, ledger in enumerate(kept["silos"], start=1):

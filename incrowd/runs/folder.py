@@ -1,6 +1,7 @@
 """The folder of a run, whichever unit it protects: what lies where, and whether a run may begin or go on there."""
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.statement import Claims, Statement
 from incrowd.runs.database import Database
 
-DATABASE, LEDGER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "checkpoints", "private"
+DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
 CURVE, LOCK, SILOS = "curve.png", "run.lock", "silos"
 
@@ -52,6 +53,19 @@ def settings_in(folder: Path, *, unit: Unit | None = None) -> Summary:
         remedy = f"this run protects each {found}: use {_OPENS[found]}, or go on with `incrowd resume {folder}`"
         raise ConfigError(field="run", value=str(folder), remedy=remedy)
     return settings
+
+
+def write_payer(folder: Path, ledger: Mapping[str, object]) -> None:
+    """Put down which ledger the run is charged to. It is not among the settings, which others may see."""
+    _files.write(folder / PAYER, json.dumps(ledger, indent=1))
+
+
+def payer_in(folder: Path) -> Summary:
+    """What `write_payer` put down. Edge cases: it is gone: `DataError`."""
+    try:
+        return dict(json.loads((folder / PAYER).read_text()))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / PAYER} cannot be read ({error}), and says what the run is charged to") from error
 
 
 def write_results(folder: Path, claims: Statement | Claims, summary: Summary) -> Summary:

@@ -3,7 +3,8 @@
 | file                              | holds                                                 |
 | --------------------------------- | ----------------------------------------------------- |
 | `run.sqlite`                      | the settings and a row for each round                 |
-| `ledger.sqlite`, its `.witness`   | what was spent; only of public data, others have theirs outside |
+| `ledger.json`                     | which ledger is charged, for which data; not for others |
+| `ledger.sqlite`, its `.witness`   | that ledger, of public data; others have theirs outside |
 | `checkpoints/`                    | the last states                                       |
 | `model.safetensors`               | the released model, in torch's names and shapes       |
 | `statement.txt`, `statement.json` | what is promised                                      |
@@ -33,7 +34,9 @@ from incrowd.runs.folder import (
     Summary,
     check_unused,
     database_in,
+    payer_in,
     settings_in,
+    write_payer,
     write_results,
 )
 from incrowd.runs.identity import identity_of
@@ -106,7 +109,7 @@ class Run:
         folder = Path(folder).resolve()
         settings = settings_in(folder, unit="client")
         config = parse_json(json.dumps(settings["config"]))
-        its = RunLedger.from_json(settings["ledger"])
+        its = RunLedger.from_json(payer_in(folder))
         if its.search != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
@@ -125,7 +128,6 @@ class Run:
             "config": self.config.model_dump(mode="json"),
             "schedule": [asdict(step) for step in plan.config.schedule.steps] if isinstance(plan, Plan) else None,
             "chunk": self.federation.engine.chunk,
-            "ledger": self.ledger.to_json(),
             "version": __version__,
             "rounds": plan.rounds,
             "clients": self.federation.data.clients,
@@ -156,6 +158,7 @@ class Run:
 
     def _begin(self) -> None:
         _files.folder(self.folder)
+        write_payer(self.folder, self.ledger.to_json())
         with database_in(self.folder) as database:
             database.write_settings(self.settings)
 

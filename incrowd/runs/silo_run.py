@@ -3,6 +3,7 @@
 | file                                          | holds                                                        |
 | --------------------------------------------- | ------------------------------------------------------------ |
 | `run.sqlite`                                  | the settings and a row for each round, silo by silo          |
+| `ledger.json`                                 | which ledgers are charged, for which data; not for others    |
 | `silos/silo-1/ledger.sqlite`, its `.witness`  | what the silo spent; only of public data, others' are outside |
 | `silos/silo-1/sent/`                          | the silo's last answers, which it gives again if asked again |
 | `ledger.sqlite`                               | likewise the server's, where silos are protected as a whole  |
@@ -30,7 +31,9 @@ from incrowd.runs.folder import (
     Summary,
     check_unused,
     database_in,
+    payer_in,
     settings_in,
+    write_payer,
     write_results,
 )
 from incrowd.runs.journey import Journey
@@ -89,7 +92,7 @@ class SiloRun:
         folder = Path(folder).resolve()
         settings = settings_in(folder, unit="record")
         config = parse(json.dumps(settings["config"]), SiloConfig)
-        ledgers = SiloLedgers.from_json(settings["ledgers"])
+        ledgers = SiloLedgers.from_json(payer_in(folder))
         ledgers.check_same(config)
         return cls(folder, assemble_silos(config), ledgers)
 
@@ -98,7 +101,6 @@ class SiloRun:
         """What the run was made with; the noise is that of the first silo's first round on an unspent budget."""
         return {
             "config": self.config.model_dump(mode="json"),
-            "ledgers": self.ledgers.to_json(),
             "version": __version__,
             "rounds": self.config.privacy.rounds,
             "clients": self.federation.data.clients,
@@ -131,6 +133,7 @@ class SiloRun:
 
     def _begin(self) -> None:
         _files.folder(self.folder)
+        write_payer(self.folder, self.ledgers.to_json())
         with database_in(self.folder) as database:
             database.write_settings(self.settings)
 

@@ -72,6 +72,7 @@ def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "run").iterdir()) == [
         "checkpoints",
         "curve.png",
+        "ledger.json",
         "ledger.sqlite",
         "ledger.sqlite.witness",
         "model.safetensors",

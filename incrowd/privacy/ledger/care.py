@@ -11,7 +11,7 @@ from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, copy
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.ledger.place import Place
+from incrowd.privacy.ledger.place import Place, beside
 from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.ledger.state import sync
 from incrowd.privacy.ledger.tally import Forgotten, Terms
@@ -21,8 +21,8 @@ _PART = ".part"
 
 
 def move(home: Home, source: Path, target: Path, *, witness: Path | None = None) -> Registered:
-    """Move a registered ledger and its witness, which is `<target>.witness` unless it is named; to where it is, this
-    moves the witness alone.
+    """Move a registered ledger, and the witness beside it; a witness elsewhere moves only to where it is named. A
+    ledger that is moved to where it is stays there, and its witness moves alone.
 
     Guarantee: at any instruction one file, and only one, can be charged: the one that the registry names. Cut off
     anywhere, the same command goes on. A ledger that was moved by hand is taken up where it is now, if it has all
@@ -31,11 +31,13 @@ def move(home: Home, source: Path, target: Path, *, witness: Path | None = None)
     Edge cases: a ledger that is not registered, and another file in the way, are refused.
     """
     source, target = source.resolve(), target.resolve()
-    wanted = target.with_name(f"{target.name}.witness") if witness is None else witness.resolve()
     with home.alone():
         known = home.registry.at(source) or home.registry.at(target)
         if known is None:
             raise ConfigError(field="FROM", value=str(source), remedy="no such ledger is registered: see `ledger list`")
+        wanted = known.witness if witness is None else witness.resolve()
+        if witness is None and known.witness == beside(known.path):
+            wanted = beside(target)
         check_ours(target)
         check_ours(wanted)
         in_the_way = home.registry.at(target)
@@ -121,7 +123,7 @@ def fresh(home: Home, known: Registered, *, budget: Budget, relation: Relation |
                 id=ledger.id,
                 unit=known.unit,
                 path=path,
-                witness=path.with_name(f"{path.name}.witness"),
+                witness=beside(path),
                 mark=ledger.mark,
             )
         home.registry.replace(known, new)

@@ -15,6 +15,7 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.chain import Chain
 from incrowd.privacy.ledger.identity import DataIdentity, same
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.place import beside
 from incrowd.privacy.ledger.registry import Registered, Registry
 from incrowd.privacy.ledger.state import key_in, state_folder
 
@@ -110,23 +111,6 @@ class Home:
                 self._restore_registry()
             yield
 
-    def add(self, path: Path, witness: Path | None) -> Registered:
-        """Take a ledger into the registry, under the name and the content that its terms give."""
-        with Ledger.open(path, witness=witness) as ledger:
-            its = ledger.data_identity
-            known = Registered(
-                id=ledger.id,
-                unit=its.unit or "",
-                path=path,
-                witness=path.with_name(f"{path.name}.witness") if witness is None else witness,
-                mark=ledger.mark,
-                division=its.division or None,
-                names=(its.name,),
-                fingerprints=() if its.fingerprint is None else (its.fingerprint,),
-            )
-        self.registry.add(known)
-        return known
-
     def free_place(self, identity: DataIdentity) -> Path:
         """Where a ledger may be begun that is given no place: no ledger of the data was there before."""
         place, number = self._place(identity), 2
@@ -138,10 +122,12 @@ class Home:
     def _place(self, identity: DataIdentity) -> Path:
         text = identity.fingerprint or ":" + hashlib.sha256(identity.name.encode()).hexdigest()
         readable = re.sub(r"[^a-z0-9]+", "-", Path(identity.name).name.lower()).strip("-")[:40]
-        return self.folder / LEDGERS / f"{readable}-{text.partition(':')[2][:12]}" / f"{identity.unit}.sqlite"
+        return self.folder / LEDGERS / f"{readable}-{text.partition(':')[2][:12]}" / f"{identity.unit or 'data'}.sqlite"
 
     def found(self, identity: DataIdentity) -> tuple[Registered | None, Registered | None]:
-        """The ledger of this content, and the one of this name."""
+        """The ledger of this content, and the one of this name; looking makes nothing."""
+        if not self.registry.path.exists():
+            return None, None
         unit = identity.unit or ""
         return self.registry.of_content(unit, identity.fingerprint), self.registry.named(unit, identity.name)
 
@@ -178,15 +164,14 @@ class Home:
                 _check_same(place, ledger.data_identity, identity)
         else:
             Ledger.open(place, budget=budget, relation=relation, data_identity=identity, witness=witness).close()
-        return self.add(place, witness)
+        known = _row(place, witness)
+        self.registry.add(known)
+        return known
 
     def _restore_registry(self) -> None:
         """Begin the registry, with all ledgers that are in this folder: there are some if it was lost."""
-        left = sorted((self.folder / LEDGERS).glob("*/*.sqlite"))
-        self.registry.make()
-        for path in left:
-            if is_begun(path):
-                self.add(path, None)
+        left = [path for path in sorted((self.folder / LEDGERS).glob("*/*.sqlite")) if is_begun(path)]
+        self.registry.make(_row(path, None) for path in left)
         if left:
             warnings.warn(
                 f"{self.registry.path} was gone, and is made anew from the ledgers beside it: whether one of them was "
@@ -205,6 +190,22 @@ def is_begun(path: Path) -> bool:
             return not chain.is_new()
     finally:
         chain.close()
+
+
+def _row(path: Path, witness: Path | None) -> Registered:
+    """What the registry has to know of a ledger, under the name and the content that its terms give."""
+    with Ledger.open(path, witness=witness) as ledger:
+        its = ledger.data_identity
+        return Registered(
+            id=ledger.id,
+            unit=its.unit or "",
+            path=path,
+            witness=beside(path) if witness is None else witness,
+            mark=ledger.mark,
+            division=its.division or None,
+            names=(its.name,),
+            fingerprints=() if its.fingerprint is None else (its.fingerprint,),
+        )
 
 
 def _check_unchanged(known: Registered, identity: DataIdentity) -> None:

@@ -38,9 +38,9 @@ class Place:
                 f"the witness of {location} is {known.witness}, not {named}: leave it out, or have it moved with "
                 f"`incrowd ledger move {location} {location} --witness {named}`"
             )
-        its = known.witness if known is not None else named or _beside(location)
-        beside = dict.fromkeys(_beside(name) for name in _names(Path(path)))
-        others = tuple(WitnessFile(other) for other in beside if other != its and other.exists())
+        its = known.witness if known is not None else named or beside(location)
+        around = dict.fromkeys(beside(name) for name in _names(Path(path)))
+        others = tuple(WitnessFile(other) for other in around if other != its and other.exists())
         return cls(path=location, witness=WitnessFile(its), others=others, registry=registry, known=known)
 
     @property
@@ -76,17 +76,16 @@ def _gone(path: Path, witness: str, mark: Mark) -> str:
     )
 
 
-def _beside(path: Path) -> Path:
+def beside(path: Path) -> Path:
+    """Where the witness of a ledger is unless another place is named."""
     return path.with_name(f"{path.name}.witness")
 
 
 def _names(path: Path) -> list[Path]:
-    """Every name that the file goes by on the way through symbolic links, its own last."""
-    name, names = path.absolute(), []
-    for _ in range(40):
+    """Every name that the file goes by on the way through symbolic links, its own first."""
+    name, names = path.absolute(), [path.resolve()]  # which refuses links that lead round in circles
+    while name.is_symlink():
         name = name.parent.resolve() / name.name
         names.append(name)
-        if not name.is_symlink():
-            break
         name = name.parent / name.readlink()
-    return [*names, path.resolve()]
+    return names

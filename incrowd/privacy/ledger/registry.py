@@ -2,26 +2,25 @@
 
 import fcntl
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from incrowd._private import check_ours, make_ours
+from incrowd._private import check_ours
 from incrowd.privacy.ledger.chain import create_own, translated
 from incrowd.privacy.ledger.identity import DataIdentity
-from incrowd.privacy.ledger.state import state_folder
+from incrowd.privacy.ledger.state import state_folder, sync
 from incrowd.privacy.ledger.witness import Mark, Witness
 
 REGISTRY, LOCK = "registry.sqlite", "registry.lock"
 
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS ledgers (id TEXT PRIMARY KEY, unit TEXT NOT NULL, path TEXT NOT NULL UNIQUE, "
+    "CREATE TABLE ledgers (id TEXT PRIMARY KEY, unit TEXT NOT NULL, path TEXT NOT NULL UNIQUE, "
     "witness TEXT NOT NULL, entries INTEGER NOT NULL, head TEXT NOT NULL, division TEXT, "
     "retired INTEGER NOT NULL DEFAULT 0)",
-    "CREATE TABLE IF NOT EXISTS names (unit TEXT NOT NULL, name TEXT NOT NULL, ledger TEXT NOT NULL, "
-    "PRIMARY KEY (unit, name))",
-    "CREATE TABLE IF NOT EXISTS fingerprints (unit TEXT NOT NULL, fingerprint TEXT NOT NULL, ledger TEXT NOT NULL, "
+    "CREATE TABLE names (unit TEXT NOT NULL, name TEXT NOT NULL, ledger TEXT NOT NULL, PRIMARY KEY (unit, name))",
+    "CREATE TABLE fingerprints (unit TEXT NOT NULL, fingerprint TEXT NOT NULL, ledger TEXT NOT NULL, "
     "PRIMARY KEY (unit, fingerprint))",
 )
 _COLUMNS = "id, unit, path, witness, entries, head, division"
@@ -55,9 +54,9 @@ class Registry:
     it was earlier, cannot be told.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, name: str = REGISTRY) -> None:
         self.folder = folder
-        self.path = folder / REGISTRY
+        self.path = folder / name
 
     @classmethod
     def existing(cls) -> "Registry | None":
@@ -68,14 +67,18 @@ class Registry:
         check_ours(registry.path)
         return registry
 
-    def make(self) -> None:
-        """Begin the registry where there is none yet."""
-        make_ours(self.folder)
-        create_own(self.path)
-        check_ours(self.path)
-        with self._transaction() as connection:
+    def make(self, ledgers: Iterable[Registered]) -> None:
+        """Begin the registry with these ledgers: it is there with all of them, or not at all. Only under `alone`."""
+        fresh = Registry(self.folder, name=f"{REGISTRY}.new")
+        fresh.path.unlink(missing_ok=True)
+        create_own(fresh.path)
+        with fresh._transaction() as connection:
             for statement in _SCHEMA:
                 connection.execute(statement)
+        for ledger in ledgers:
+            fresh.add(ledger)
+        fresh.path.rename(self.path)
+        sync(self.folder)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
