@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import (
+    BudgetExceeded,
     ConfigError,
     LedgerDamaged,
     LedgerMismatch,
