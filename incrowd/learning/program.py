@@ -1,8 +1,8 @@
-"""The fast path: stacks of Linear layers, trained for several clients at once without autograd.
+"""The fast path: stacks of Linear layers, trained without autograd.
 
 Why this is fast on a CPU (each was measured): the gradient of a weight is accumulated straight into the weight by the
-matrix product that computes it, so that there is neither a gradient nor an optimiser pass; a few clients side by side
-share the cost of calling an operation; and two pieces of exact algebra:
+matrix product that computes it, so that there is neither a gradient nor an optimiser pass; and two pieces of exact
+algebra:
 
 - A client's weight of a feature that is zero in all of its examples does not change, so such features are left out.
 - The first layer is wide and batches are small. Its update is put off over several batches: with the weights W that a
@@ -22,8 +22,10 @@ from incrowd.learning.losses import Canonical
 from incrowd.learning.models import layers_of_flat
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
+from incrowd.learning.turned import Turned
 
 _WIDE = 64  # from so many outputs on, a first layer is fastest stored [inputs, outputs]
+_SMALL = 2**13  # weights; measured
 _BLOCK = 60  # rows over which the update of a wide first layer is put off; measured, the optimum is flat
 
 
@@ -63,6 +65,11 @@ class Program:
         """Whether the first layer is so wide that the work on its examples pays."""
         return self.layers[0].outputs >= _WIDE
 
+    @property
+    def small(self) -> bool:
+        """Whether calling torch's operations would take longer than their work."""
+        return sum(layer.inputs * layer.outputs for layer in self.layers) <= _SMALL
+
 
 def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
     """The program that computes what the module computes for examples of this shape, or None if there is none here."""
@@ -81,11 +88,26 @@ def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
     return None if starts_or_ends_bent or bent_twice else Program(tuple(layers))
 
 
-def train(
-    program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining, *, loss: Canonical
-) -> list[Piece]:
-    """Train the clients of a feed side by side from the same weights (those of each parameter)."""
-    return _Stack(program, weights, feed, local, loss).train()
+class Fused:
+    """Trains clients with a program: all of a feed side by side, from the same weights.
+
+    Guarantee: a feed of one client is computed from that client's examples alone, in memory of its own, which begins
+    where torch's does: the processor does the same whoever was trained before. Clients of one feed have equally many
+    examples, so that nobody's batches are filled up because of another.
+    """
+
+    def __init__(self, program: Program, local: LocalTraining, loss: Canonical) -> None:
+        self._program = program
+        self._local = local
+        self._loss = loss
+        self._turned = Turned()
+
+    def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
+        """Train the clients of a feed from the same weights (those of each parameter)."""
+        first = weights[0]
+        if self._program.wide or feed.columns is not None:
+            first = self._turned.of(first).t()
+        return _Stack(self._program, [first, *weights[1:]], feed, self._local, self._loss).train()
 
 
 class _Array:
@@ -211,7 +233,7 @@ class _Stack:
         first, scale = self.layers[0], self.feed.scale
         for t, batch in enumerate(torch.tensor_split(x, x.shape[1] // self.width, 1)):
             first.forward(batch, out=self.values[0], scale=scale)
-            self._rest(step + t)
+            self._rest(step + t, self.values[0], self.gradients[0])
             first.update(batch, self.gradients[0], self.ones[:, :, : self.width], scale)
 
     def _deferred(self, x: Tensor, step: int) -> None:
@@ -225,19 +247,16 @@ class _Stack:
         d = torch.empty_like(z)
         for t, begin in enumerate(range(0, rows, width)):
             now = slice(begin, begin + width)
-            # Results go through contiguous memory, where torch multiplies all c matrices in one call.
+            value = z[:, now]
             if t:
-                stale, past = z[:, now], products[:, now, :begin]
-                torch.baddbmm(stale, past, d[:, :begin], alpha=first.weight.alpha, out=self.values[0])
-            else:
-                self.values[0].copy_(z[:, now])
-            self._rest(step + t)
-            d[:, now] = self.gradients[0]
+                value.baddbmm_(products[:, now, :begin], d[:, :begin], alpha=first.weight.alpha)
+            self._rest(step + t, value, d[:, now])
         first.update(x, d, self.ones[:, :, :rows], scale)
 
-    def _rest(self, step: int) -> None:
+    def _rest(self, step: int, value: Tensor, gradient: Tensor) -> None:
         """From the first layer's outputs for a batch: their gradient, and a step of the other layers."""
-        values, gradients, last = self.values, self.gradients, len(self.layers) - 1
+        last = len(self.layers) - 1
+        values, gradients = [value, *self.values[1:]], [gradient, *self.gradients[1:]]
         for number, activation in enumerate(self.activations):
             if number:
                 self.layers[number].forward(values[number - 1], out=values[number])
@@ -271,7 +290,7 @@ class _Stack:
 
 def _gathered(start: Tensor, columns: Tensor) -> Tensor:
     """Each client's features of the first layer's weights, [c, outputs, D] in the memory of [c, D, outputs]."""
-    rows = start.t().contiguous().index_select(0, columns.view(-1))
+    rows = start.t().index_select(0, columns.view(-1))
     return rows.view(*columns.shape, -1).transpose(1, 2)
 
 
