@@ -13,13 +13,15 @@ from torch import Tensor
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import batches, program
+from incrowd.learning import batches
 from incrowd.learning.batches import Batches, side_by_side
 from incrowd.learning.chunk import Chunk
 from incrowd.learning.fallback import Autograd, starts_linear
+from incrowd.learning.fused import Fused
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.pieces import Piece
+from incrowd.learning.program import compile_program
 from incrowd.learning.store import MEMORY, ClientTensors, Feed, Store, mostly_zero
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import Shortening, Summed, summed
@@ -98,14 +100,14 @@ class CohortEngine:
         self._data = data.to(self._device)
         outputs = _outputs(model, data)
         local.loss.check(data.labels, outputs)
-        self._program = program.compile_program(model.module, data.shape) if local.loss.canonical else None
+        self._program = compile_program(model.module, data.shape) if local.loss.canonical else None
         # Weight decay changes the weights of features that are always zero, too.
         sparing = self._program is not None or starts_linear(model.module, data.shape)
         sparing = sparing and local.weight_decay == 0
         self._store = Store(self._data, sparing=sparing, memory=MEMORY // self.execution.threads)
-        self._fused: program.Fused | None = None
+        self._fused: Fused | None = None
         if self._program is not None and local.loss.canonical is not None:
-            self._fused = program.Fused(self._program, local, local.loss.canonical)
+            self._fused = Fused(self._program, local, local.loss.canonical)
         self._compiled = np.zeros(data.clients, bool)  # who is trained by compiled loops
         self._sparse = self._path_for_sparse()
         self._staff: Staff[_Task] | None = None
@@ -269,7 +271,7 @@ class CohortEngine:
         return pieces
 
     def _side_by_side(
-        self, fused: program.Fused, parameters: Sequence[Tensor], group: Group, drawn: Sequence[Batches]
+        self, fused: Fused, parameters: Sequence[Tensor], group: Group, drawn: Sequence[Batches]
     ) -> Chunk:
         """Clients of equal size on an accelerator, always equally many, because their number may decide on rounding."""
         missing = self.chunk - len(group)

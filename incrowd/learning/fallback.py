@@ -59,7 +59,9 @@ class Autograd:
         columns = feed.columns
         pieces = self._train_whole(weights, feed) if columns is None else self._train_narrow(weights, feed, columns)
         if not torch.equal(drawn, torch.get_rng_state()):
-            remedy = "it draws from torch's global generator in training, which no client has for itself; leave that out"
+            remedy = (
+                "it draws from torch's global generator, which no client has for itself; leave that out"
+            )
             raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
         return pieces
 
@@ -69,7 +71,7 @@ class Autograd:
         return [_changed(self.parameters, weights)]
 
     def _train_narrow(self, weights: Sequence[Tensor], feed: Feed, columns: Tensor) -> list[Piece]:
-        """Train without the features that are left out, on a first weight that is stored by input and stays in place."""
+        """Train without the features left out, on a first weight that is stored by input and stays in place."""
         by_input = self._turned.of(weights[0])
         first = by_input.index_select(0, columns[0])
         value = torch.empty_like(first)

@@ -74,8 +74,8 @@ class Ghost:
 
     def _backward(self, labels: Tensor) -> None:
         last = self.layers[-1]
-        means = self.loss.mean(last.values.t()[None], out=last.values.t()[None])
-        d = torch.sub(means[0].t(), self.loss.target(labels, last.dense.outputs), out=last.d)
+        means = self.loss.mean(last.values, out=last.values)
+        d = torch.sub(means, self.loss.target(labels, last.dense.outputs), out=last.d)
         for after, before in pairwise(reversed(self.layers)):
             d = before.backward(after.weight, d)
 

@@ -406,9 +406,7 @@ def add_steps_of_rows(memory: Memory, used: NDArray[np.int64], factor: float, to
 
 
 @compiled
-def add_steps_at(
-    rows: NDArray[np.float32], used: NDArray[np.int64], factor: float, total: NDArray[np.float32]
-) -> None:
+def add_steps_at(rows: NDArray[np.float32], used: NDArray[np.int64], factor: float, total: NDArray[np.float32]) -> None:
     """The same of rows [used, outputs] that were copied."""
     for j in range(len(used)):
         row, own = rows[j], total[used[j]]

@@ -191,12 +191,13 @@ class Sparse:
 
     def train(self, weights: Tensor, group: Sequence[int], several: Sequence[Batches]) -> list[Piece]:
         """Train these clients from the same flat weights."""
-        used = [self._store.used_by(client) for client in group]
         own = [self._store.data.examples(client) for client in group]
         if self._held[group[0]]:
             task, rows = self._task, [own[batches.positions] for own, batches in zip(own, several, strict=True)]
+            used = [self._store.used_by(client) for client in group]
         else:
             task, rows = self._gathered(own, several)
+            used = [np.arange(self._features.shape[1])] * len(group)
         together = kernel.Group(
             rows=_filled(rows, np.int64),
             sizes=_filled([batches.sizes for batches in several], np.int64),
