@@ -59,9 +59,7 @@ class Autograd:
         columns = feed.columns
         pieces = self._train_whole(weights, feed) if columns is None else self._train_narrow(weights, feed, columns)
         if not torch.equal(drawn, torch.get_rng_state()):
-            remedy = (
-                "it draws from torch's global generator, which no client has for itself; leave that out"
-            )
+            remedy = "it draws from torch's global generator, which no client has for itself; leave that out"
             raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
         return pieces
 

@@ -1,6 +1,7 @@
 """What a client contributes is, bit for bit, its own: neighbours, chunks, threads and order change nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,29 +9,49 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from incrowd._random import Floats
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model, linear, mlp, small_cnn
+from incrowd.errors import ConfigError
+from incrowd.learning import (
+    ClientTensors,
+    Cohort,
+    CohortEngine,
+    Execution,
+    LocalTraining,
+    Model,
+    linear,
+    mlp,
+    small_cnn,
+    threads,
+)
 from incrowd.learning.total import Shortening, Summed
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
 
 CLIP = 1.0
-BITS = 2.0**-19  # of the clip bound: a step of the sum's grid
+STEP = 2.0**-19  # of the sum's grid; the clip bound is 1
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On tiny matrices torch's own threads mostly wait for each other."""
+    with threads.one_thread():
+        yield
 
 
 def made_up(
-    sizes: Sequence[int], *, features: int, classes: int, zeros: float = 0.0, scale: float = 1.0, seed: int = 0
+    sizes: Sequence[int], *, features: int, classes: int, zeros: Sequence[float] = (0.0,), seeds: Sequence[int] = (0,)
 ) -> ClientTensors:
-    """Clients whose examples depend on the seed, their number and their size alone. A share of features is zero."""
+    """Clients whose examples depend on their number, size, seed and share of zeros alone (given in turns)."""
     several = []
     for number, size in enumerate(sizes):
-        generator = np.random.default_rng((seed, number))
-        own = generator.standard_normal((size, features)) * (generator.random(features) >= zeros)
-        several.append((own * (generator.random(own.shape) >= zeros), generator.integers(0, classes, size)))
+        share = zeros[number % len(zeros)]
+        generator = np.random.default_rng((seeds[number % len(seeds)], number))
+        own = generator.standard_normal((size, features)) * (generator.random(features) >= share)
+        several.append((own * (generator.random(own.shape) >= share), generator.integers(0, classes, size)))
     return ClientTensors(
-        features=torch.from_numpy(np.concatenate([own for own, _ in several]).astype(np.float32) * scale),
+        features=torch.from_numpy(np.concatenate([own for own, _ in several]).astype(np.float32)),
         labels=torch.from_numpy(np.concatenate([labels for _, labels in several])),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         indices=np.arange(sum(sizes)),
@@ -80,9 +101,149 @@ def padded_to_the_longest(data: ClientTensors, model: Model, cohort: Sequence[in
 
 
 def test_leaving_a_client_out_moves_the_sum_by_no_more_than_the_clip() -> None:
-    data, model = made_up(SIZES, features=64, classes=4, seed=2), mlp((64, 50, 50, 4))
+    data, model = made_up(SIZES, features=64, classes=4, seeds=(2,)), mlp((64, 50, 50, 4))
     engine, cohort = CohortEngine(model, data, CHAOS), range(len(SIZES))
     moved = longest_move(lambda some: summed(engine, some).total, cohort, (0, 7, 16))
     assert moved <= CLIP
     broken = longest_move(partial(padded_to_the_longest, data, model), cohort, (16,))
     assert broken > 1.2 * CLIP
+
+
+# The class: every way to train, in every company.
+
+FEATURES, CLASSES, ONE, MANY = 48, 4, 3, 9
+
+
+def bent(*widths: int, by: type[nn.Module]) -> Model:
+    first, hidden, last = widths
+    return Model(nn.Sequential(nn.Linear(first, hidden), by(), nn.Linear(hidden, last)))
+
+
+class Remembering(nn.Module):
+    """A module of the user's own that remembers whom it has seen, outside of its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.seen = 1.0
+
+    def forward(self, examples: Tensor) -> Tensor:
+        self.seen += 1.0
+        outputs: Tensor = self.layer(examples) / self.seen
+        return outputs
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "linear": lambda: linear(FEATURES, CLASSES),
+    "wide linear without bias": lambda: linear(FEATURES, 70, bias=False),
+    "small": lambda: mlp((FEATURES, 17, CLASSES)),
+    "narrow": lambda: mlp((FEATURES, 40, 180, CLASSES)),
+    "wide": lambda: mlp((FEATURES, 190, 11, CLASSES)),
+    "wide without bias": lambda: mlp((FEATURES, 190, CLASSES), bias=False),
+    "tanh": lambda: bent(FEATURES, 170, CLASSES, by=nn.Tanh),
+    "sigmoid": lambda: bent(FEATURES, 33, CLASSES, by=nn.Sigmoid),
+    "direct": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.GELU(), nn.Linear(700, CLASSES))),
+    "layer norm": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES))),
+    "remembering": lambda: Model(Remembering()),
+}
+LOCALS: dict[str, dict[str, Any]] = {
+    "batches of 7": {"batch_size": 7, "epochs": 2},
+    "three batches": {"batches": 3},
+    "all at once": {"epochs": 3},
+    "momentum": {"batch_size": 7, "momentum": 0.9},
+    "all terms": {"batches": 2, "momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3},
+    "proximal": {"batch_size": 4, "proximal": 0.5},
+}
+
+
+def company(kind: str, *, zeros: float) -> ClientTensors:
+    """Client ONE as it always is, with others who are not there, or of all sizes, or of the other kind."""
+    sizes = {
+        "nobody": [0] * MANY,
+        "all sizes": [5, 31, 12, 0, 64, 1, 30, 29, 33],
+        "the same size": [30] * MANY,
+        "others": [90, 2, 2, 0, 7, 50, 60, 3, 1],
+    }[kind]
+    sizes[ONE] = 30
+    shares, seeds = [1 - zeros if kind == "others" else zeros] * MANY, [hash(kind) % 1000] * MANY
+    shares[ONE], seeds[ONE] = zeros, 0
+    return made_up(sizes, features=FEATURES, classes=CLASSES, zeros=shares, seeds=seeds)
+
+
+def alone_or_not(engine: CohortEngine, cohort: Sequence[int]) -> tuple[NDArray[np.float32], float]:
+    """The contribution of ONE and its norm, as a cohort's chunks have them."""
+    weights = engine.model.initial(RANDOMNESS)
+    for chunk in engine.train(weights, cohort, randomness=RANDOMNESS, round=0):
+        if ONE in chunk.clients:
+            place = chunk.clients.index(ONE)
+            norm = float(chunk.norms()[place, 0])
+            found = chunk.rows()[place], norm
+    return found
+
+
+ZEROS = (0.0, 0.45, 0.8)  # in turns, so that every model and every way to take steps meets all of them
+CASES = [(name, steps, ZEROS[(i + j) % 3]) for i, name in enumerate(MODELS) for j, steps in enumerate(LOCALS)]
+
+
+@pytest.mark.parametrize(("name", "steps", "zeros"), CASES)
+def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str, zeros: float) -> None:
+    model, local = MODELS[name](), LocalTraining(learning_rate=0.3, **LOCALS[steps])
+    expected, norm = alone_or_not(CohortEngine(model, company("nobody", zeros=zeros), local), [ONE])
+    for kind, chunk in (("all sizes", None), ("the same size", 2), ("the same size", 16), ("others", 5)):
+        data = company(kind, zeros=zeros)
+        engine = CohortEngine(model, data, local, Execution(chunk=chunk))
+        there = [k for k in range(MANY) if len(data.examples(k))]
+        for cohort in ([ONE], there, there[::-1]):
+            found, length = alone_or_not(engine, cohort)
+            assert np.array_equal(found, expected), (kind, chunk)
+            assert length == norm, (kind, chunk)
+        everyone, others = summed(engine, there).total, summed(engine, [k for k in there if k != ONE]).total
+        own = summed(engine, [ONE]).total
+        assert np.array_equal(everyone - others, own)
+        assert np.array_equal(own, np.round(own / STEP * 2) * STEP / 2)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["linear", "wide", "narrow", "direct", "layer norm", "remembering"])
+def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) -> None:
+    model, local = MODELS[name](), LocalTraining(learning_rate=0.3, batch_size=7)
+    data = company("all sizes", zeros=zeros)
+    cohort = range(MANY)
+    expected = summed(CohortEngine(model, data, local), cohort).total
+    for threads_ in (1, 2, 3):
+        for chunk in (None, 2):
+            engine = CohortEngine(model, data, local, Execution(threads=threads_, chunk=chunk))
+            assert np.array_equal(summed(engine, cohort).total, expected)
+            watched = Cohort(
+                engine=engine,
+                weights=model.initial(RANDOMNESS),
+                clients=cohort,
+                randomness=RANDOMNESS,
+                round=0,
+                see=lambda chunk: chunk.norms(),
+            )
+            total = watched.summed(bound=CLIP, parts=None, factors=FixedClip(clip_norm=CLIP).factors).total
+            assert np.array_equal(total, expected)
+
+
+def test_images_through_convolutions_have_the_same_bits_in_every_company() -> None:
+    local = LocalTraining(learning_rate=0.1, batch_size=7)
+    found = []
+    for sizes in ((0, 20), (33, 20), (5, 20)):
+        data = made_up(sizes, features=256, classes=10, zeros=(0.3,), seeds=(len(found), 0))
+        data = replace(data, features=data.features.view(-1, 16, 16))
+        model = small_cnn(side=16)
+        for cohort in ([1], [k for k in range(2) if sizes[k]]):
+            engine = CohortEngine(model, data, local)
+            for chunk in engine.train(model.initial(RANDOMNESS), cohort, randomness=RANDOMNESS, round=0):
+                found += [chunk.rows()[chunk.clients.index(1)]] if 1 in chunk.clients else []
+    assert len(found) == 6
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
+    # Its slopes would depend on who was trained before.
+    model = Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Linear(9, CLASSES)))
+    engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
+    with pytest.raises(ConfigError, match="global generator"):
+        summed(engine, [ONE])
