@@ -14,6 +14,7 @@ from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import batches
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import Batches, side_by_side
 from incrowd.learning.chunk import Chunk
 from incrowd.learning.fallback import Autograd, starts_linear
@@ -85,7 +86,8 @@ class CohortEngine:
     way it is trained follows from the model, the settings and its own examples. Memory does not grow with the cohort.
 
     Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
-    that does not exist: refused before anything is trained. Another processor or release of torch may round
+    that does not exist: refused before anything is trained. Settings by which a program has torch compute less exactly
+    hold for it and not for training (see `incrowd.learning.arithmetic`). Another processor or release of torch may round
     differently. What a module or a loss of your own remembers outside of the module (in a global variable, say) is not
     noticed.
     """
@@ -156,9 +158,9 @@ class CohortEngine:
         with one_thread(), self._workers() as staff:
             if staff is None:
                 for group in groups:
-                    yield from self._train_group(task, group)
+                    yield from self._train_plainly(task, group)
             else:
-                yield from staff.in_order(task, groups, here=self._train_group)
+                yield from staff.in_order(task, groups, here=self._train_plainly)
 
     def train_and_sum(
         self,
@@ -174,7 +176,7 @@ class CohortEngine:
         Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
         task, groups = self._task(weights, randomness, round), self._groups([int(client) for client in clients])
-        with one_thread(), self._workers() as staff:
+        with one_thread(), ieee(self.execution.device), self._workers() as staff:
             if staff is None:
                 chunks = (chunk for group in groups for chunk in self._train_group(task, group))
                 return summed(chunks, shortening, size=self.model.size)
@@ -244,6 +246,10 @@ class CohortEngine:
     def _batches(self, client: int, task: _Task) -> Batches:
         examples = len(self._data.examples(client))
         return batches.draw(examples, self.local, randomness=task.randomness, round=task.round, client=client)
+
+    def _train_plainly(self, task: _Task, group: Group) -> list[Chunk]:
+        with ieee(self.execution.device):
+            return self._train_group(task, group)
 
     def _train_group(self, task: _Task, group: Group) -> list[Chunk]:
         """The contributions of a group, in chunks."""

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from incrowd._random import Floats, Stream
 from incrowd.errors import ConfigError
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.gradients import Formed, NoisedSums
 from incrowd.learning.records import StepNoise, Trained
 from incrowd.privacy.mechanism.steps import RecordTraining
@@ -72,6 +73,12 @@ class OpacusRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
+        with ieee(self.parameters[0].device.type):
+            return self._train(weights, training, noise=noise, batches=batches)
+
+    def _train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
         self._start(torch.as_tensor(weights))
         gradients = _Hooked(self, rows=training.physical_batch)
         dataset: Any = self.loader.dataset

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from incrowd._random import Stream
 from incrowd.errors import DataError
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.ghost import Ghost
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
@@ -57,6 +58,12 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
+        with ieee(self.records.features.device.type):
+            return self._train(weights, training, noise=noise, batches=batches)
+
+    def _train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
         now = self.model.flat(weights).to(self.records.features.device, copy=True)
         gradients = self._gradients(now, training.physical_batch)
         sums = NoisedSums(gradients, Reader(self.records, gradients.rows).take, records=len(self.records))

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats, Integers
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.chunk import Chunk
 from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, Piece
 from incrowd.learning.total import Shortening, Summed, summed
@@ -162,7 +163,7 @@ def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor], total: F
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here
     torch.set_num_threads(1)
-    with suppress(Exception):  # the parent meets the error again when it does the work itself
+    with suppress(Exception), ieee():  # the parent meets the error again when it does the work itself
         while True:
             task, groups, shortening = pipe.recv()
             if shortening is None:

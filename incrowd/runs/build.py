@@ -271,13 +271,9 @@ def _engine(
         execution = Execution(
             device=wanted.device,
             threads=_processors() if wanted.threads is None else wanted.threads,
-            chunk=chunk if chunk is not None or wanted.chunk == "measured" else wanted.chunk,
+            chunk=wanted.chunk if chunk is None else chunk,
         )
-    engine = CohortEngine(model, tensors, local, execution)
-    if chunk is None and wanted.chunk == "measured":
-        sample = range(min(tensors.clients, 16))
-        return CohortEngine(model, tensors, local, engine.measured(sample, randomness=SeededRandomness(seed=0)))
-    return engine
+    return CohortEngine(model, tensors, local, execution)
 
 
 def _processors() -> int:

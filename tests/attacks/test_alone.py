@@ -247,3 +247,58 @@ def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
     engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
     with pytest.raises(ConfigError, match="global generator"):
         summed(engine, [ONE])
+
+
+# What a program has told torch before must not reach the arithmetic that the bounds on rounding assume.
+
+BEHIND_US: dict[str, Callable[[], object]] = {
+    "matrix products in bfloat16": lambda: torch.set_float32_matmul_precision("medium"),
+    "TF32": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    "small numbers are 0": lambda: torch.set_flush_denormal(True),
+    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
+}
+
+
+def settings() -> tuple[object, ...]:
+    flushed = bool(torch.tensor([1e-40], dtype=torch.float32) * 1.0 == 0)
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.get_default_dtype(),
+        flushed,
+    )
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("name", BEHIND_US)
+@pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
+def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: str) -> None:
+    data, local = company("all sizes", zeros=0.0), LocalTraining(learning_rate=0.3, batch_size=7)
+    engine = CohortEngine(MODELS[model](), data, local)
+    weights = engine.model.initial(RANDOMNESS) * 1e-38  # most products of so small numbers are not normal numbers
+    found = []
+    for tell in (lambda: None, BEHIND_US[name]):
+        tell()
+        told = settings()
+        chunks = engine.train(weights, [ONE], randomness=RANDOMNESS, round=0)
+        found.append(np.concatenate([chunk.rows() for chunk in chunks]))
+        assert settings() == told
+    assert np.array_equal(*found)
+
+
+def test_casts_of_the_caller_s_stay_outside() -> None:
+    data, local = company("all sizes", zeros=0.0), LocalTraining(learning_rate=0.3, batch_size=7)
+    for model in ("wide", "layer norm"):
+        engine = CohortEngine(MODELS[model](), data, local)
+        expected = summed(engine, [ONE]).total
+        with torch.autocast("cpu"):
+            assert np.array_equal(summed(engine, [ONE]).total, expected)
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16  # the control: it is on
