@@ -13,8 +13,8 @@ _TINY = 2.0**-1074  # the smallest float64 number, which a processor that flushe
 def ieee(device: str = "cpu") -> Iterator[None]:
     """Let torch compute with float32 as IEEE 754 defines it, the same again and again; afterwards as before.
 
-    Guarantee: products of matrices and convolutions are not computed in TF32 or bfloat16 (`set_float32_matmul_precision`,
-    `allow_tf32`, `fp32_precision`), small numbers are not taken for 0 (`set_flush_denormal`), nothing is cast
+    Guarantee: products of matrices and convolutions are not computed in TF32 or bfloat16 (`allow_tf32`,
+    `set_float32_matmul_precision`, `fp32_precision`), small numbers are not taken for 0 (`set_flush_denormal`), nothing is cast
     (`torch.autocast`), new tensors are float32 (`set_default_dtype`), and cuDNN neither tries algorithms out nor uses
     those that add up in another order each time. What a promise says of rounding relies on it.
 
@@ -38,18 +38,12 @@ def ieee(device: str = "cpu") -> Iterator[None]:
 
 def _settings() -> list[tuple[Any, str, object]]:
     backends: Any = torch.backends
-    found: list[tuple[Any, str, object]] = [
-        (backends.cudnn, "deterministic", True),
-        (backends.cudnn, "benchmark", False),
-    ]
+    cudnn, mkldnn, products = backends.cudnn, backends.mkldnn, backends.cuda.matmul
+    found: list[tuple[Any, str, object]] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
     if hasattr(backends, "fp32_precision"):
-        owners = (backends.cuda.matmul, *(getattr(one, op) for one in _owners(backends) for op in ("conv", "rnn")))
-        return found + [(owner, "fp32_precision", "ieee") for owner in (*owners, backends.mkldnn.matmul)]
-    return [*found, (backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
-
-
-def _owners(backends: Any) -> tuple[Any, Any]:
-    return backends.cudnn, backends.mkldnn
+        owners = (products, mkldnn.matmul, *(getattr(one, kind) for one in (cudnn, mkldnn) for kind in ("conv", "rnn")))
+        return found + [(owner, "fp32_precision", "ieee") for owner in owners]
+    return [*found, (products, "allow_tf32", False), (cudnn, "allow_tf32", False)]  # torch below 2.9
 
 
 _SETTINGS = _settings()

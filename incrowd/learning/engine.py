@@ -86,8 +86,8 @@ class CohortEngine:
     way it is trained follows from the model, the settings and its own examples. Memory does not grow with the cohort.
 
     Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
-    that does not exist: refused before anything is trained. Settings by which a program has torch compute less exactly
-    hold for it and not for training (see `incrowd.learning.arithmetic`). Another processor or release of torch may round
+    that does not exist: refused before anything is trained. What a program told torch before, so that it computes less
+    exactly, does not hold here (see `incrowd.learning.arithmetic`). Another processor or release of torch may round
     differently. What a module or a loss of your own remembers outside of the module (in a global variable, say) is not
     noticed.
     """

@@ -354,8 +354,8 @@ class BasicRunSection(Section):
 class RunSection(BasicRunSection):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
-    `dropout` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when it is left out, it
-    follows from the model. It changes nothing else.
+    `dropout` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when it is
+    left out, it follows from the model. It changes nothing else.
     """
 
     threads: int | None = None
