@@ -14,9 +14,9 @@ def ieee(device: str = "cpu") -> Iterator[None]:
     """Let torch compute with float32 as IEEE 754 defines it, the same again and again; afterwards as before.
 
     Guarantee: products of matrices and convolutions are not computed in TF32 or bfloat16 (`allow_tf32`,
-    `set_float32_matmul_precision`, `fp32_precision`), small numbers are not taken for 0 (`set_flush_denormal`), nothing is cast
-    (`torch.autocast`), new tensors are float32 (`set_default_dtype`), and cuDNN neither tries algorithms out nor uses
-    those that add up in another order each time. What a promise says of rounding relies on it.
+    `set_float32_matmul_precision`, `fp32_precision`), small numbers are not taken for 0 (`set_flush_denormal`), nothing
+    is cast (`torch.autocast`), new tensors are float32 (`set_default_dtype`), and cuDNN neither tries algorithms out
+    nor uses those that add up in another order each time. What a promise says of rounding relies on it.
 
     Edge cases: the settings hold for the whole process (small numbers and casts: for this thread).
     """

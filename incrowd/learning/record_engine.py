@@ -14,7 +14,7 @@ from torch import Tensor
 from incrowd._random import Stream
 from incrowd.errors import DataError
 from incrowd.learning.arithmetic import ieee
-from incrowd.learning.ghost import Ghost
+from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
@@ -75,7 +75,11 @@ class BatchedRecords:
     def _gradients(self, weights: Tensor, rows: int) -> Gradients:
         places = zip(weights.split_with_sizes(list(self.model.layout.sizes)), self.model.layout.shapes, strict=True)
         parameters = [place.view(shape) for place, shape in places]
-        if self._program is None or self.loss.canonical is None:
+        if (
+            self._program is None
+            or self.loss.canonical is None
+            or not alone(self._program, rows=rows, device=weights.device)
+        ):
             module = copy.deepcopy(self.model.module).to(weights.device).train()
             return PerRecord(module, parameters, self.loss, rows=rows)
         return Ghost(self._program, parameters, self.loss.canonical, rows=rows)

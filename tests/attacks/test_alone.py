@@ -20,11 +20,16 @@ from incrowd.learning import (
     Execution,
     LocalTraining,
     Model,
+    ghost,
     linear,
     mlp,
     small_cnn,
     threads,
 )
+from incrowd.learning.ghost import Ghost
+from incrowd.learning.per_record import PerRecord
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, Records
 from incrowd.learning.total import Shortening, Summed
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
@@ -247,6 +252,62 @@ def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
     engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
     with pytest.raises(ConfigError, match="global generator"):
         summed(engine, [ONE])
+
+
+# Records of a silo: the gradient of one, however many are beside it.
+
+RECORD_MODELS = {
+    "one layer": lambda: linear(30, CLASSES),
+    "odd widths": lambda: mlp((7, 33, 3)),
+    "wide": lambda: mlp((57, 200, 10)),
+    "without bias": lambda: mlp((50, 2, CLASSES), bias=False),
+    "layer norm": lambda: Model(nn.Sequential(nn.Linear(20, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES))),
+}
+
+
+@pytest.mark.parametrize("name", RECORD_MODELS)
+def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
+    model = RECORD_MODELS[name]()
+    (inputs, outputs), generator = _ends(model), np.random.default_rng(0)
+    features = torch.from_numpy(generator.standard_normal((70, inputs)).astype(np.float32))
+    labels = torch.from_numpy(generator.integers(0, outputs, 70))
+    engine = BatchedRecords(model, Records(features=features, labels=labels), Descent(learning_rate=1.0))
+    for rows in (5, 64):
+        found = []
+        for others in ([], [1], [*range(1, 4)], [*range(1, 40)], [*range(1, 64)]):
+            for place in {0, len(others) // 2, len(others)}:
+                batch = torch.tensor([*others[:place], 0, *others[place:]])[:rows]
+                if 0 not in batch:
+                    continue
+                gradients = engine._gradients(model.initial(RANDOMNESS), rows)
+                gradients.begin(len(batch))
+                norms = gradients.norms(features[batch], labels[batch])
+                gradients.add((batch == 0).double())
+                found.append((norms[int((batch == 0).nonzero())], gradients.total.clone()))
+        assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)
+
+
+def _ends(model: Model) -> tuple[int, int]:
+    layers = [layer for layer in model.module.modules() if isinstance(layer, nn.Linear)]
+    return layers[0].in_features, layers[-1].out_features
+
+
+def test_where_a_processor_adds_up_by_place_records_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp((7, 33, 3))
+    records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
+    engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
+    assert type(engine._gradients(model.weights, 64)) is Ghost
+    moody = torch.mm
+
+    def by_place(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+        moody(left, right, out=out)
+        out[1::2] *= 1 + 2.0**-23  # the control: a product whose odd rows are rounded in another way
+        return out
+
+    ghost.rows_are_alike.cache_clear()
+    monkeypatch.setattr(torch, "mm", by_place)
+    assert type(engine._gradients(model.weights, 64)) is PerRecord
+    ghost.rows_are_alike.cache_clear()
 
 
 # What a program has told torch before must not reach the arithmetic that the bounds on rounding assume.
