@@ -40,10 +40,10 @@ def _settings() -> list[tuple[Any, str, object]]:
     backends: Any = torch.backends
     cudnn, mkldnn, products = backends.cudnn, backends.mkldnn, backends.cuda.matmul
     found: list[tuple[Any, str, object]] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
-    if hasattr(backends, "fp32_precision"):
+    if hasattr(backends, "fp32_precision"):  # pragma: no branch - torch below 2.9
         owners = (products, mkldnn.matmul, *(getattr(one, kind) for one in (cudnn, mkldnn) for kind in ("conv", "rnn")))
         return found + [(owner, "fp32_precision", "ieee") for owner in owners]
-    return [*found, (products, "allow_tf32", False), (cudnn, "allow_tf32", False)]  # torch below 2.9
+    return [*found, (products, "allow_tf32", False), (cudnn, "allow_tf32", False)]  # pragma: no cover - torch below 2.9
 
 
 _SETTINGS = _settings()

@@ -42,7 +42,9 @@ class OpacusRecords:
     Edge cases: a module with layers that Opacus calls unsuitable, or with batch normalisation or running statistics
     even in a frozen part, an optimizer of other parameters, a sampler that prefers some records, a data set without a
     length, and a criterion that does not reduce to a mean or a sum: refused at once, with the remedy. Dropout draws
-    from torch's global generator, whose seed is yours to set. A round leaves its weights in the module.
+    from torch's global generator, whose seed is yours to set. Opacus computes a record's gradient beside those of others,
+    and a processor may round it by how many they are and by its place; the bound does not cover that, and our own
+    engine, `BatchedRecords`, does not do it. A round leaves its weights in the module.
     """
 
     def __init__(
