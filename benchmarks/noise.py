@@ -12,10 +12,15 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import count
 
 import numpy as np
+from dp_accounting import GaussianDpEvent
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
 from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
@@ -36,10 +41,16 @@ class Result:
     fastest_ms: float
 
 
+def paid(noise: object, source: Randomness) -> Receipt:
+    """A receipt for as many draws as anybody measures."""
+    ledger = Ledger.in_memory(budget=Budget(epsilon=1e6, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
+    return ledger.charge(GaussianDpEvent(1e6), pays_for=[(noise, 10**9)], randomness=source)
+
+
 def independent(noise: GaussianNoise | LaplaceNoise, total: Floats, source: Randomness) -> Callable[[], object]:
     """A release with fresh noise each time."""
-    stream = source.stream("noise")
-    return lambda: noise.add(total, stream=stream, contributions_bound=CLIENTS)
+    receipt, number = paid(noise, source), count()
+    return lambda: noise.add(total, receipt=receipt, at=("noise", next(number)), contributions_bound=CLIENTS)
 
 
 def correlated(strategy: Strategy, total: Floats, source: Randomness) -> Callable[[], object]:
@@ -51,10 +62,10 @@ def correlated(strategy: Strategy, total: Floats, source: Randomness) -> Callabl
         participation=PARTICIPATION,
         strategy=strategy,
     )
-    stream, state = source.stream("noise"), noise.init(total.size)
+    receipt, number, state = paid(noise, source), count(), noise.init(total.size)
     for _ in range(30):
-        _, state = noise.add(total, state=state, stream=stream)
-    return lambda: noise.add(total, state=state, stream=stream)
+        _, state = noise.add(total, state=state, receipt=receipt, at=("noise", next(number)))
+    return lambda: noise.add(total, state=state, receipt=receipt, at=("noise", next(number)))
 
 
 def unsafe(total: Floats) -> Callable[[], object]:

@@ -58,13 +58,13 @@ def main() -> None:
         for client in run.cohort(0):
             mine = data.client(int(client))
             images = data.examples.values(mine).reshape(len(mine), -1).astype(np.float64)
-            asked.add(contribution(images, data.examples.labels[mine]))
+            asked.add(contribution(images, data.examples.labels[mine]), clients=[int(client)])
             exact += contribution(images, data.examples.labels[mine])
         pictures = asked.release().mean.reshape(DIGITS, PIXELS)
-        spent = ledger.spent()
+        statement = run.statement()
 
-    show(plan.noise_multiplier, spent.epsilon, pictures, exact.reshape(DIGITS, PIXELS), data)
-    print(plan.statement(simulated=False).text())
+    show(plan.noise_multiplier, statement.epsilon, pictures, exact.reshape(DIGITS, PIXELS), data)
+    print(statement.text())
 
 
 def show(noise: float, epsilon: float, pictures: Array, exact: Array, data: FederatedData) -> None:

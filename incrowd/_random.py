@@ -46,6 +46,11 @@ class Randomness(Protocol):
         """Whether someone could repeat the draws, which makes every promise a simulation of one."""
         ...
 
+    @property
+    def source(self) -> str:
+        """What a ledger notes of it: "system", or a name that a seed has for itself."""
+        ...
+
     def stream(self, purpose: str, *indices: int) -> Stream:
         """The stream for one purpose, say ``stream("noise", round)``."""
         ...
@@ -60,6 +65,7 @@ class SystemRandomness:
     """
 
     simulated: bool = field(default=False, init=False)
+    source: str = field(default="system", init=False)
 
     def stream(self, purpose: str, *indices: int) -> Stream:
         """A new view of the one generator; the name only documents the purpose."""
@@ -79,6 +85,11 @@ class SeededRandomness:
 
     def __post_init__(self) -> None:
         _validate.natural(seed=self.seed)
+
+    @property
+    def source(self) -> str:
+        """See `Randomness.source`: equal for equal seeds, and nobody reads a long seed out of it."""
+        return f"seeded {hashlib.sha256(json.dumps([int(self.seed)]).encode()).hexdigest()[:16]}"
 
     def stream(self, purpose: str, *indices: int) -> Stream:
         """The stream of this seed, purpose and indices, from its beginning."""

@@ -29,6 +29,7 @@ class _RealNoise:
     """Everyone's first weights and batches, but noise as it is drawn in earnest, which takes longer."""
 
     simulated: bool = field(default=True, init=False)
+    source: str = field(default="bench", init=False)
 
     def stream(self, purpose: str, *indices: int) -> Stream:
         source: Randomness = SystemRandomness() if purpose == "noise" else RANDOMNESS
@@ -59,9 +60,10 @@ class Ours:
 
     def update(self, *, round: int = 0) -> Floats:
         """The sum of the clipped contributions to the first weights in a round, without noise."""
-        total = ClippedSum(self.engine.model.size, FixedClip(clip_norm=CLIP_NORM))
-        total.add_cohort(self._cohort(self.task.start, round))
-        return total.close()
+        cohort, clip = self._cohort(self.task.start, round), FixedClip(clip_norm=CLIP_NORM)
+        total = ClippedSum(self.engine.model.size, clip, contributions_bound=len(cohort.clients))
+        total.add_summed(clip, cohort)
+        return total.close().values
 
     def round(self, number: int) -> float:
         """Take the weights through a round; its seconds."""

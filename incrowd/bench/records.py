@@ -24,6 +24,8 @@ from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
 from incrowd.learning.step_noise import FastNoise, GridNoise
 from incrowd.learning.threads import one_thread
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 MODELS = ("mlp", "mlp600")
@@ -116,7 +118,9 @@ class Ours:
 
     def _noise(self, training: RecordTraining, number: int) -> StepNoise:
         if self.earnest:
-            return GridNoise.of(training, SystemRandomness(), number)
+            budget = Budget(epsilon=1e6, delta=1e-6)
+            ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
+            return GridNoise.charged(training, ledger, SystemRandomness(), number)
         return FastNoise.of(training, RANDOMNESS, number)
 
 

@@ -135,7 +135,7 @@ class Device:
         contribution = Contribution(asked.mechanism, self._gradient(asked, model, instance))
         note = {"specification": asked.fingerprint}
         noised = contribution.release(
-            charge=lambda mechanism: self.allowance.charge(mechanism, note=note), randomness=self.randomness
+            charge=lambda mechanism: self.allowance.charge(mechanism, randomness=self.randomness, note=note)
         )
         with np.errstate(over="ignore"):  # a server may ask for steps beyond every number
             return instance - asked.gamma * noised

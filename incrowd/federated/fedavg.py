@@ -7,6 +7,7 @@ run can stop anywhere and go on bit for bit.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,12 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.federated.server import ServerStep
-from incrowd.learning import Cohort, CohortEngine
+from incrowd.learning import CohortEngine
+from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
+from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release
 
@@ -133,6 +136,9 @@ class FedAvg:
     simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
+
+    Edge cases: a plan for another number of clients than the engine's is refused. Where that number is declared, those
+    who are drawn and not there contribute nothing, and everything else stays as it was planned.
     """
 
     def __init__(
@@ -156,6 +162,7 @@ class FedAvg:
             )
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
+        check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
         self.engine = engine
         self.private = private
         self.server = server
@@ -173,18 +180,12 @@ class FedAvg:
         begin = time.perf_counter()
         watch = Watch(state.weights.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
-        cohort = Cohort(
-            engine=self.engine,
-            weights=state.weights,
-            clients=self._present(state.round),
-            randomness=self.private.randomness,
-            round=state.round,
-            see=None if watch is None else watch.see,
-        )
-        open_round.add_cohort(cohort)
+        see = None if watch is None else watch.see
+        trainer = EngineTrainer(self.engine, state.weights, randomness=self.private.randomness, see=see)
+        open_round.ask(trainer, present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
-        after = self._stepped(state, release)
+        after = state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=open_round.after)
         report = RoundReport(
             round=state.round,
             clip_norm=release.clip_norm,
@@ -204,14 +205,10 @@ class FedAvg:
             noise_to_signal=noise_to_signal(release.mean, release.noise_std / cohort),
         )
 
-    def _present(self, number: int) -> list[int]:
-        """The clients of a round that answer."""
-        cohort = self.private.cohort(number)
+    def _present(self, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
+        """The clients of a round's cohort that are there and answer."""
         stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
-        return [int(client) for client in cohort[stays]]
-
-    def _stepped(self, state: State, release: Release) -> State:
-        return state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=release.carry)
+        return self.engine.present(cohort[stays])
 
 
 def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:

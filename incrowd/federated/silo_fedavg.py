@@ -123,13 +123,13 @@ class SiloFedAvg:
     def _combined(self, state: State, answers: Sequence[Answer]) -> tuple[Floats | None, Carry]:
         """The mean of what was sent, and what the next round is handed."""
         weights = self.weights or [1.0] * len(answers)
-        sent = [(weight, a.update) for weight, a in zip(weights, answers, strict=True) if a.update is not None]
         if self.private is not None:
             opened = self.private.round(state.round, carry=state.carry)
-            for _, update in sent:
-                opened.add(update)
-            release = opened.release()
-            return release.mean, release.carry
+            for place, answer in enumerate(answers):
+                if answer.update is not None:
+                    opened.add(answer.update, clients=[place])
+            return opened.release().mean, opened.after
+        sent = [(weight, a.update) for weight, a in zip(weights, answers, strict=True) if a.update is not None]
         if not sent:
             return None, state.carry
         total = sum(weight for weight, _ in sent)
@@ -137,7 +137,7 @@ class SiloFedAvg:
 
     def _check(self, private: PrivateRun) -> None:
         sampler = private.plan.round(0).sampler
-        if not isinstance(sampler, Everyone):
+        if not isinstance(sampler, Everyone) or private.plan.place != "central":
             remedy = "use Everyone: which silos answer is public, so nothing is gained from drawing some of them"
             raise ConfigError(field="sampling", value=type(sampler).__name__, remedy=remedy)
         if sampler.clients != len(self.asks) or private.plan.rounds != self.rounds or private.size != self.model.size:

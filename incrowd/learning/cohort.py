@@ -1,15 +1,41 @@
 """Clients who are to train, and what can be had of them: contributions chunk by chunk, or their sum alone."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, Randomness
 from incrowd.learning.chunk import Chunk
-from incrowd.learning.engine import Clients, CohortEngine
+from incrowd.learning.engine import CohortEngine
 from incrowd.learning.total import Shortening, Summed, summed
+
+
+@dataclass(frozen=True, eq=False)
+class EngineTrainer:
+    """The engine of this machine as who trains: see `incrowd.privacy.release.Trainer`.
+
+    `see` is shown every chunk on its way, which a simulation may.
+    """
+
+    engine: CohortEngine
+    weights: ArrayLike | Tensor
+    randomness: Randomness = field(kw_only=True)
+    see: Callable[[Chunk], object] | None = field(kw_only=True, default=None)
+
+    def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "Cohort":
+        """What these clients contribute to a round that starts with the weights."""
+        its = [int(client) for client in clients]
+        return Cohort(
+            engine=self.engine,
+            weights=self.weights,
+            clients=its,
+            randomness=self.randomness,
+            round=round,
+            see=self.see,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,7 +47,7 @@ class Cohort:
 
     engine: CohortEngine
     weights: ArrayLike | Tensor
-    clients: Clients
+    clients: Sequence[int]
     randomness: Randomness
     round: int
     see: Callable[[Chunk], object] | None = None

@@ -110,7 +110,7 @@ class CohortEngine:
         self._fused: Fused | None = None
         if self._program is not None and local.loss.canonical is not None:
             self._fused = Fused(self._program, local, local.loss.canonical)
-        self._compiled = np.zeros(data.clients, bool)  # who is trained by compiled loops
+        self._compiled = np.zeros(data.present, bool)  # who is trained by compiled loops
         self._sparse = self._path_for_sparse()
         self._staff: Staff[_Task] | None = None
         self._autograd: Autograd | None = None
@@ -125,6 +125,15 @@ class CohortEngine:
         from incrowd.learning.sparse import Sparse  # numba takes a while to start
 
         return Sparse(self._program, self._store, self.local, sparse)
+
+    @property
+    def clients(self) -> int:
+        """The public number of clients."""
+        return self._data.clients
+
+    def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some clients that there are, in the same order. Private where their number is declared."""
+        return clients[clients < self._data.present]
 
     @property
     def fused(self) -> bool:
@@ -205,8 +214,8 @@ class CohortEngine:
 
     def _check(self, clients: Sequence[int]) -> None:
         for client in clients:
-            if not 0 <= client < self._data.clients:
-                remedy = f"give numbers from 0 to {self._data.clients - 1}"
+            if not 0 <= client < self._data.present:
+                remedy = f"give numbers from 0 to {self._data.clients - 1}, of clients that are there"
                 raise ConfigError(field="clients", value=client, remedy=remedy)
             if len(self._data.examples(client)) == 0:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")

@@ -1,8 +1,8 @@
 """Our engine for record-level training: gradients of many records at once, clipped one by one.
 
 Stacks of Linear layers go through `incrowd.learning.ghost`, which never forms a record's gradient; other modules
-through `incrowd.learning.per_record`, which does, record after record. Which is faster was measured: on a 784-200-10 perceptron, in batches
-of 100, the first is about ten times as fast.
+through `incrowd.learning.per_record`, which does, record after record. Which is faster was measured: on a 784-200-10
+perceptron, in batches of 100, the first is about ten times as fast.
 """
 
 import copy
@@ -48,6 +48,21 @@ class BatchedRecords:
         if len(records):
             loss.check(records.labels, outputs)
         self._program = compile_program(model.module, records.shape) if loss.canonical else None
+
+    @property
+    def size(self) -> int:
+        """See `RecordEngine.size`."""
+        return self.model.size
+
+    @property
+    def held(self) -> int:
+        """See `RecordEngine.held`."""
+        return len(self.records)
+
+    def rehearsal(self, records: int) -> "BatchedRecords":
+        """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
+        made_up, device = self.records.made_up(records), str(self.records.features.device)
+        return BatchedRecords(self.model, made_up, self.descent, loss=self.loss, device=device)
 
     @property
     def ghost(self) -> bool:

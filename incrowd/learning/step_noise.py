@@ -1,16 +1,18 @@
 """The noise of one step of record-level training: in earnest on a grid, and a fast one for simulations only."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from incrowd._random import Floats, Randomness, Stream
+from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError
 from incrowd.learning.records import StepNoise
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 _BLOCK = 2**15  # numbers that are drawn at a time, so that they stay in the cache
@@ -25,25 +27,33 @@ def on_tensors(noised: Callable[[Floats], Floats]) -> StepNoise:
     return hide
 
 
-@dataclass(frozen=True, kw_only=True)
 class GridNoise:
-    """Gaussian noise that is safe on floating point, from the stream ``noise`` of a round.
+    """Gaussian noise that is safe on floating point, against the receipt of a round.
 
     Guarantee: every call costs ``training.event`` (see `incrowd.privacy.mechanism.noise.GaussianNoise`, with the bound
     ``training.sensitivity`` on a contribution and ``training.most_records`` on their number).
+
+    Edge cases: more calls than the receipt pays for are refused.
     """
 
-    training: RecordTraining
-    stream: Stream = field(repr=False)
+    def __init__(self, training: RecordTraining, receipt: Receipt, *indices: int) -> None:
+        self.training = training
+        self._receipt = receipt
+        self._indices = indices
+        self._steps = 0
 
     @classmethod
-    def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "GridNoise":
-        """The noise of a round (and silo, say)."""
-        return cls(training=training, stream=randomness.stream("noise", *indices))
+    def charged(cls, training: RecordTraining, ledger: Ledger, randomness: Randomness, *indices: int) -> "GridNoise":
+        """The noise of all steps of a round (and silo, say), charged to a ledger."""
+        pays_for = ((training.noise, training.steps),)
+        receipt = ledger.charge(compose(training.runs), pays_for=pays_for, randomness=randomness)
+        return cls(training, receipt, *indices)
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
-        return on_tensors(partial(self.training.noised, stream=self.stream))(total)
+        at = "noise", *self._indices, self._steps
+        self._steps += 1
+        return on_tensors(partial(self.training.noised, receipt=self._receipt, at=at))(total)
 
 
 class FastNoise:

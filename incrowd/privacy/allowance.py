@@ -7,10 +7,12 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from incrowd import _validate
+from incrowd._random import Randomness
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import Run, compose, event_from_json
-from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.ledger import EARNEST, Ledger
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
 
 
@@ -45,8 +47,10 @@ class Allowance:
                 f"the ledger's neighbouring relation is {self.ledger.relation.name}: a device's is {RELATION.name}"
             )
 
-    def charge(self, mechanism: Mechanism, *, note: Mapping[str, str] | None = None) -> int:
-        """Pay for one contribution; the number of the ledger's entry.
+    def charge(
+        self, mechanism: Mechanism, *, randomness: Randomness = EARNEST, note: Mapping[str, str] | None = None
+    ) -> Receipt:
+        """Pay for one contribution.
 
         Edge cases: `BudgetExceeded` where either limit does not allow it; nothing was written then.
         """
@@ -59,7 +63,8 @@ class Allowance:
                     f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.daily_epsilon:g}: "
                     "wait for the next day"
                 )
-            return self.ledger.charge(event, note={**(note or {}), "day": day}).position
+            its = {**(note or {}), "day": day}
+            return self.ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=its)
 
     def spent_today(self) -> float:
         """What the present day's contributions cost together."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import SiloPlan
 
@@ -62,22 +62,19 @@ class Permit:
     """
 
     def __init__(self, plan: SiloPlan, account: Account, *, number: int, multiplier: float) -> None:
-        paid = account.paid()
-        if number not in paid:
-            account.ledger.charge(
-                plan.event(multiplier),
-                note={"run": account.label, "round": number, "noise_multiplier": multiplier},
-            )
-        elif not account.randomness.simulated or paid[number] != multiplier:
-            remedy = "it is paid for already, and fresh noise would cost again: go on with the next round"
-            raise ConfigError(field="round", value=number, remedy=remedy)
         self.training = plan.training(multiplier)
+        counts = () if plan.count_noise is None else ((plan.count_noise, 1),)
+        self._receipt = account.ledger.charge(
+            plan.event(multiplier),
+            pays_for=((self.training.noise, self.training.steps), *counts),
+            randomness=account.randomness,
+            key=f"{account.label}: round {number}",
+            note={"run": account.label, "round": number, "noise_multiplier": multiplier},
+        )
         self._plan = plan
         self._account = account
         self._number = number
-        self._steps_left = self.training.steps
-        self._counts_left = int(plan.count_std is not None)
-        self._stream = account.stream("noise", number)
+        self._steps = 0
 
     @property
     def batches(self) -> Stream:
@@ -86,18 +83,16 @@ class Permit:
 
     def noise(self, total: Floats) -> Floats:
         """Hide a step: its clipped sum, with noise on it."""
-        if self._steps_left == 0:
-            raise BudgetExceeded(f"the {self.training.steps} steps that were paid for are taken: charge another round")
-        self._steps_left -= 1
-        return self.training.noised(total, stream=self._stream)
+        at = "noise", self._number, self._account.place, self._steps
+        self._steps += 1
+        return self.training.noised(total, receipt=self._receipt, at=at)
 
     def counts(self, records: int, right: int) -> tuple[float, float]:
         """How many records there are, and how many of them the model gets right: both with noise."""
         noise = self._plan.count_noise
-        if self._counts_left == 0 or noise is None:
-            raise BudgetExceeded("counts are released once a round, and only where the plan says so (count_std)")
-        self._counts_left -= 1
-        stream = self._account.stream("counts", self._number)
+        if noise is None:
+            raise ConfigError(field="count_std", value=None, remedy="counts are released where the plan asks for them")
         exact = np.array([records, right], dtype=np.float64)
-        noised = noise.add(exact, stream=stream, contributions_bound=self._plan.most_records)
+        at = "counts", self._number, self._account.place
+        noised = noise.add(exact, receipt=self._receipt, at=at, contributions_bound=self._plan.most_records).values
         return float(noised[0]), float(noised[1])

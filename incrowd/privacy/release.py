@@ -1,42 +1,64 @@
-"""The one way from private contributions to a released number: clip -> sum -> charge -> noise.
+"""The one way from private contributions to a released number: clip -> whole steps -> sum -> charge -> noise.
 
-A `PrivateRound` holds the running sum and does not show it. What can be had from it is one `Release`, and only after
-the ledger has put the round's event on disk.
+A `PrivateRound` holds the running sum and does not show it. What can be had from it is one `Release`, and only against
+the receipt for the round's event, which the ledger has put on disk.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
-from incrowd.errors import ConfigError, LedgerMismatch
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Cohort, Observed
-from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.clipped_sum import Clients, ClippedSum, Cohort, Observed
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
+from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.promise import Carry, Pending, Promise
+from incrowd.privacy.statement import UNNUMBERED, Statement
+
+
+class Trainer(Protocol):
+    """Who has numbered clients trained: the engine on this machine, a network, a secure sum, canaries."""
+
+    def cohort(self, clients: Clients, *, round: int) -> Cohort:
+        """What these clients contribute to a round."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What leaves the server after one round: public from here on, but for `carry` and `observed`.
+    """What leaves the server after one round, all of it public, but for `observed`.
 
-    `carry` is for the next round. `observed` is simulation only: it is None unless the randomness was seeded.
+    `total` is the noised sum in whole steps of a public grid, `clip` what clips the next round. `observed` is
+    simulation only: it is None unless the randomness was seeded.
     """
 
     round: int
-    mean: Floats
+    total: Whole = field(compare=False)
+    cohort: float
     clip_norm: float
     noise_std: float
-    carry: Carry
+    clip: Clip | MedianClip
     observed: Observed | None
+
+    @cached_property
+    def mean(self) -> Floats:
+        """The noised sum over the expected cohort, a public number."""
+        return self.total.values / self.cohort
 
 
 class PrivateRun:
     """All rounds of one plan, over contributions of one size, paid from one ledger.
+
+    Contributions come with their clients' numbers, so that each client of a round's cohort counts once and nobody else
+    does. Who cannot give numbers says so (`numbered=False`), and then so does the statement.
 
     Guarantee: the whole plan is reserved in the ledger before the first round; a round can be released once, in the
     plan's order, with the sampler, noise and denominator that the plan priced. Under seeded randomness a round that a
@@ -46,7 +68,16 @@ class PrivateRun:
     Edge cases: a ledger without room for the plan refuses here, before anything is trained or spent.
     """
 
-    def __init__(self, plan: Promise, *, ledger: Ledger, randomness: Randomness, size: int, label: str = "run") -> None:
+    def __init__(
+        self,
+        plan: Promise,
+        *,
+        ledger: Ledger,
+        randomness: Randomness,
+        size: int,
+        label: str = "run",
+        numbered: bool = True,
+    ) -> None:
         _validate.count(size=size)
         if ledger.relation is not plan.relation:
             raise LedgerMismatch(
@@ -56,8 +87,10 @@ class PrivateRun:
         self.plan = plan
         self.size = size
         self.randomness = randomness
+        self.numbered = numbered
         self._ledger = ledger
         self._reservation = ledger.reserve(plan.runs, label=label)
+        self._cohorts: dict[int, NDArray[np.int64]] = {}
 
     @property
     def next_round(self) -> int:
@@ -69,77 +102,180 @@ class PrivateRun:
         return self.plan.start(self.size)
 
     def cohort(self, number: int) -> NDArray[np.int64]:
-        """The clients of a round. Private: they are told, and nobody else is."""
-        return self.plan.round(number).sampler.draw(self.randomness.stream("sampling", number), round=number)
+        """The clients of a round, drawn once. Private: they are told, and nobody else is."""
+        if number not in self._cohorts:
+            stream = self.randomness.stream("sampling", number)
+            self._cohorts = {number: self.plan.round(number).sampler.draw(stream, round=number)}
+        return self._cohorts[number].copy()
 
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
-        """An empty sum for one round; `carry` is the previous release's (by default that of the first round)."""
-        self.plan.round(number)  # refuses a round that is not planned
-        return PrivateRound(self, number, carry=self.start() if carry is None else carry)
+        """An empty sum for one round; `carry` is that of the round before it, once released.
 
-    def charge(self, number: int) -> None:
-        """Write the round's event to the ledger; returns once it is on disk."""
+        Edge cases: a round that is not planned is refused; so is a later one without a carry where something has to be
+        carried: the bound of an adaptive clip, or the memory of correlated noise.
+        """
+        self.plan.round(number)
+        if carry is None:
+            carry = self.start()
+            if number > 0 and (carry.noise is not None or isinstance(carry.clip, QuantileClip)):
+                remedy = "what it hands on changes from round to round: give the carry of the round before it"
+                raise ConfigError(field="carry", value=None, remedy=remedy)
+        return PrivateRound(self, number, carry=carry)
+
+    def charge(self, number: int, clip: Clip) -> Receipt:
+        """Write the round's event to the ledger; the receipt for its noises comes once it is on disk."""
+        key, said = f"{self._reservation.id}: round {number}", self.plan.round(number)
         charged = self.next_round
-        if number < charged and self.randomness.simulated:
-            return
-        if number != charged:
-            raise ConfigError(
-                field="round", value=number, remedy=f"the next round that the plan can pay for is {charged}"
-            )
-        event = self.plan.round(number).event
-        self._ledger.charge(event, reservation=self._reservation.id, note={"round": number})
+        if number < charged and not self.randomness.simulated:
+            if charged == self.plan.rounds:
+                raise BudgetExceeded(
+                    f"all {charged} rounds of the plan are charged: make a new plan, if the budget has room"
+                )
+            remedy = f"it is paid for already, and fresh noise would cost again: go on with round {charged}"
+            raise ConfigError(field="round", value=number, remedy=remedy)
+        if number > charged:
+            remedy = f"the next round that the plan can pay for is {charged}"
+            raise ConfigError(field="round", value=number, remedy=remedy)
+        noises, clients = self.plan.noises(number, clip), said.sampler.clients
+        noises.check(self.size, clients=clients)
+        return self._ledger.charge(
+            said.event,
+            pays_for=noises.paid(clients=clients),
+            randomness=self.randomness,
+            key=key,
+            reservation=self._reservation.id,
+            note={"round": number},
+        )
+
+    def statement(self) -> Statement:
+        """What all that was charged to the ledger promises, by this run and others."""
+        return self.plan.statement(self._ledger, own=self.next_round, caveats=() if self.numbered else (UNNUMBERED,))
 
 
 class PrivateRound:
     """One round's sum, on its way to being released.
 
-    Guarantee: the denominator is the plan's expected cohort and the noise is that of the bound that clipped, however
-    many contributions came in; the event is on disk before the noise is drawn; afterwards the sum is gone.
+    Guarantee: only clients of the round's cohort enter, each once; the denominator is the plan's expected cohort and
+    the noise is that of the bound that clipped, however many contributions came in; the event is on disk before any
+    noise is drawn: before the release, and where noise is local before the first contribution enters with its own.
+    After a release the sum is gone. After a failed charge the round is as it was, and may be released again.
 
-    Edge cases: no contributions at all give noise; a second release, or a contribution after the release, is refused.
+    Edge cases: no contributions at all give noise (and nothing where noise is local); a second release, or a
+    contribution after the release, is refused.
     """
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
+        said = run.plan.round(number)
         self._run = run
         self._number = number
         self._carry = carry
-        self._sum = ClippedSum(run.size, carry.clip)
+        self._after: Carry | None = None
+        self._clients = said.sampler.clients
+        self._expected = said.sampler.expected_cohort
+        self._waiting: set[int] | None = None
+        self._receipt: Receipt | None = None
+        self._sum = ClippedSum(run.size, carry.clip, contributions_bound=self._clients)
 
-    def add(self, rows: NDArray[Any]) -> None:
-        """Take contributions in: one vector, or one a row."""
-        self._sum.add(rows)
+    @property
+    def after(self) -> Carry:
+        """What the next round is handed: private, where noise is correlated. There is one after the release."""
+        if self._after is None:
+            raise ConfigError(field="round", value=self._number, remedy="release it first: then there is a carry")
+        return self._after
+
+    def add(self, rows: NDArray[Any], *, clients: Clients | None = None) -> None:
+        """Take contributions in, one vector or one a row, with their clients' numbers."""
+        rows = np.atleast_2d(rows)
+        self._sum.check_fits(rows)
+        self._admit(clients, contributions=len(rows))
+        if self._run.plan.place == "local":
+            for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
+                self._sum.add_noised(row, partial(self._with_its_own_noise, client=client))
+        else:
+            self._sum.add(rows)
 
     def add_cohort(self, cohort: Cohort) -> None:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live."""
-        self._sum.add_cohort(cohort)
+        clip = self._sum.clip
+        if self._run.plan.place == "central" and isinstance(clip, ScalingClip):
+            self._sum.check_open()
+            self._admit(cohort.clients, contributions=len(cohort.clients))
+            self._sum.add_summed(clip, cohort)
+            return
+        for chunk in cohort.chunks():
+            self.add(chunk.rows(), clients=chunk.clients)
+
+    def ask(self, trainer: Trainer, *, present: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None) -> None:
+        """Have the round's cohort trained; `present` says who of it answers, where not all do."""
+        cohort = self._run.cohort(self._number)
+        self.add_cohort(trainer.cohort(cohort if present is None else present(cohort), round=self._number))
 
     def release(self) -> Release:
         """Charge the round, add its noise and give the mean away."""
         run, number = self._run, self._number
         self._sum.check_open()
         clip = self._sum.settle()
-        run.charge(number)
-        total = self._sum.close()
-        pending = Pending(round=number, total=total, clip=clip, contributions=self._sum.observed.contributions)
-        hidden = run.plan.hide(pending, noise=self._carry.noise, randomness=run.randomness)
+        receipt = self._paid(clip)
+        pending = Pending(round=number, total=self._sum.close(), clip=clip)
+        hidden = run.plan.hide(pending, memory=self._carry.noise, receipt=receipt)
+        self._after = Carry(clip=self._next_clip(clip, receipt), noise=hidden.noise)
         return Release(
             round=number,
-            mean=hidden.total / run.plan.round(number).sampler.expected_cohort,
+            total=hidden.total,
+            cohort=self._expected,
             clip_norm=clip.clip_norm,
             noise_std=hidden.std,
-            carry=Carry(clip=self._next_clip(clip), noise=hidden.noise),
+            clip=self._after.clip,
             observed=self._sum.observed if run.randomness.simulated else None,
         )
 
-    def _next_clip(self, clip: Clip) -> Clip | MedianClip:
+    def _paid(self, clip: Clip) -> Receipt:
+        if self._receipt is None:
+            self._receipt = self._run.charge(self._number, clip)
+        return self._receipt
+
+    def _with_its_own_noise(self, contribution: Whole, *, client: int) -> Whole:
+        """What a client sends where noise is local."""
+        clip = self._sum.clip
+        assert not isinstance(clip, MedianClip)  # noqa: S101 - a plan with local noise has none
+        party = self._run.plan.noises(self._number, clip).party
+        assert party is not None  # noqa: S101 - so it is with local noise
+        at = "noise", self._number, client
+        return party.add(contribution, receipt=self._paid(clip), at=at, contributions_bound=1)
+
+    def _admit(self, clients: Clients | None, *, contributions: int) -> None:
+        """Each contribution is of a client of the cohort, and its first; where numbers are given, or have to be."""
+        if clients is None:
+            if self._run.numbered:
+                remedy = "give the number of each contribution's client, or say PrivateRun(..., numbered=False)"
+                raise ConfigError(field="clients", value=None, remedy=remedy)
+            return
+        numbers = [int(client) for client in clients]
+        if len(numbers) != contributions:
+            raise DataError(f"{contributions} contributions, and {len(numbers)} clients: give each its own")
+        if self._waiting is None:
+            self._waiting = set(self._run.cohort(self._number).tolist())
+        if len(set(numbers)) != len(numbers) or not self._waiting.issuperset(numbers):
+            raise DataError(
+                "a contribution of a client that this round did not ask, or that has contributed already: each client "
+                "of a round's cohort contributes once"
+            )
+        self._waiting -= set(numbers)
+
+    def _numbers(self, clients: Clients | None, contributions: int) -> list[int]:
+        """The numbers that name the streams of local noise; those who have none are counted."""
+        if clients is not None:
+            return [int(client) for client in clients]
+        before = self._sum.observed.contributions
+        return list(range(before, before + contributions))
+
+    def _next_clip(self, clip: Clip, receipt: Receipt) -> Clip | MedianClip:
         """The next round's clip; a quantile moves by the released fraction of contributions that were not clipped."""
-        if not isinstance(clip, QuantileClip):
+        bits = self._run.plan.noises(self._number, clip).bits
+        if not isinstance(clip, QuantileClip) or bits is None:
             return self._carry.clip
-        # A contribution's bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
         seen = self._sum.observed
-        bits = np.array([seen.unclipped - (seen.contributions - seen.dropped) / 2])
-        noise = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
-        stream = self._run.randomness.stream("clip bit", self._number)
-        sampler = self._run.plan.round(self._number).sampler
-        noised = noise.add(bits, stream=stream, contributions_bound=sampler.clients)
-        return clip.updated(float(noised[0]) / sampler.expected_cohort + 0.5)
+        total = np.array([seen.unclipped - (seen.contributions - seen.dropped) / 2])
+        at = "clip bit", self._number
+        noised = bits.add(total, receipt=receipt, at=at, contributions_bound=self._clients).values
+        return clip.updated(float(noised[0]) / self._expected + 0.5)

@@ -7,12 +7,26 @@ from incrowd._random import SeededRandomness
 from incrowd.data import Split, load_mnist
 from incrowd.data.examples import hold_out
 from incrowd.errors import ConfigError
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.statement import Statement
 
 Say = Callable[[str], object]
 
 
 def silent(_line: str) -> None:
     """Say nothing."""
+
+
+def simulated_statement(plan: Plan) -> Statement:
+    """What a ledger says that was kept in memory, holds all rounds of this plan, and nothing else."""
+    source = SeededRandomness(0)
+    with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
+        reserved = ledger.reserve(plan.runs, label="run").id
+        for event, rounds in plan.runs:
+            for _ in range(rounds):
+                ledger.charge(event, reservation=reserved, randomness=source)
+        return plan.statement(ledger, own=plan.rounds)
 
 
 def load(folder: Path, *, held_out: int = 0) -> Split:

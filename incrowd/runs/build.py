@@ -122,6 +122,7 @@ def assemble(
     engine = _engine(config, ClientTensors.of(data), model, local, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
+        _check_local(config, data)
     with section("server"):
         server = ServerStep(**config.server.model_dump())
     return Federation(data=data, engine=engine, plan=plan, server=server, randomness=randomness(config))
@@ -235,7 +236,7 @@ def _table(data: TableData) -> FederatedData:
     folder = Path(data.folder or ".")
     columns = Columns(client=data.client, label=data.label, features=data.features, classes=data.classes)
     test = None if data.test_file is None else folder / data.test_file
-    return load_table(folder / data.file, columns=columns, test=test)
+    return load_table(folder / data.file, columns=columns, test=test, clients=data.clients)
 
 
 def loss_of(name: str | None, data: FederatedData) -> Loss:
@@ -299,17 +300,25 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         clients=clients,
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling],
+        place=wanted.place,
         clip=wanted.clip.clip(model.parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)
 
 
+def _check_local(config: Config, data: FederatedData) -> None:
+    """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
+    if config.privacy.place == "local" and data.present != data.clients:
+        remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
+        raise ConfigError(field="place", value="local", remedy=remedy)
+
+
 def _cohort(config: Config, clients: int) -> float:
     wanted = config.privacy
     if wanted.cohort is not None:
         return wanted.cohort
-    if wanted.sampling not in ("everyone", "local"):
+    if wanted.sampling != "everyone":
         raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
     return float(clients)
 

@@ -20,6 +20,7 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
+from incrowd.privacy.plan.promise import Place
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
@@ -40,7 +41,8 @@ class DealtData(Section):
     With `validation`, that share of the training examples is declared public and takes the place of the test examples:
     for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
 
-    Edge cases: a number that belongs to another partition is refused.
+    Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
+    share of them tells how many there are.
     """
 
     clients: int = 100
@@ -55,6 +57,9 @@ class DealtData(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers of other partitions, and ask for those of this one."""
+        if self.validation is not None and not self.public:
+            remedy = "a share of private examples tells how many there are: leave it out, or say public = true"
+            raise ConfigError(field="data.validation", value=self.validation, remedy=remedy)
         for partition, name, needed in (
             ("shards", "per_client", False),
             ("dirichlet", "alpha", True),
@@ -81,7 +86,11 @@ class MnistData(DealtData):
 
 
 class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated."""
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
+
+    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
+    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be).
+    """
 
     name: Literal["table"] = "table"
     folder: str | None = None
@@ -91,9 +100,19 @@ class TableData(Section):
     label: str
     features: Words = ()
     classes: int | Words | None = None
+    clients: int | None = None
     partition: Literal["column"] = "column"
     identity: str | None = None
     public: bool = False
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Ask for what may not be counted."""
+        if self.clients is None and not self.public:
+            remedy = (
+                "how many clients a private table has is never counted: state a public number that they do not exceed, "
+                "say clients = 1200; or public = true, where nobody is to be protected"
+            )
+            raise ConfigError(field="data.clients", value=None, remedy=remedy)
 
 
 class NoFeatures(Section):
@@ -283,7 +302,7 @@ class PrivacySection(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
-    there (Geyer, Klein and Nabi 2017). With `sampling` "local" everyone takes part and adds noise of its own.
+    there (Geyer, Klein and Nabi 2017). With `place` "local" everyone adds noise of its own, and the server none.
 
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
@@ -297,7 +316,8 @@ class PrivacySection(Section):
     rounds: int = 20
     cohort: float | None = None
     grow_from: float | None = None
-    sampling: Literal["poisson", "fixed", "everyone", "local"] = "everyone"
+    sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
+    place: Place = "central"
     clip: ClipSection = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
@@ -308,7 +328,7 @@ class PrivacySection(Section):
         """Refuse what only the other kind of noise takes."""
         if self.noise == "correlated" and self.groups is None:
             raise ConfigError(field="privacy.groups", value=None, remedy='noise = "correlated" needs a number')
-        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "accountant")
+        correlated, sampled = ("groups", "buffers"), ("cohort", "grow_from", "sampling", "place", "accountant")
         for name in sampled if self.noise == "correlated" else correlated:
             if getattr(self, name) != type(self).model_fields[name].default:
                 other = "independent" if self.noise == "correlated" else "correlated"

@@ -22,6 +22,7 @@ from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.release import PrivateRun
 from incrowd.runs import results
 from incrowd.runs.build import Federation, assemble, data_identity
 from incrowd.runs.config import Config
@@ -118,10 +119,13 @@ class Run:
                 after, report = algorithm.apply(state)
                 return after, self._record(report, measured=self._measured(after) if journey.due(after) else {})
 
+            state = self._restored(journey, algorithm)
+            engine = self.federation.engine
+            results.rehearse(engine.model, state.published, self.federation.data.test, loss=engine.local.loss)
             return journey.travel(
-                self._restored(journey, algorithm),
+                state,
                 step,
-                finish=lambda state: self._finished(state, journey.database.rounds()),
+                finish=lambda state: self._finished(state, journey.database.rounds(), algorithm.private),
                 settings=self.settings,
                 watchers=watchers,
             )
@@ -167,22 +171,23 @@ class Run:
         engine = self.federation.engine
         return results.measured(engine.model, state.published, self.federation.data.test, loss=engine.local.loss)
 
-    def _finished(self, state: State, records: Sequence[Record]) -> Summary:
+    def _finished(self, state: State, records: Sequence[Record], private: PrivateRun) -> Summary:
         """Write the results."""
         plan, simulated = self.federation.plan, self.federation.randomness.simulated
         results.write_model(self.folder, self.federation.engine.model, state.published)
+        statement = private.statement()
         summary = {
             **self._measured(state),
             **self.federation.data.describe(),
             **self._counted(records),
-            "epsilon": plan.price.epsilon,
+            "epsilon": statement.epsilon,
             "delta": plan.budget.delta,
             "budget": asdict(plan.budget),
             "noise_multiplier": plan.noise_multiplier,
             "simulated": simulated,
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }
-        return write_results(self.folder, plan.statement(simulated=simulated), summary)
+        return write_results(self.folder, statement, summary)
 
     def _counted(self, records: Sequence[Record]) -> Summary:
         """How much was done, and how fast: public numbers, so of the expected cohorts."""

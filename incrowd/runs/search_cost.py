@@ -11,6 +11,7 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
 from incrowd.privacy.account.events import Run, compose
 from incrowd.privacy.account.selection import LAWS, Repetitions
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.statement import Statement, rounded_up
@@ -116,16 +117,15 @@ class Cost:
         )
         return [plan.config.scaled(max(1.0, factor)).plan(plan.budget) for plan in plans]
 
-    def statement(self, statements: Sequence[Statement], *, on_test: bool) -> Statement:
-        """What the search promises, from what its runs promise."""
+    def statement(self, ledger: Ledger, *, on_test: bool) -> Statement:
+        """What the search promises, which is charged to this ledger."""
+        own = ledger.charges()[0]
+        statements = [plan.statement(ledger, own=own) for plan in self.plans]
         first = statements[0]
         runs = "every run" if self.repetitions is None else "the best of a random number of runs"
         caveats = [caveat for each in statements for caveat in each.caveats] + ([ON_TEST] if on_test else [])
         return replace(
             first,
-            epsilon=self.price.epsilon,
-            delta=self.delta,
-            accountant=self.price.accountant,
             sampler=f"{runs}, of {len(self.plans)} settings; the first: {first.sampler}",
             assumed=(*first.assumed, *ASSUMED),
             not_covered=(*first.not_covered, *(() if self.repetitions is None else (HASTE,))),

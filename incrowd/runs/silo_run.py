@@ -20,6 +20,7 @@ from incrowd import __version__
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION
+from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims
 from incrowd.runs import results
 from incrowd.runs.build import data_identity
@@ -114,9 +115,9 @@ class SiloRun:
                 return after, self._record(report, measured=self._measured(after) if journey.due(after) else {})
 
             return journey.travel(
-                self._restored(journey, algorithm, outboxes),
+                self._rehearsed(self._restored(journey, algorithm, outboxes), outboxes),
                 step,
-                finish=lambda state: self._finished(state, journey.database.rounds(), outboxes),
+                finish=lambda state: self._finished(state, journey.database.rounds(), outboxes, algorithm.private),
                 settings=self.settings,
                 watchers=watchers,
             )
@@ -170,6 +171,15 @@ class SiloRun:
             epsilon=lambda _: max(outbox.silo.epsilon for outbox in outboxes),
         )
 
+    def _rehearsed(self, state: State, outboxes: Sequence[Outbox]) -> State:
+        """The same state, from which every silo, and who measures, can go on: nobody pays before all are ready."""
+        federation = self.federation
+        if state.round < self.config.privacy.rounds:
+            for outbox in outboxes:
+                outbox.silo.rehearse(state.weights)
+            results.rehearse(federation.model, state.published, federation.data.test, loss=federation.loss)
+        return state
+
     def _record(self, report: SiloReport, *, measured: Mapping[str, float | None]) -> Record:
         sent = sum(standing.absence is None for standing in report.silos)
         return Record(
@@ -187,18 +197,16 @@ class SiloRun:
         federation = self.federation
         return results.measured(federation.model, state.published, federation.data.test, loss=federation.loss)
 
-    def _claims(self, outboxes: Sequence[Outbox]) -> Claims:
+    def _claims(self, outboxes: Sequence[Outbox], private: PrivateRun | None) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
-        simulated = self.federation.randomness.simulated
-        silos = [outbox.silo for outbox in outboxes]
-        found = {
-            silo.plan.name: silo.plan.statement(silo.account.ledger.spent(), simulated=simulated) for silo in silos
-        }
-        if self.federation.clients is not None:
-            found["the server"] = self.federation.clients.statement(simulated=simulated)
+        found = {outbox.silo.plan.name: outbox.silo.statement() for outbox in outboxes}
+        if private is not None:
+            found["the server"] = private.statement()
         return Claims(by_party=found)
 
-    def _finished(self, state: State, records: Sequence[Record], outboxes: Sequence[Outbox]) -> Summary:
+    def _finished(
+        self, state: State, records: Sequence[Record], outboxes: Sequence[Outbox], private: PrivateRun | None
+    ) -> Summary:
         """Write the results."""
         simulated = self.federation.randomness.simulated
         results.write_model(self.folder, self.federation.model, state.published)
@@ -217,4 +225,4 @@ class SiloRun:
             "simulated": simulated,
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }
-        return write_results(self.folder, self._claims(outboxes), summary)
+        return write_results(self.folder, self._claims(outboxes, private), summary)

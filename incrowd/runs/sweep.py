@@ -203,10 +203,11 @@ class Sweep:
 
     def _charge(self, events: int) -> None:
         """Charge the search's events up to so many."""
+        source = randomness(self.search.candidates[0].config)
         with self._ledger() as ledger:
             for number in range(ledger.reservation(LABEL).charged, events):
                 event = self.cost.events[number][0]
-                ledger.charge(event, reservation=LABEL, note={"run": number})
+                ledger.charge(event, reservation=LABEL, note={"run": number}, randomness=source)
 
     def _ledger(self, **terms: Any) -> Ledger:
         """The ledger; never open while a process is forked."""
@@ -290,10 +291,9 @@ class Sweep:
         if self.search.select == "public":
             return {"text": self.cost.holds()["shown"], "epsilon": 0.0, "delta": self.cost.delta}
         configs = [candidate.config for candidate in self.search.candidates]
-        simulated = any(config.run.seed is not None for config in configs)
         on_test = all(getattr(config.data, "validation", None) is None for config in configs)
-        statements = [plan.statement(simulated=simulated) for plan in self.plans]
-        return self.cost.statement(statements, on_test=on_test).to_json()
+        with self._ledger() as ledger:
+            return self.cost.statement(ledger, on_test=on_test).to_json()
 
     def _clean(self) -> None:
         """Leave nothing of runs that must not be seen."""

@@ -34,6 +34,7 @@ from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.privacy.statement import MEDIAN
+from tests.privacy.receipts import spent_on
 
 Rows = NDArray[np.float64]
 BIG = Budget(epsilon=1e4, delta=1e-6)
@@ -49,7 +50,7 @@ def a_plan(
 
 def a_run(plan: Plan, *, size: int, seed: int = 0) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BIG, relation=plan.relation)
-    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(seed), size=size)
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(seed), size=size, numbered=False)
 
 
 def released(plan: Plan, rows: Rows, *, seed: int = 0) -> Release:
@@ -159,7 +160,7 @@ def test_statistic_of_an_adaptive_clip_unpaid() -> None:
     assert together == pytest.approx(1.5**-2)
     step = Step(rounds=1, cohort=10, noise_multiplier=1.0)
     median = PlanConfig(clients=10, schedule=Schedule((step,)), sampling=Everyone, clip=MedianClip()).plan(BIG)
-    assert MEDIAN in median.statement(simulated=False).text().replace("\n  ", " ")
+    assert MEDIAN in median.statement(spent_on(median), own=1).text().replace("\n  ", " ")
 
 
 def test_noise_computed_and_dropped() -> None:
@@ -239,7 +240,7 @@ def test_metrics_and_counts_sent_without_noise() -> None:
     plan = a_plan()
     ledger = Ledger.in_memory(budget=BIG, relation=plan.relation)
     real = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=1).round(0)
-    real.add(np.ones((4, 1)))
+    real.add(np.ones((4, 1)), clients=range(4))
     assert real.release().observed is None
     assert "4" not in re.findall(r"\d+", str(ledger.entries()[-1].body))
 

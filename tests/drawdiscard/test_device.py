@@ -153,6 +153,7 @@ def test_what_is_refused_for_lack_of_budget_draws_no_noise(table: ExampleTable) 
 
     class Watched:
         simulated = True
+        source = "watched"
 
         def stream(self, purpose: str, *indices: int) -> Any:
             asked.append(purpose)

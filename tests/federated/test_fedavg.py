@@ -14,10 +14,11 @@ from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip,
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Promise
-from incrowd.privacy.plan.sampling import Everyone, LocalEveryone, Poisson
+from incrowd.privacy.plan.promise import Place, Promise
+from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
 from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
+from tests.privacy.receipts import noised
 from tests.reference.naive_fedavg import exact_rounds
 
 SIZE = FEATURES * CLASSES + CLASSES
@@ -25,9 +26,15 @@ LOCAL = LocalTraining(learning_rate=0.1, batch_size=4)
 
 
 def plan_with(
-    *, clip: Clip | MedianClip | None = None, sampling: Sampling = Everyone, rounds: int = 4, cohort: float = CLIENTS
+    *,
+    clip: Clip | MedianClip | None = None,
+    sampling: Sampling = Everyone,
+    place: Place = "central",
+    rounds: int = 4,
+    cohort: float = CLIENTS,
 ) -> Plan:
-    config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=rounds, cohort=cohort), sampling=sampling)
+    schedule = constant(rounds=rounds, cohort=cohort)
+    config = PlanConfig(clients=CLIENTS, schedule=schedule, sampling=sampling, place=place)
     return replace(config, clip=clip or config.clip).calibrate(BUDGET)
 
 
@@ -51,7 +58,7 @@ def test_rounds_are_algorithm_1(make: Maker, data: FederatedData) -> None:
     cohorts = [[int(c) for c in algorithm.private.cohort(number)] for number in range(plan.rounds)]
     noise = GaussianNoise(noise_multiplier=plan.noise_multiplier, clip_norm=0.3)
     noises = [
-        noise.add(np.zeros(SIZE), stream=SeededRandomness(2).stream("noise", number), contributions_bound=CLIENTS)
+        noised(noise, np.zeros(SIZE), "noise", number, randomness=SeededRandomness(2), contributions_bound=CLIENTS)
         for number in range(plan.rounds)
     ]
     expected = exact_rounds(
@@ -92,7 +99,7 @@ def test_it_learns(make: Maker, data: FederatedData) -> None:
 PROMISES: dict[str, Promise] = {
     "everyone": plan_with(),
     "poisson": plan_with(sampling=Poisson, cohort=6),
-    "local": plan_with(sampling=LocalEveryone),
+    "local": plan_with(place="local"),
     "quantile": plan_with(clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)),
     "per layer": plan_with(clip=PerLayerClip(clip_norms=(1.0, 0.5), parts=(FEATURES * CLASSES, CLASSES))),
     "element-wise": plan_with(clip=ElementwiseClip(limit=0.1, size=SIZE)),
@@ -171,7 +178,7 @@ def test_dropouts_change_neither_denominator_nor_noise(make: Maker) -> None:
 
 def test_dropouts_follow_their_rate(make: Maker) -> None:
     algorithm = make(plan=plan_with(rounds=60), dropout=0.25)
-    present = [len(algorithm._present(number)) for number in range(60)]
+    present = [len(algorithm._present(np.arange(CLIENTS), number=number)) for number in range(60)]
     assert abs(np.mean(present) / CLIENTS - 0.75) < 5 * (0.25 * 0.75 / (60 * CLIENTS)) ** 0.5
 
 

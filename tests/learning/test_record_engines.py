@@ -18,6 +18,7 @@ from incrowd.learning.records import Descent, Reader, RecordEngine, Records, Ste
 from incrowd.learning.step_noise import FastNoise, GridNoise
 from tests.learning.test_record_engine import KINDS, Seen, nothing, rows, spoilt, start, tilted
 from tests.learning.test_records import training
+from tests.privacy.receipts import roomy
 from tests.reference import one_record
 
 RANDOMNESS = SeededRandomness(seed=11)
@@ -35,7 +36,8 @@ def opacus(model: Model, records: Records, descent: Descent) -> RecordEngine:
     )
     features, labels = Reader(records, len(records)).take(torch.arange(len(records)))
     loader = DataLoader(TensorDataset(features, labels), batch_size=5)
-    return OpacusRecords(module, optimizer, loader, criterion=torch.nn.CrossEntropyLoss())
+    made_up = torch.zeros_like(features[0]), torch.zeros_like(labels[0])
+    return OpacusRecords(module, optimizer, loader, criterion=torch.nn.CrossEntropyLoss(), made_up=made_up)
 
 
 pytestmark = pytest.mark.parametrize("make", [ours, opacus])
@@ -135,8 +137,8 @@ def test_it_works_with_the_noises_that_there_are(make: Maker, kind: str) -> None
     model, records = model_and_records("linear")
     settings, weights = training(noise_multiplier=0.5, clip_norm=0.5, physical_batch=8), start(model)
     noises: dict[str, Callable[[], StepNoise]] = {
-        "grid": lambda: GridNoise.of(settings, RANDOMNESS, 0),
-        "system": lambda: GridNoise.of(settings, SystemRandomness(), 0),
+        "grid": lambda: GridNoise.charged(settings, roomy(), RANDOMNESS, 0),
+        "system": lambda: GridNoise.charged(settings, roomy(), SystemRandomness(), 0),
         "fast": lambda: FastNoise.of(settings, RANDOMNESS, 0),
     }
     found = make(model, records, DESCENT).train(weights, settings, noise=noises[kind](), batches=stream())

@@ -5,18 +5,26 @@ import pytest
 import torch
 from scipy import stats
 
-from incrowd._random import SeededRandomness, SystemRandomness
+from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.records import StepNoise
 from incrowd.learning.step_noise import FastNoise, GridNoise
+from incrowd.privacy.mechanism.steps import RecordTraining
 from tests.learning.test_records import training
+from tests.privacy.receipts import roomy
 
 SETTINGS = training(noise_multiplier=1.5, clip_norm=2.0, most_records=100)
 SEEDED = SeededRandomness(seed=3)
-MAKERS: dict[str, Callable[..., StepNoise]] = {"grid": GridNoise.of, "fast": FastNoise.of}
+
+
+def charged(settings: RecordTraining, randomness: Randomness, *indices: int) -> GridNoise:
+    return GridNoise.charged(settings, roomy(), randomness, *indices)
+
+
+MAKERS: dict[str, Callable[..., StepNoise]] = {"grid": charged, "fast": FastNoise.of}
 NOISES: dict[str, Callable[[], StepNoise]] = {
-    "grid": lambda: GridNoise.of(SETTINGS, SEEDED, 1),
-    "system": lambda: GridNoise.of(SETTINGS, SystemRandomness(), 1),
+    "grid": lambda: charged(SETTINGS, SEEDED, 1),
+    "system": lambda: charged(SETTINGS, SystemRandomness(), 1),
     "fast": lambda: FastNoise.of(SETTINGS, SEEDED, 1),
 }
 
@@ -56,7 +64,7 @@ def test_fast_noise_is_for_simulations() -> None:
 
 
 def test_what_cannot_be_a_sum_of_clipped_gradients_is_refused_in_earnest() -> None:
-    noise = GridNoise.of(SETTINGS, SEEDED)
+    noise = charged(SETTINGS, SEEDED)
     with pytest.raises(DataError, match="not finite"):
         noise(torch.full((3,), torch.nan, dtype=torch.float64))
     with pytest.raises(DataError, match="norm above"):

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from incrowd._random import Floats
+from incrowd.privacy.mechanism import grid
 
 
 class Stack:
     """Rows in memory, seen through the interface of an engine's chunk."""
 
-    def __init__(self, rows: Floats) -> None:
+    def __init__(self, rows: Floats, *, first: int = 0) -> None:
         self._rows = rows
+        self.clients: Sequence[int] = range(first, first + len(rows))
 
     def norms(self, parts: tuple[int, ...] | None = None) -> Floats:
         pieces = np.split(self._rows, np.cumsum(parts or (self._rows.shape[1],))[:-1], axis=1)
@@ -34,14 +36,22 @@ class StackCohort:
 
     stacks: Sequence[Stack]
 
+    @property
+    def clients(self) -> Sequence[int]:
+        return [client for stack in self.stacks for client in stack.clients]
+
     def chunks(self) -> Iterator[Stack]:
         yield from self.stacks
 
     def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> "StackSum":
         norms, total = [], np.zeros(self.stacks[0].rows().shape[1])
+        step = grid.coarse_step(bound)
         for stack in self.stacks:
             norms.append(stack.norms(parts))
-            stack.add_to(total, factors(norms[-1]))
+            for row, its in zip(stack.rows(), factors(norms[-1]), strict=True):
+                one = np.zeros_like(total)
+                Stack(row[None]).add_to(one, its[None])
+                total += np.trunc(one / step) * step
         return StackSum(np.concatenate(norms), total)
 
 

@@ -26,6 +26,8 @@ from incrowd.reproduce.geyer.paper import (
     paper_network,
     within,
 )
+from incrowd.reproduce.shared import simulated_statement
+from tests.privacy.receipts import noised
 from tests.reference.one_client import contribution
 
 LOCAL = LocalTraining(learning_rate=0.1, batches=4)
@@ -96,7 +98,7 @@ def test_what_is_claimed_and_what_holds(clients: int, setup: PaperSetup) -> None
     assert plan.relation is Relation.REPLACE_ONE
     # Fixed sizes and a clip of 2 S under replacement cost far more; Poisson cohorts less, by a tighter accountant.
     assert float(str(claim["epsilon_if_poisson"])) < 8 < plan.price.epsilon
-    assert MEDIAN in plan.statement(simulated=True).caveats
+    assert MEDIAN in simulated_statement(plan).caveats
 
 
 def test_only_the_paper_s_rows_have_constants_and_the_quick_one_trains_less() -> None:
@@ -130,9 +132,9 @@ def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     assert norms.max() > 1.01 * median  # so that the clip is seen
     clipped = (updates / np.maximum(1, norms / median)[:, None]).sum(axis=0)
     noise = GaussianNoise(noise_multiplier=sigma, clip_norm=median)
-    noised = noise.add(clipped, stream=source.stream("noise", 0), contributions_bound=clients)
-    np.testing.assert_allclose(state.weights, first.numpy() + noised / cohort, atol=2e-5)
-    assert np.abs(noised - clipped).max() / cohort > 1e-3
+    hidden = noised(noise, clipped, "noise", 0, randomness=source, contributions_bound=clients)
+    np.testing.assert_allclose(state.weights, first.numpy() + hidden / cohort, atol=2e-5)
+    assert np.abs(hidden - clipped).max() / cohort > 1e-3
     assert np.abs(updates.sum(axis=0) - clipped).max() / cohort > 1e-3
 
 

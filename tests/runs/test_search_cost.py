@@ -4,15 +4,17 @@ from typing import Any
 import pytest
 from dp_accounting import DpEvent
 
+from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.selection import Repetitions
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone, FixedSize
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
-from incrowd.privacy.statement import MEDIAN, SIMULATION
+from incrowd.privacy.statement import FORGOTTEN, MEDIAN, SIMULATION
 from incrowd.runs.search_cost import HASTE, ON_TEST, PUBLIC, Cost
 
 DELTA = 1e-4
@@ -118,16 +120,19 @@ def test_correlated_noise_is_priced_but_not_raised() -> None:
 
 def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:
     plans = [plan(4), plan(9)]
-    statements = [each.statement(simulated=number == 1) for number, each in enumerate(plans)]
-    shown = cost(*plans).statement(statements, on_test=False)
-    assert shown.epsilon == cost(*plans).price.epsilon
-    assert shown.caveats == (SIMULATION,)
+    whole = cost(*plans)
+    ledger = Ledger.in_memory(budget=Budget(epsilon=100.0, delta=DELTA), relation=whole.relation)
+    for number, (event, _) in enumerate(whole.events):
+        ledger.charge(event, randomness=SeededRandomness(0) if number else SystemRandomness())
+    shown = whole.statement(ledger, on_test=False)
+    assert shown.epsilon == pytest.approx(whole.price.epsilon)
+    assert shown.caveats == (SIMULATION, FORGOTTEN)
     assert "every run, of 2 settings" in shown.sampler
-    assert set(statements[0].assumed) < set(shown.assumed)
+    assert set(plans[0].statement(ledger, own=2).assumed) < set(shown.assumed)
     assert HASTE not in shown.not_covered
     law = Repetitions(mean=3.0)
-    selected = cost(*plans, select="private", repetitions=law).statement(statements, on_test=True)
-    assert selected.caveats == (SIMULATION, ON_TEST)
+    selected = cost(*plans, select="private", repetitions=law).statement(ledger, on_test=True)
+    assert selected.caveats == (SIMULATION, FORGOTTEN, ON_TEST)
     assert HASTE in selected.not_covered
     assert "random number" in selected.sampler
     assert MEDIAN not in selected.caveats

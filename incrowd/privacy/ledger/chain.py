@@ -15,7 +15,7 @@ from typing import Any
 from incrowd.errors import LedgerDamaged, LedgerRolledBack, LedgerUnwritable
 
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
-FORMAT = 1
+FORMAT = 2
 
 # The triggers stop honest mistakes; the hashes are what exposes the others. REPLACE would delete without firing a
 # trigger on DELETE, so an entry may only be inserted at the end.

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from dp_accounting import DpEvent
 
 from incrowd import _validate
+from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import (
     AccountingError,
     BudgetExceeded,
@@ -22,12 +23,16 @@ from incrowd.errors import (
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import Run, compose, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Chain, Entry
+from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt
 from incrowd.privacy.ledger.tally import Reservation, Tally, Terms, check_note, check_text, runs_to_json
 from incrowd.privacy.ledger.witness import Mark, Witness
 
-__all__ = ["Entry", "Ledger", "Report", "Reservation", "renew_witness", "verify"]
+__all__ = ["Entry", "Ledger", "Receipt", "Report", "Reservation", "renew_witness", "verify"]
 
 Location = str | PathLike[str]
+
+EARNEST = SystemRandomness()
+"""Where noise comes from unless something else is asked for by name."""
 
 
 class Ledger:
@@ -171,28 +176,53 @@ class Ledger:
         self,
         event: DpEvent,
         *,
+        pays_for: Draws = (),
+        randomness: Randomness = EARNEST,
+        key: str | None = None,
         reservation: str | None = None,
         note: Mapping[str, str | int | float | bool | None] | None = None,
-    ) -> Entry:
+    ) -> Receipt:
         """Spend: on a reservation, whose next event this must be, or else on what the budget has left.
 
-        Guarantee: see `Ledger`. On a reservation it takes a few writes to the disk; otherwise everything is priced
-        anew.
+        What comes back pays for the noises of `pays_for`, drawn from `randomness`; whether that is a seed is noted.
+        Under a `key` the ledger is charged once.
 
-        Edge cases: another event than the reservation's next, an unknown or released reservation and a note that is not
-        small and flat raise `ConfigError`; a reservation without events left raises `BudgetExceeded`.
+        Guarantee: see `Ledger`. On a reservation it takes a few writes to the disk; otherwise everything is priced
+        anew. A key that is charged already gives a receipt once more, and nothing is written, where event and seed are
+        those that were charged: the very same noise is no second release.
+
+        Edge cases: another event than the reservation's next, an unknown or released reservation, a note that is not
+        small and flat, and a charged key in any other case (fresh noise costs again) raise `ConfigError`; a reservation
+        without events left raises `BudgetExceeded`.
         """
         note = dict(note or {})
         check_note(note)
-        content = {"event": event_to_json(event), "reservation": reservation, "note": note}
-        if reservation is None:
-            return self._charge_unplanned(event, content)
-        key = fingerprint(event)
-        with self._current(write=True) as tally:
-            tally.check_charge(key, reservation)
-            entry = self._chain.append("charge", content)
-        self._testify()
-        return entry
+        check_text(**({} if key is None else {"key": key}))
+        content = {
+            "event": event_to_json(event),
+            "key": key,
+            "note": note,
+            "randomness": randomness.source,
+            "reservation": reservation,
+        }
+        charge = self._charge_unplanned if reservation is None else self._charge_reserved
+        entry = charge(event, content)
+        return Receipt(entry, randomness=randomness, pays_for=pays_for, seal=SEAL)
+
+    def paid(self, key: str) -> bool:
+        """Whether something was charged under this key."""
+        with self._current(write=False) as tally:
+            return tally.paid(key) is not None
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is a file; the other kind is forgotten with the process."""
+        return self._chain.path is not None
+
+    def charges(self) -> tuple[int, int]:
+        """How many charges there are, and how many of them are for noise that comes from a seed."""
+        with self._current(write=False) as tally:
+            return tally.charged, tally.simulated
 
     def release_reservation(self, reservation: str) -> None:
         """Give back what a reservation has not charged.
@@ -268,19 +298,42 @@ class Ledger:
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
         return tally
 
-    def _charge_unplanned(self, event: DpEvent, content: Mapping[str, object]) -> Entry:
+    def _again(self, tally: Tally, event: DpEvent, content: Mapping[str, Any]) -> Entry | None:
+        """The charge under this key, where it may be used again."""
+        key = content["key"]
+        if key is None or tally.paid(key) is None:
+            return None
+        position = tally.check_again(key, event=fingerprint(event), source=content["randomness"])
+        previous = str(self._chain.hash_at(position - 1))
+        return next(self._chain.entries(start=position, previous=previous))
+
+    def _charge_reserved(self, event: DpEvent, content: Mapping[str, Any]) -> Entry:
+        with self._current(write=True) as tally:
+            if (entry := self._again(tally, event, content)) is not None:
+                return entry
+            tally.check_charge(fingerprint(event), content["reservation"])
+            entry = self._chain.append("charge", content)
+        self._testify()
+        return entry
+
+    def _charge_unplanned(self, event: DpEvent, content: Mapping[str, Any]) -> Entry:
         while True:
             with self._current(write=False) as tally:
+                if (entry := self._again(tally, event, content)) is not None:
+                    return entry
                 version, promised = tally.version, tally.promised()
             self._check_budget([*promised, (event, 1)])
-            if entry := self._record("charge", content, version=version):
+            if entry := self._record("charge", content, version=version, key=content["key"]):
                 return entry
 
-    def _record(self, kind: str, content: Mapping[str, object], *, version: int) -> Entry | None:
+    def _record(
+        self, kind: str, content: Mapping[str, object], *, version: int, key: str | None = None
+    ) -> Entry | None:
         """Write an entry, unless more was promised since it was priced. While a price is computed, nobody waits."""
         with self._current(write=True) as tally:
             if tally.version != version:
                 return None
+            _check_unpaid(tally, key)
             entry = self._chain.append(kind, content)
         self._testify()
         return entry
@@ -410,6 +463,12 @@ def _begin(chain: Chain, given: Mapping[str, Any]) -> None:
     terms = Terms(**given)
     chain.create()
     chain.append("terms", terms.to_json())
+
+
+def _check_unpaid(tally: Tally, key: str | None) -> None:
+    """Another process may have charged under the key meanwhile."""
+    if key is not None:
+        tally.check_key(key)
 
 
 def _continued(standing: Reservation, content: Mapping[str, object]) -> Reservation:

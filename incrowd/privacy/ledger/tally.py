@@ -87,7 +87,9 @@ class Tally:
     head: str = ""
     version: int = 0
     charged: int = 0
+    simulated: int = 0
     _terms: Terms | None = None
+    _keys: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     _spent: dict[str, Run] = field(default_factory=dict)
     _promises: dict[str, _Promise] = field(default_factory=dict)
     _events: dict[str, tuple[str, DpEvent]] = field(default_factory=dict)
@@ -136,6 +138,29 @@ class Tally:
             remedy = f"charge the reservation's next event, which is number {promise.charged} (from 0): {event}"
             raise ConfigError(field="event", value=key, remedy=remedy)
 
+    def paid(self, key: str) -> int | None:
+        """The position of the charge under this key, if there is one."""
+        return self._keys[key][2] if key in self._keys else None
+
+    def check_key(self, key: str) -> None:
+        """A key that nothing was charged under yet."""
+        check_text(key=key)
+        if key in self._keys:
+            raise ConfigError(field="key", value=key, remedy="it is charged already, and a key pays once")
+
+    def check_again(self, key: str, *, event: str, source: str) -> int:
+        """The same may be drawn once more: this event was charged under the key, with noise from the same seed.
+
+        Edge cases: anything else would be new noise, which costs again: `ConfigError`.
+        """
+        charged, noted, position = self._keys[key]
+        if source == "system" or source != noted:
+            remedy = "it is paid for already, and fresh noise would cost again: go on with the next round"
+            raise ConfigError(field="key", value=key, remedy=remedy)
+        if charged != event:
+            raise ConfigError(field="key", value=key, remedy="it is paid for already, and another event was")
+        return position
+
     def apply(self, entry: Entry) -> None:
         """Count one more entry.
 
@@ -148,7 +173,7 @@ class Tally:
                 case "terms" if entry.position == 0:
                     self._terms = Terms.from_json(content)
                 case "charge" if entry.position:
-                    self._apply_charge(content["event"], content["reservation"])
+                    self._apply_charge(content, entry.position)
                 case "reserve" if entry.position:
                     self._apply_reserve(content["label"], content["runs"])
                 case "release" if entry.position:
@@ -163,13 +188,20 @@ class Tally:
             self.version = entry.position
         self.length, self.head = entry.position + 1, entry.hash
 
-    def _apply_charge(self, obj: Mapping[str, object], label: str | None) -> None:
-        key, event = self._event(obj)
+    def _apply_charge(self, content: Mapping[str, Any], position: int) -> None:
+        kind, event = self._event(content["event"])
+        label, key, source = content["reservation"], content["key"], content["randomness"]
+        check_text(randomness=source)
+        if key is not None:
+            self.check_key(key)
         if label is not None:
-            self.check_charge(key, label)
+            self.check_charge(kind, label)
             self._promises[label].take()
-        _add(self._spent, key, (event, 1))
+        if key is not None:
+            self._keys[key] = kind, source, position
+        _add(self._spent, kind, (event, 1))
         self.charged += 1
+        self.simulated += source != "system"
 
     def _apply_reserve(self, label: str, runs: Sequence[Sequence[Any]]) -> None:
         if label in self._promises:

@@ -1,6 +1,6 @@
-"""A sum of clipped contributions, filling up. It is private: only a release may take it."""
+"""A sum of clipped contributions, filling up in whole steps of a public grid. Private: only a release may take it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -8,13 +8,22 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd._random import Floats
+from incrowd._random import Floats, Integers
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.mechanism.grid import Whole
+
+Clients = Sequence[int] | Integers
 
 
 class Chunk(Protocol):
     """Some contributions of a cohort."""
+
+    @property
+    def clients(self) -> Clients:
+        """Whose they are, in order."""
+        ...
 
     def rows(self) -> NDArray[np.floating[Any]]:
         """The contributions themselves, one a row."""
@@ -31,12 +40,17 @@ class Summed(Protocol):
 
     @property
     def total(self) -> Floats:
-        """The sum."""
+        """The sum, whole steps of `grid.coarse_step` of the bound."""
         ...
 
 
 class Cohort(Protocol):
-    """Contributions that a batched engine still has to compute."""
+    """What a trainer has to say for numbered clients; nothing need be computed before it is asked for."""
+
+    @property
+    def clients(self) -> Clients:
+        """Whose contributions they are."""
+        ...
 
     def chunks(self) -> Iterator[Chunk]:
         """All of them, some at a time."""
@@ -46,7 +60,7 @@ class Cohort(Protocol):
         """Their sum, each times the factors that its norms ask for.
 
         Guarantee: what enters of a contribution is no longer, part by part, than the factor times the norm, which is at
-        most `bound`; a factor of 0 adds nothing, not even of NaN.
+        most `bound`, and whole steps of `grid.coarse_step(bound)`; a factor of 0 adds nothing, not even of NaN.
         """
         ...
 
@@ -66,63 +80,75 @@ class Observed:
 
 
 class ClippedSum:
-    """The running sum of one round.
+    """The running sum of one round, of at most `contributions_bound` contributions.
 
-    Guarantee: only clipped contributions enter it, each as often as it is given; one that is not finite counts as zero.
+    Guarantee: only clipped contributions enter it, each as often as it is given, in whole steps of a public grid and
+    never longer for it; so the sum is exact, and the same in any order. One that is not finite counts as zero.
 
-    Edge cases: a contribution of another size is refused, and so is one that comes after `close`.
+    Edge cases: a contribution of another size is refused, and so is one that comes after `settle` or `close`.
     """
 
-    def __init__(self, size: int, clip: Clip | MedianClip) -> None:
+    def __init__(self, size: int, clip: Clip | MedianClip, *, contributions_bound: int) -> None:
         self.size = size
         self.clip = clip
+        self._most = contributions_bound
         self._waiting: list[NDArray[Any]] = []
-        self._total: Floats | None = np.zeros(size)
+        self._settled: Clip | None = None
+        self._closed = False
+        self._by_step: dict[float, Floats] = {}  # sums of whole numbers, exact in float64
+        self._noised: Whole | None = None
         self._contributions = self._dropped = self._unclipped = 0
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Take contributions in: one vector, or one a row."""
-        rows = np.atleast_2d(rows)
-        if rows.shape[1:] != (self.size,):
-            raise DataError(f"a contribution of {rows.shape[1:]} numbers does not fit a run over {self.size}")
+        """Take contributions in, one a row."""
+        self.check_fits(rows)
         if isinstance(self.clip, MedianClip):
-            self._still_open()
             self._waiting.append(rows)
-        else:
-            self._take(self.clip, rows)
-
-    def add_cohort(self, cohort: Cohort) -> None:
-        """Take a whole cohort in: where its factors are known from the norms, only these and the sum come here."""
-        self._still_open()
-        clip = self.clip
-        if not isinstance(clip, ScalingClip):
-            for chunk in cohort.chunks():
-                self.add(chunk.rows())
             return
+        for row in rows:
+            self._take(self.clip, row)
+
+    def add_noised(self, row: NDArray[Any], noise: Callable[[Whole], Whole]) -> None:
+        """Take one contribution in as its owner sends it: clipped, in whole steps, and with the owner's noise on it."""
+        assert not isinstance(self.clip, MedianClip)  # noqa: S101 - a plan with local noise has none
+        steps, step = self._clipped(self.clip, row)
+        found = noise(Whole(steps=steps.astype(np.int64), step=step))
+        if self._noised is None:
+            self._noised = found
+        else:
+            np.add(self._noised.steps, found.steps, out=self._noised.steps)
+
+    def add_summed(self, clip: ScalingClip, cohort: Cohort) -> None:
+        """Take a whole cohort in whose factors are known from the norms: only these and the sum come here."""
+        self._check_filling()
         found = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
-        total = self._still_open()
-        total += found.total
+        if len(found.norms) != len(cohort.clients):
+            raise DataError(f"{len(cohort.clients)} clients were asked, and {len(found.norms)} contributions came")
+        step = grid.coarse_step(clip.clip_norm)
+        self._add(grid.whole_steps(found.total, step=step), step=step)
         lengths: Floats = np.hypot.reduce(found.norms, axis=1)
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
     def settle(self) -> Clip:
-        """The clip of the round; a median is known only now, when all norms are."""
-        if not isinstance(self.clip, MedianClip):
-            return self.clip
-        # One at a time, in and out of the cache: all of them in float64 would be half the time of a round.
-        rows, self._waiting = [row for several in self._waiting for row in several], []
-        norms = np.concatenate([np.empty((0, 1)), *(part_norms(row[None].astype(np.float64), None) for row in rows)])
-        clip = self.clip.fit(norms[:, 0])
-        total, finite = self._still_open(), np.isfinite(norms)
-        for row, factor in zip(rows, _factors(clip, norms)[:, 0], strict=True):
-            if factor > 0:
-                total += np.multiply(row, factor, dtype=np.float64)
-        self._count(len(rows), int((~finite).sum()), int((norms <= clip.clip_norm).sum()))
-        return clip
+        """The clip of the round; a median is known only now, when all norms are. Asked again, it is the same."""
+        if self._settled is None:
+            if isinstance(self.clip, MedianClip):
+                self._settled = self._fitted(self.clip)
+            else:
+                self._settled = self.clip
+        return self._settled
 
-    def close(self) -> Floats:
+    def close(self) -> Whole:
         """Take the sum out: it is not kept, and nothing more comes in."""
-        total, self._total = self._still_open(), None
+        self.check_open()
+        clip, self._closed = self.settle(), True
+        if self._noised is not None:
+            return self._noised
+        step = grid.contribution_step(clip.clip_norm, contributions_bound=self._most)
+        total = Whole(steps=np.zeros(self.size, np.int64), step=min([step, *self._by_step]))
+        for its, steps in self._by_step.items():
+            np.add(total.steps, Whole(steps=steps.astype(np.int64), step=its).on(total.step), out=total.steps)
+        self._by_step.clear()
         return total
 
     @property
@@ -130,19 +156,49 @@ class ClippedSum:
         """What has come in so far. Not private."""
         return Observed(contributions=self._contributions, dropped=self._dropped, unclipped=self._unclipped)
 
-    def _take(self, clip: Clip, rows: NDArray[Any]) -> None:
-        clipped = clip_rows(clip, rows)
-        self._count(len(rows), int(clipped.dropped.sum()), int(clipped.unclipped.sum()))
-        self._still_open()[:] += clipped.rows.sum(axis=0)
-
     def check_open(self) -> None:
         """Refuse when the sum has been taken out."""
-        self._still_open()
-
-    def _still_open(self) -> Floats:
-        if self._total is None:
+        if self._closed:
             raise ConfigError(field="round", value="closed", remedy="it has been released; open the next round")
-        return self._total
+
+    def _check_filling(self) -> None:
+        self.check_open()
+        if self._settled is not None:
+            raise ConfigError(field="round", value="settled", remedy="its release has begun: release it again")
+
+    def check_fits(self, rows: NDArray[Any]) -> None:
+        """Refuse contributions that cannot enter."""
+        if rows.shape[1:] != (self.size,):
+            raise DataError(f"a contribution of {rows.shape[1:]} numbers does not fit a run over {self.size}")
+        self._check_filling()
+
+    def _fitted(self, clip: MedianClip) -> Clip:
+        # One at a time, in and out of the cache: all of them in float64 would be half the time of a round.
+        rows, self._waiting = [row for several in self._waiting for row in several], []
+        norms = np.concatenate([np.empty((0, 1)), *(part_norms(row[None].astype(np.float64), None) for row in rows)])
+        found, finite = clip.fit(norms[:, 0]), np.isfinite(norms)
+        step = grid.contribution_step(found.clip_norm, contributions_bound=self._most)
+        for row, factor in zip(rows, _factors(found, norms)[:, 0], strict=True):
+            if factor > 0:
+                steps = np.multiply(row, factor / step, dtype=np.float64)  # exact: a step is a power of two
+                self._add(np.trunc(steps, out=steps), step=step)
+        self._count(len(rows), int((~finite).sum()), int((norms <= found.clip_norm).sum()))
+        return found
+
+    def _take(self, clip: Clip, row: NDArray[Any]) -> None:
+        steps, step = self._clipped(clip, row)
+        self._add(steps, step=step)
+
+    def _clipped(self, clip: Clip, row: NDArray[Any]) -> tuple[Floats, float]:
+        """A contribution as it enters: clipped, and rounded towards zero to whole steps."""
+        clipped = clip_rows(clip, row)
+        self._count(1, int(clipped.dropped.sum()), int(clipped.unclipped.sum()))
+        step = grid.contribution_step(clip.clip_norm, contributions_bound=self._most)
+        return np.trunc(clipped.rows[0] / step), step
+
+    def _add(self, steps: Floats, *, step: float) -> None:
+        total = self._by_step.setdefault(step, np.zeros(self.size))
+        total += steps
 
     def _count(self, contributions: int, dropped: int, unclipped: int) -> None:
         self._contributions += contributions

@@ -24,12 +24,15 @@ import numpy as np
 from dp_accounting import GaussianDpEvent
 
 from incrowd import _validate
-from incrowd._random import Floats, Stream
+from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import factorisation, grid, noise
 from incrowd.privacy.mechanism.factorisation import Memory, Participation, Strategy
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.noise import Purpose
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +44,7 @@ class NoiseState:
 
     round: int
     size: int
-    memory: Memory
+    memory: Memory = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,20 +97,22 @@ class CorrelatedNoise:
         _validate.count(size=size)
         return NoiseState(round=0, size=size, memory=self.strategy.start(size))
 
-    def add(self, total: Floats, *, state: NoiseState, stream: Stream) -> tuple[Floats, NoiseState]:
+    def add(
+        self, total: Floats | Whole, *, state: NoiseState, receipt: Receipt, at: Purpose
+    ) -> tuple[Whole, NoiseState]:
         """One round's noised sum, and the state for the next round."""
         if state.round >= self.participation.rounds:
             rounds = self.participation.rounds
             raise ConfigError(field="round", value=state.round, remedy=f"this noise ends after {rounds} rounds")
-        noise.check_sum(total, bound=self.clip_norm, contributions_bound=self.contributions_bound)
-        if total.size != state.size:
-            raise DataError(f"a sum of {total.size} numbers does not fit a state of {state.size}: give the run's state")
+        size = noise.check_sum(total, bound=self.clip_norm, contributions_bound=self.contributions_bound)
+        if size != state.size:
+            raise DataError(f"a sum of {size} numbers does not fit a state of {state.size}: give the run's state")
         step, scale = self.scale(state.size)
-        fresh = grid.draw(grid.NORMAL, scale=scale / step, size=state.size, stream=stream)
+        fresh = grid.draw(grid.NORMAL, scale=scale / step, size=size, stream=receipt.draw(self, *at))
         echo = self.strategy.echo(state.memory, state.size)
         correlated = fresh - np.rint(echo, out=echo).astype(np.int64)
         memory = self.strategy.remember(state.memory, correlated.astype(np.float64))
-        return grid.add(total, correlated, step=step), NoiseState(round=state.round + 1, size=state.size, memory=memory)
+        return grid.add(total, correlated, step=step), NoiseState(round=state.round + 1, size=size, memory=memory)
 
     def scale(self, size: int) -> tuple[float, float]:
         """The grid's step for sums of so many numbers, and the standard deviation of the fresh noise of a round."""

@@ -21,10 +21,11 @@ from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats, Randomness, Stream
+from incrowd._random import Floats
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.ledger.receipt import Draws, Receipt
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
 from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
 
@@ -110,11 +111,15 @@ class Mechanism:
             raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
         return GaussianDpEvent(relative) if self.noise == "gaussian" else LaplaceDpEvent(relative)
 
-    def noised(self, bounded: Floats, stream: Stream) -> Floats:
-        """A bounded gradient plus noise, on a public grid. Only a `Contribution` may call this."""
-        if self.noise == "none":
-            raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
-        return self._noise.add(bounded, stream=stream, contributions_bound=1)
+    @property
+    def pays_for(self) -> Draws:
+        """What a charge of a contribution pays for."""
+        return () if self.noise == "none" else ((self._noise, 1),)
+
+    def noised(self, bounded: Floats, receipt: Receipt) -> Floats:
+        """A bounded gradient plus noise, on a public grid."""
+        at = "noise", receipt.entry.position
+        return self._noise.add(bounded, receipt=receipt, at=at, contributions_bound=1).values
 
     def describe(self) -> str:
         """One sentence for people: what is protected, and by how much."""
@@ -174,13 +179,13 @@ class Contribution:
         self._mechanism = mechanism
         self._bounded: Floats | None = clip_rows(mechanism.clipping, gradient).rows[0]
 
-    def release(self, *, charge: Callable[[Mechanism], int], randomness: Randomness) -> Floats:
-        """The noised gradient. `charge` pays, and gives the number of the payment, which no other payment has.
+    def release(self, *, charge: Callable[[Mechanism], Receipt]) -> Floats:
+        """The noised gradient, paid for by `charge`.
 
         Whatever `charge` raises is passed on; nothing was released then.
         """
         if self._bounded is None:
             raise ConfigError(field="contribution", value="released", remedy="a contribution is released once")
-        payment = charge(self._mechanism)
+        receipt = charge(self._mechanism)
         bounded, self._bounded = self._bounded, None
-        return self._mechanism.noised(bounded, randomness.stream("noise", payment))
+        return self._mechanism.noised(bounded, receipt)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from incrowd._random import Bits, Floats, Integers, Stream
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 
 SHARE = 2.0**-20
 """What rounding a sum to the grid may add to the sensitivity, relative to the bound of one contribution."""
@@ -55,6 +55,54 @@ def step(*, share: float, scale: float, largest_sum: float) -> float:
     return 2.0 ** math.floor(math.log2(wanted))
 
 
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Numbers that are whole steps of a public grid."""
+
+    steps: Integers
+    step: float
+
+    @property
+    def values(self) -> Floats:
+        """The numbers themselves, as near as floats come."""
+        return np.multiply(self.steps, self.step)
+
+    def on(self, step: float) -> Integers:
+        """How many steps of another grid they are; exactly where that one is finer, to the nearest where it is coarser.
+
+        Both steps are powers of two. The result depends on the whole numbers alone.
+        """
+        shift = math.frexp(self.step)[1] - math.frexp(step)[1]
+        if shift >= 0:
+            return self.steps << shift
+        half = np.int64(1) << (-shift - 1)
+        return (self.steps + half) >> -shift
+
+
+def contribution_step(bound: float, *, contributions_bound: int) -> float:
+    """The step in which single contributions of this norm are added up, so many of them at most.
+
+    Guarantee: a power of two, of at most 2^-26 of the bound (2^-40 for sums of up to 4,096), in which float64 adds up
+    so many contributions without rounding.
+    """
+    room = 52 - math.ceil(math.log2(contributions_bound))
+    return float(2.0 ** (math.frexp(bound)[1] - 1 - min(40, room)))
+
+
+def coarse_step(bound: float) -> float:
+    """The step in which float32 adds up contributions of this norm: 2^-19 to 2^-18 of it, a power of two."""
+    mantissa, exponent = math.frexp(bound / 2**19)
+    return float(2.0 ** (exponent - (mantissa == 0.5)))
+
+
+def whole_steps(total: Floats, *, step: float) -> Floats:
+    """A sum in whole steps. Edge cases: one that is not is a `DataError`, for its low bits would tell too much."""
+    steps = np.divide(total, step)
+    if not np.array_equal(steps, np.rint(steps)):
+        raise DataError(f"a sum that is not whole steps of {step:g}: add contributions up in whole steps")
+    return steps
+
+
 def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
     """The whole parts (`floor`) of independent values of a distribution, at a scale given in grid steps.
 
@@ -75,12 +123,15 @@ def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
     return values
 
 
-def add(total: Floats, noise: Integers, *, step: float) -> Floats:
-    """The sum rounded to whole steps, plus whole steps of noise, exactly; then back to floating point."""
-    steps = np.multiply(total, 1 / step)
-    whole = np.rint(steps, out=steps).astype(np.int64)
+def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
+    """The sum in whole steps (floats are rounded to them), plus whole steps of noise: exactly."""
+    if isinstance(total, Whole):
+        whole = total.on(step)
+    else:
+        steps = np.multiply(total, 1 / step)
+        whole = np.rint(steps, out=steps).astype(np.int64)
     whole += noise
-    return np.multiply(whole, step, out=steps)
+    return Whole(steps=whole, step=step)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,27 @@
 """What hides one client in a sum: Gaussian or Laplace noise, safe on floating point.
 
-A mechanism's noise multiplier is relative to the bound of one contribution. What leaves `add` is a whole number of
+Noise is drawn against a receipt of the ledger, and in no other way (`incrowd.privacy.ledger.receipt`). A mechanism's
+noise multiplier is relative to the bound of one contribution. What leaves `add` is a whole number of
 steps of a public grid (`incrowd.privacy.mechanism.grid`), and the small price of computing with floats falls on the
 private side: the noise is scaled to the bound plus a slack, about two millionths of it.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent
 
 from incrowd import _validate
-from incrowd._random import Floats, Stream
+from incrowd._random import Floats
 from incrowd.errors import DataError
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.grid import Whole
+
+Purpose = tuple[Any, ...]
+"""What a draw is for, and its indices: the name of its stream."""
 
 MOST_CONTRIBUTIONS = 2**26
 """The largest sums whose rounding errors are bounded here."""
@@ -44,12 +51,12 @@ class GaussianNoise:
         """What one release costs."""
         return GaussianDpEvent(self.noise_multiplier)
 
-    def add(self, total: Floats, *, stream: Stream, contributions_bound: int) -> Floats:
+    def add(self, total: Floats | Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
-        check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
-        step = self.step(total.size, contributions_bound=contributions_bound)
-        scale = self._scale(contributions_bound)
-        noise = grid.draw(grid.NORMAL, scale=scale / step, size=total.size, stream=stream)
+        size = check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
+        step = self.step(size, contributions_bound=contributions_bound)
+        scale, stream = self._scale(contributions_bound), receipt.draw(self, *at)
+        noise = grid.draw(grid.NORMAL, scale=scale / step, size=size, stream=stream)
         return grid.add(total, noise, step=step)
 
     def step(self, size: int, *, contributions_bound: int) -> float:
@@ -82,12 +89,12 @@ class LaplaceNoise:
         """What one release costs."""
         return LaplaceDpEvent(self.noise_multiplier)
 
-    def add(self, total: Floats, *, stream: Stream, contributions_bound: int) -> Floats:
+    def add(self, total: Floats | Whole, *, receipt: Receipt, at: Purpose, contributions_bound: int) -> Whole:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
-        check_sum(total, bound=self.l1_bound, contributions_bound=contributions_bound)
-        step = self.step(total.size, contributions_bound=contributions_bound)
-        scale = self._scale(contributions_bound)
-        noise = grid.draw(grid.LAPLACE, scale=scale / step, size=total.size, stream=stream)
+        size = check_sum(total, bound=self.l1_bound, contributions_bound=contributions_bound)
+        step = self.step(size, contributions_bound=contributions_bound)
+        scale, stream = self._scale(contributions_bound), receipt.draw(self, *at)
+        noise = grid.draw(grid.LAPLACE, scale=scale / step, size=size, stream=stream)
         return grid.add(total, noise, step=step)
 
     def step(self, size: int, *, contributions_bound: int) -> float:
@@ -117,19 +124,20 @@ def largest_norm(bound: float, *, contributions_bound: int) -> float:
     return 1.000001 * contributions_bound * bound
 
 
-def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> None:
-    """Refuse what cannot be a sum of so many bounded contributions.
+def check_sum(total: Floats | Whole, *, bound: float, contributions_bound: int) -> int:
+    """Refuse what cannot be a sum of so many bounded contributions; how many numbers it has.
 
     The refusal depends on private values, but only where the contract of clipping is already broken; it does not show
     them.
     """
     _validate.count(contributions_bound=contributions_bound)
     _validate.at_most(MOST_CONTRIBUTIONS, "MOST_CONTRIBUTIONS", contributions_bound=contributions_bound)
-    if total.ndim != 1 or total.dtype != np.float64:
-        raise DataError(f"a sum of shape {total.shape} and type {total.dtype}: give a flat float64 array")
+    values = total.values if isinstance(total, Whole) else total
+    if values.ndim != 1 or values.dtype != np.float64:
+        raise DataError(f"a sum of shape {values.shape} and type {values.dtype}: give a flat float64 array")
     largest = largest_norm(bound, contributions_bound=contributions_bound)
     with np.errstate(over="ignore"):  # too large to square is too large
-        norm = math.sqrt(np.dot(total, total))
+        norm = math.sqrt(np.dot(values, values))
     if not math.isfinite(norm):
         raise DataError("a sum that is not finite cannot be noised: clip every contribution before it is added")
     if norm > largest:
@@ -137,3 +145,4 @@ def check_sum(total: Floats, *, bound: float, contributions_bound: int) -> None:
             f"a sum of norm above {largest:.6g} is not {contributions_bound} contributions of at most {bound:.6g}: "
             "clip every contribution with the bound that the noise has, and give the largest number of contributions"
         )
+    return int(values.size)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd import _validate
-from incrowd._random import Floats, Stream
+from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.noise import GaussianNoise, Purpose
 
 FLOAT32_RECORDS = 128
 """The most gradients that an engine may add up in float32; larger sums are added in float64."""
@@ -68,11 +69,19 @@ class RecordTraining:
         """What a round costs: the event of a step, and how many steps there are."""
         return ((self.event, self.steps),)
 
-    def noised(self, total: Floats, *, stream: Stream) -> Floats:
+    @property
+    def noise(self) -> GaussianNoise:
+        """What hides a record in a step."""
+        return GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
+
+    def check_noise(self, size: int) -> None:
+        """Refuse noise that fits no grid for sums of so many numbers, before it is paid for (see `GaussianNoise`)."""
+        self.noise.step(size, contributions_bound=self.most_records)
+
+    def noised(self, total: Floats, *, receipt: Receipt, at: Purpose) -> Floats:
         """A step's clipped sum with noise on it, safe on floating point.
 
         Guarantee: every call costs `event` (see `GaussianNoise`, with the bound `sensitivity` on a contribution and
         `most_records` on their number).
         """
-        noise = GaussianNoise(noise_multiplier=self.noise_multiplier, clip_norm=self.sensitivity)
-        return noise.add(total, stream=stream, contributions_bound=self.most_records)
+        return self.noise.add(total, receipt=receipt, at=at, contributions_bound=self.most_records).values

@@ -8,17 +8,18 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd import _validate
-from incrowd._random import Randomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import Run
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
 from incrowd.privacy.plan.plan import PrivacyWarning
-from incrowd.privacy.plan.promise import Carry, Hidden, Pending, RoundPlan
+from incrowd.privacy.plan.promise import Carry, Hidden, Noises, Pending, Place, RoundPlan
 from incrowd.privacy.plan.sampling import Cyclic
-from incrowd.privacy.statement import CENTRAL_TRUST, SIMULATION, Statement
+from incrowd.privacy.statement import CENTRAL_TRUST, Statement, stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class CorrelatedPlan:
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     buffers: int | None = None
     relation: Relation = field(default=Relation.ADD_OR_REMOVE_ONE, init=False)
+    place: Place = field(default="central", init=False)
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds)
@@ -88,28 +90,29 @@ class CorrelatedPlan:
         """See `Promise.start`."""
         return Carry(clip=self.clip, noise=self.noise.init(size))
 
-    def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:
+    def noises(self, number: int, clip: Clip) -> Noises:
+        """See `Promise.noises`."""
+        return Noises(server=self.noise)
+
+    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
         """See `Promise.hide`."""
-        if noise is None or noise.round != pending.round:
+        if memory is None or memory.round != pending.round:
             remedy = "hand every round the carry of the release before it"
-            raise ConfigError(field="carry", value=None if noise is None else noise.round, remedy=remedy)
-        stream = randomness.stream("noise", pending.round)
-        total, after = self.noise.add(pending.total, state=noise, stream=stream)
-        _, std = self.noise.scale(pending.total.size)
+            raise ConfigError(field="carry", value=None if memory is None else memory.round, remedy=remedy)
+        total, after = self.noise.add(pending.total, state=memory, receipt=receipt, at=("noise", pending.round))
+        _, std = self.noise.scale(memory.size)
         return Hidden(total=total, std=std, noise=after)
 
-    def statement(self, *, simulated: bool) -> Statement:
+    def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """See `Promise.statement`."""
-        cautions = (SIMULATION if simulated else None, self.budget.warn_for(self.clients))
-        return Statement(
+        caution = self.budget.warn_for(self.clients)
+        return stated(
+            ledger,
             unit="client",
-            relation=self.relation,
+            own=own,
             trust=CENTRAL_TRUST,
-            epsilon=self.price.epsilon,
-            delta=self.budget.delta,
-            accountant=self.price.accountant,
             sampler=f"none: {self.clients} clients take turns in {self.groups} groups over {self.rounds} rounds",
-            caveats=tuple(caution for caution in cautions if caution is not None),
+            caveats=caveats if caution is None else (*caveats, caution),
         )
 
     def _bound(self) -> float:

@@ -8,33 +8,37 @@ import math
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import get_args
 
-import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 
 from incrowd import _validate
-from incrowd._random import Randomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
 from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.promise import Carry, Hidden, Pending, RoundPlan
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, LocalEveryone, Poisson, Sampler
+from incrowd.privacy.plan.promise import Carry, Hidden, Noises, Pending, Place, RoundPlan
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.privacy.statement import CENTRAL_TRUST, LOCAL_TRUST, MEDIAN, SIMULATION, Statement
+from incrowd.privacy.statement import CENTRAL_TRUST, LOCAL_TRUST, MEDIAN, Statement, stated
 
-Sampling = type[Poisson] | type[FixedSize] | type[Everyone] | type[LocalEveryone]
+Sampling = type[Poisson] | type[FixedSize] | type[Everyone]
 
 SAMPLING: dict[str, Sampling] = {
     "poisson": Poisson,
     "fixed": FixedSize,
     "everyone": Everyone,
-    "local": LocalEveryone,
 }
 """The samplers by the names that configuration files and the command line use."""
+
+
+LOCAL_SENSITIVITY = 2
+"""By how many clip bounds two values of one client differ at most."""
 
 
 class PrivacyWarning(UserWarning):
@@ -45,44 +49,59 @@ class PrivacyWarning(UserWarning):
 class PlanConfig:
     """Who takes part, how often, and how contributions are bounded; the noise is still relative.
 
+    Where the `place` of the noise is "local", every client adds its own to what it sends, and nobody else any.
+
     Edge cases: a cohort larger than the number of clients, a fractional cohort under fixed-size sampling and a cohort
-    other than all clients under `Everyone` are refused.
+    other than all clients under `Everyone` are refused; so are a sampling that is not one of the classes in `SAMPLING`,
+    its name included, and a sample and a clip that needs the cohort's norms where noise is local.
     """
 
     clients: int
     schedule: Schedule
     sampling: Sampling = Poisson
+    place: Place = "central"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     accountants: tuple[str, ...] = ACCOUNTANTS
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
+        if self.sampling not in SAMPLING.values():
+            known = ", ".join(kind.__name__ for kind in SAMPLING.values())
+            remedy = f"give one of the classes {known}; SAMPLING has them by name"
+            raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)
-        if self.sampling is LocalEveryone and isinstance(self.clip, MedianClip | QuantileClip):
-            remedy = "a client alone cannot know the cohort's norms: use a fixed or normalised clip"
-            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
+        if self.place not in get_args(Place):
+            raise ConfigError(field="place", value=self.place, remedy=f"give one of {', '.join(get_args(Place))}")
+        if self.place == "local":
+            self._check_local()
 
     @property
     def relation(self) -> Relation:
-        """The neighbouring relation of every round."""
-        return self.sampler(self.schedule.steps[0]).relation
+        """The neighbouring relation of every round: of a client's own values, where its noise is its own."""
+        return Relation.REPLACE_ONE if self.place == "local" else self.sampler(self.schedule.steps[0]).relation
 
     def sampler(self, step: Step) -> Sampler:
         """The sampler of the rounds of one step."""
-        if self.sampling is Everyone or self.sampling is LocalEveryone:
+        if self.sampling is Everyone:
             if step.cohort != self.clients:
                 raise ConfigError(field="cohort", value=step.cohort, remedy=f"everyone means {self.clients} clients")
-            return self.sampling(clients=self.clients)
+            return Everyone(clients=self.clients)
         if self.sampling is FixedSize:
             if step.cohort != int(step.cohort):
                 raise ConfigError(field="cohort", value=step.cohort, remedy="a fixed-size cohort is a whole number")
             return FixedSize(clients=self.clients, cohort=int(step.cohort))
         return Poisson(clients=self.clients, cohort=step.cohort)
 
+    def event(self, step: Step) -> DpEvent:
+        """What one round of a step costs; where noise is local, what it costs each client for itself."""
+        if self.place == "local":
+            return GaussianDpEvent(step.noise_multiplier / LOCAL_SENSITIVITY)
+        return self.sampler(step).event(step.noise_multiplier)
+
     def runs(self) -> list[Run]:
         """The accounting events of all rounds, in order, equal neighbours counted."""
-        return [(self.sampler(step).event(step.noise_multiplier), step.rounds) for step in self.schedule.steps]
+        return [(self.event(step), step.rounds) for step in self.schedule.steps]
 
     def scaled(self, factor: float) -> "PlanConfig":
         """The same config with every noise multiplier times a factor."""
@@ -104,6 +123,14 @@ class PlanConfig:
     def plan(self, budget: Budget) -> "Plan":
         """The plan with the schedule's noise multipliers taken as they are, which must fit the budget."""
         return Plan(config=self, budget=budget)
+
+    def _check_local(self) -> None:
+        if self.sampling is not Everyone:
+            remedy = "who answers is seen where noise is local, so nothing is gained from drawing some: use Everyone"
+            raise ConfigError(field="sampling", value=self.sampling.__name__, remedy=remedy)
+        if isinstance(self.clip, MedianClip | QuantileClip):
+            remedy = "a client alone cannot know the cohort's norms: use a fixed or normalised clip"
+            raise ConfigError(field="clip", value=type(self.clip).__name__, remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +161,11 @@ class Plan:
             warnings.warn(caution, PrivacyWarning, stacklevel=2)
 
     @property
+    def place(self) -> Place:
+        """See `Promise.place`."""
+        return self.config.place
+
+    @property
     def rounds(self) -> int:
         """How many rounds are planned."""
         return self.config.schedule.rounds
@@ -160,49 +192,44 @@ class Plan:
 
     def round(self, number: int) -> RoundPlan:
         """What the plan says about one round, counted from 0."""
-        step = self.config.schedule.at(number)
-        sampler = self.config.sampler(step)
-        multiplier = step.noise_multiplier
-        return RoundPlan(sampler=sampler, noise_multiplier=multiplier, event=sampler.event(multiplier))
+        config, step = self.config, self.config.schedule.at(number)
+        return RoundPlan(sampler=config.sampler(step), noise_multiplier=step.noise_multiplier, event=config.event(step))
 
     def start(self, size: int) -> Carry:
         """See `Promise.start`."""
         return Carry(clip=self.config.clip)
 
-    def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:
-        """See `Promise.hide`. Clients that noise for themselves draw one by one, each from a stream of its own."""
-        said = self.round(pending.round)
-        multiplier = said.noise_multiplier
-        if isinstance(pending.clip, QuantileClip):
-            multiplier = pending.clip.update_multiplier(multiplier)
-        gaussian = GaussianNoise(noise_multiplier=multiplier, clip_norm=pending.clip.clip_norm)
-        std = multiplier * pending.clip.clip_norm
-        if not isinstance(said.sampler, LocalEveryone):
-            stream = randomness.stream("noise", pending.round)
-            bound = said.sampler.clients
-            return Hidden(total=gaussian.add(pending.total, stream=stream, contributions_bound=bound), std=std)
-        total, nothing = pending.total.copy(), np.zeros_like(pending.total)
-        for client in range(pending.contributions):
-            stream = randomness.stream("noise", pending.round, client)
-            total += gaussian.add(nothing, stream=stream, contributions_bound=1)
-        return Hidden(total=total, std=std * math.sqrt(pending.contributions))
+    def noises(self, number: int, clip: Clip) -> Noises:
+        """See `Promise.noises`. A quantile's bits take their part of the round's noise."""
+        multiplier, bits = self.round(number).noise_multiplier, None
+        if isinstance(clip, QuantileClip):
+            multiplier = clip.update_multiplier(multiplier)
+            # A bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
+            bits = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
+        gaussian = GaussianNoise(noise_multiplier=multiplier, clip_norm=clip.clip_norm)
+        return Noises(party=gaussian) if self.place == "local" else Noises(server=gaussian, bits=bits)
 
-    def statement(self, *, simulated: bool) -> Statement:
-        """What the finished run promises; `simulated` when its randomness was seeded."""
-        cautions = (
-            SIMULATION if simulated else None,
-            None if self.config.clip.private else MEDIAN,
-            self.budget.warn_for(self.config.clients),
-        )
-        return Statement(
+    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
+        """See `Promise.hide`. Where noise is local it is in the sum already, that of as many as should answer."""
+        noises, clients = self.noises(pending.round, pending.clip), self.config.clients
+        gaussian = noises.party or noises.server
+        assert isinstance(gaussian, GaussianNoise)  # noqa: S101 - `noises` makes no other
+        std = gaussian.noise_multiplier * gaussian.clip_norm
+        if noises.server is None:
+            return Hidden(total=pending.total, std=std * math.sqrt(clients))
+        at = "noise", pending.round
+        return Hidden(total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std)
+
+    def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
+        """See `Promise.statement`."""
+        cautions = None if self.config.clip.private else MEDIAN, self.budget.warn_for(self.config.clients)
+        return stated(
+            ledger,
             unit="client",
-            relation=self.relation,
-            trust=LOCAL_TRUST if self.config.sampling is LocalEveryone else CENTRAL_TRUST,
-            epsilon=self.price.epsilon,
-            delta=self.budget.delta,
-            accountant=self.price.accountant,
+            own=own,
+            trust=LOCAL_TRUST if self.place == "local" else CENTRAL_TRUST,
             sampler=self._sampling(),
-            caveats=tuple(caution for caution in cautions if caution is not None),
+            caveats=(*caveats, *(caution for caution in cautions if caution is not None)),
         )
 
     def _sampling(self) -> str:

@@ -11,7 +11,8 @@ from incrowd.privacy.account.calibration import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, LocalEveryone, Poisson
+from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 
 T = TypeVar("T")
@@ -38,12 +39,13 @@ class Question:
     epsilon: float | None = None
     delta: float | None = None
     sampling: Sampling = Poisson
+    place: Place = "central"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     accountants: tuple[str, ...] = ACCOUNTANTS
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
-        if self.sampling in (Everyone, LocalEveryone) and self.cohort is None:
+        if self.sampling is Everyone and self.cohort is None:
             object.__setattr__(self, "cohort", float(self.clients))
 
     def answer(self) -> Plan:
@@ -61,6 +63,7 @@ class Question:
             clients=self.clients,
             schedule=Schedule((step,)),
             sampling=self.sampling,
+            place=self.place,
             clip=self.clip,
             accountants=self.accountants,
         )

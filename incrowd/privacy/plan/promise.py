@@ -1,17 +1,23 @@
 """What a run needs of its plan, whatever kind of noise the plan is made for."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from dp_accounting import DpEvent
 
-from incrowd._random import Floats, Randomness
 from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.account.events import Run
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Draws, Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip
-from incrowd.privacy.mechanism.correlated import NoiseState
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.sampling import Sampler
 from incrowd.privacy.statement import Statement
+
+Place = Literal["central", "local"]
+"""Where noise is added: by the server, on the sum; or by each party, on what it sends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,34 +30,61 @@ class RoundPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Noises:
+    """The noises of one round: what each party adds to its contribution, the server to the sum, and to the clip's bits.
+
+    A round has a party's noise or the server's, not both.
+    """
+
+    party: GaussianNoise | None = None
+    server: GaussianNoise | CorrelatedNoise | None = None
+    bits: GaussianNoise | None = None
+
+    def paid(self, *, clients: int) -> Draws:
+        """What the charge of the round pays for, with so many clients."""
+        draws = ((self.party, clients), (self.server, 1), (self.bits, 1))
+        return tuple((noise, times) for noise, times in draws if noise is not None)
+
+    def check(self, size: int, *, clients: int) -> None:
+        """Refuse, before it is paid for, what fits no grid for sums of so many numbers of so many clients."""
+        if isinstance(self.server, CorrelatedNoise):
+            self.server.scale(size)
+        elif self.server is not None:
+            self.server.step(size, contributions_bound=clients)
+        if self.party is not None:
+            self.party.step(size, contributions_bound=1)
+        if self.bits is not None:
+            self.bits.step(1, contributions_bound=clients)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Carry:
-    """What one round hands to the next: its clip, and the memory of correlated noise, which is private."""
+    """What one round hands to the next: its clip, which is public, and the memory of correlated noise, which is not."""
 
     clip: Clip | MedianClip
-    noise: NoiseState | None = None
+    noise: NoiseState | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A sum that is paid for and waits for its noise. Private."""
+    """A sum that is paid for and waits for the server's noise. Private."""
 
     round: int
-    total: Floats
+    total: Whole = field(repr=False)
     clip: Clip
-    contributions: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hidden:
-    """A noised sum, the standard deviation of its noise, and what correlated noise has to remember."""
+    """A noised sum, its noise's standard deviation, and what correlated noise has to remember, which is private."""
 
-    total: Floats
+    total: Whole
     std: float
-    noise: NoiseState | None = None
+    noise: NoiseState | None = field(default=None, repr=False)
 
 
 class Promise(Protocol):
-    """A plan: calibrated, frozen, and the only one who states probabilities, bounds, noise and rounds."""
+    """A plan: calibrated, frozen, and the only one who states probabilities, bounds, noise, its place and rounds."""
 
     @property
     def budget(self) -> Budget:
@@ -61,6 +94,11 @@ class Promise(Protocol):
     @property
     def price(self) -> Price:
         """What the plan does cost; never more than the budget."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Where noise is added."""
         ...
 
     @property
@@ -91,10 +129,14 @@ class Promise(Protocol):
         """What the first round of sums of so many numbers is handed."""
         ...
 
-    def hide(self, pending: Pending, *, noise: NoiseState | None, randomness: Randomness) -> Hidden:
-        """Add the round's noise to its sum."""
+    def noises(self, number: int, clip: Clip) -> Noises:
+        """The noises of a round in which this clip was used."""
         ...
 
-    def statement(self, *, simulated: bool) -> Statement:
-        """What the finished run promises; `simulated` when its randomness was seeded."""
+    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
+        """What leaves the server: where the noise is the server's, the sum with it on."""
+        ...
+
+    def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
+        """What all that was charged to a ledger promises; so many of the charges are for rounds of this plan."""
         ...

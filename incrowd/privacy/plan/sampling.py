@@ -10,7 +10,6 @@ what is executed is what is accounted.
 | FixedSize     | replace a client         | 2C, of the sum         | yes, priced by RDP    |
 | Everyone      | add or remove a client   | C, of the sum          | no                    |
 | Cyclic        | add or remove a client   | C, of the sum          | no                    |
-| LocalEveryone | replace a client's value | 2C, of a contribution  | no                    |
 """
 
 from dataclasses import dataclass, field
@@ -162,35 +161,6 @@ class Everyone:
     def event(self, noise_multiplier: float) -> DpEvent:
         """A plain Gaussian."""
         return GaussianDpEvent(noise_multiplier)
-
-    def draw(self, stream: Stream, *, round: int) -> Integers:
-        """See `Sampler.draw`."""
-        return np.arange(self.clients)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalEveryone:
-    """Every client takes part in every round, and adds noise of its own before anything leaves it.
-
-    Guarantee: the promise is about what one client sends, to anyone, the server included: any two values of a client
-    are neighbours, which are two clip bounds apart, and the event says so. Nothing is gained from the others' noise.
-    """
-
-    clients: int
-    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_ONE, init=False)
-    sensitivity_in_clips: int = field(default=2, init=False)
-
-    def __post_init__(self) -> None:
-        _validate.count(clients=self.clients)
-
-    @property
-    def expected_cohort(self) -> float:
-        """See `Sampler.expected_cohort`."""
-        return float(self.clients)
-
-    def event(self, noise_multiplier: float) -> DpEvent:
-        """What one contribution costs the client that sends it: a Gaussian of half the multiplier."""
-        return GaussianDpEvent(noise_multiplier / self.sensitivity_in_clips)
 
     def draw(self, stream: Stream, *, round: int) -> Integers:
         """See `Sampler.draw`."""

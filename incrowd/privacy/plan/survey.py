@@ -9,8 +9,9 @@ from incrowd import _validate
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.account.moments import moments_price
-from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
+from incrowd.privacy.plan.promise import Place
 from incrowd.privacy.plan.schedule import Step, growing
 
 
@@ -21,23 +22,29 @@ class Wish:
     `shares` are cohorts, too, in parts of the clients.
 
     Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
-    grid; a cohort that grows starts from `grow_from`; a share of less than one client is one client.
+    grid; where noise, rounds and cohort are all given, it is epsilon that is found, and one that is given, too, is one
+    number too many: refused. A cohort that grows starts from `grow_from`; a share of less than one client is one
+    client.
     """
 
     clients: int
-    epsilon: float
+    epsilon: float | None
     delta: float
     rounds: tuple[int, ...] = ()
     cohorts: tuple[float, ...] = ()
     shares: tuple[float, ...] = ()
     noise_multiplier: float | None = None
     sampling: str = "poisson"
+    place: Place = "central"
     accountant: str = "tightest"
     grow_from: float | None = None
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
-        Budget(epsilon=self.epsilon, delta=self.delta)
+        _validate.fraction(delta=self.delta)
+        if self.epsilon is not None:
+            _validate.positive(epsilon=self.epsilon)
+        self._check_unknown()
         if self.grow_from is not None and self.noise_multiplier is not None:
             raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
         for share in self.shares:
@@ -48,11 +55,27 @@ class Wish:
         """The accountants to ask."""
         return ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),)
 
+    @property
+    def settled(self) -> bool:
+        """Whether noise, rounds and cohort are all given, so that epsilon is what is asked for."""
+        everyone = self.sampling == "everyone"
+        return bool(self.noise_multiplier is not None and self.rounds and (self.cohorts or self.shares or everyone))
+
+    def _check_unknown(self) -> None:
+        """Exactly one of noise, rounds, cohort and epsilon is open."""
+        if self.settled and self.epsilon is not None:
+            remedy = "noise, rounds and cohort are given and decide it: leave it out, or one of them"
+            raise ConfigError(field="epsilon", value=self.epsilon, remedy=remedy)
+        if not self.settled and self.epsilon is None:
+            remedy = "state it: it is found only where noise, rounds and cohort are all given"
+            raise ConfigError(field="epsilon", value=None, remedy=remedy)
+
     def plans(self) -> Iterator[Plan]:
         """The plans, one after the other: each can take a second."""
         for rounds, cohort in product(self._rounds(), self._cohorts()):
-            if self.grow_from is not None and rounds is not None and cohort is not None:
-                yield self._grown(rounds, first=self.grow_from, last=cohort)
+            if self.grow_from is not None and rounds is not None and cohort is not None and self.epsilon is not None:
+                budget = Budget(epsilon=self.epsilon, delta=self.delta)
+                yield self._grown(rounds, budget, first=self.grow_from, last=cohort)
             else:
                 yield self._question(rounds, cohort).answer()
 
@@ -63,7 +86,7 @@ class Wish:
 
     def _cohorts(self) -> Sequence[float | None]:
         asked = [*self.cohorts, *(max(1.0, float(int(share * self.clients))) for share in self.shares)]
-        if self.sampling in ("everyone", "local") and not asked:
+        if self.sampling == "everyone" and not asked:
             return (float(self.clients),)
         if asked:
             return asked
@@ -72,31 +95,32 @@ class Wish:
         return sorted({max(1.0, float(self.clients * percent // 100)) for percent in (2, 10, 50, 100)})
 
     def _question(self, rounds: int | None, cohort: float | None) -> Question:
-        settled = self.noise_multiplier is not None and rounds is not None and cohort is not None
         return Question(
             clients=self.clients,
             rounds=rounds,
             cohort=cohort,
             noise_multiplier=self.noise_multiplier,
-            epsilon=None if settled else self.epsilon,
+            epsilon=self.epsilon,
             delta=self.delta,
             sampling=SAMPLING[self.sampling],
+            place=self.place,
             accountants=self.accountants,
         )
 
-    def _grown(self, rounds: int, *, first: float, last: float) -> Plan:
+    def _grown(self, rounds: int, budget: Budget, *, first: float, last: float) -> Plan:
         schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last)
         config = PlanConfig(
             clients=self.clients,
             schedule=schedule,
             sampling=SAMPLING[self.sampling],
+            place=self.place,
             accountants=self.accountants,
         )
-        return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
+        return config.calibrate(budget)
 
 
 def what_if(
-    wish: Wish, *, clients: Sequence[int], epsilons: Sequence[float], deltas: Sequence[float]
+    wish: Wish, *, clients: Sequence[int], epsilons: Sequence[float | None], deltas: Sequence[float]
 ) -> Iterator[Plan]:
     """The plans of a wish for every combination of other numbers of clients, epsilons and deltas.
 
@@ -104,7 +128,7 @@ def what_if(
     clients a round, or all where nobody is sampled.
     """
     several = len(clients) * len(epsilons) * len(deltas) > 1
-    sampled = wish.sampling not in ("everyone", "local") and (wish.noise_multiplier is None or not wish.rounds)
+    sampled = wish.sampling != "everyone" and (wish.noise_multiplier is None or not wish.rounds)
     if several and sampled and not wish.cohorts and not wish.shares:
         wish = replace(wish, shares=(0.1,))
     for number, epsilon, delta in product(clients, epsilons, deltas):
@@ -131,7 +155,8 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
         "cohort": last.expected_cohort,
         "sampling_prob": last.expected_cohort / plan.config.clients,
         "sampling": plan.config.sampling.__name__,
-        "sensitivity_in_clips": last.sensitivity_in_clips,
+        "place": plan.place,
+        "sensitivity_in_clips": LOCAL_SENSITIVITY if plan.place == "local" else last.sensitivity_in_clips,
         "noise_multiplier": noise,
         "epsilon": plan.price.epsilon,
         "delta": plan.budget.delta,

@@ -22,7 +22,10 @@ from incrowd.drawdiscard.fast_gradients import Matrix, OwnLayout
 from incrowd.drawdiscard.genealogy import draw_and_discard
 from incrowd.drawdiscard.pool import Pool
 from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
-from incrowd.privacy.mechanism.device import Contribution
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from incrowd.reproduce.ddml.figures import Finding
 from incrowd.reproduce.ddml.hot_keys import Store, keys, needed
 from incrowd.reproduce.ddml.ranked_items import World
@@ -145,8 +148,13 @@ class Ranking:
         )
         gradient = SparseGradients(size, *self._examples).gradient(np.zeros(size, np.float32), 0).astype(np.float64)
 
+        ledger = Ledger.in_memory(budget=Budget(epsilon=1e6, delta=1e-6), relation=RELATION)
+
+        def paid(each: Mechanism) -> Receipt:
+            return ledger.charge(each.event("model"), pays_for=each.pays_for)
+
         def release() -> None:
-            Contribution(mechanism, gradient).release(charge=lambda _: 0, randomness=randomness)
+            Contribution(mechanism, gradient).release(charge=paid)
 
         on_server = _cpu_seconds(lambda: pool.discard(pool.draw()), times=200)
         on_device = _cpu_seconds(release, times=10)

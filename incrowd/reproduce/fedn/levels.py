@@ -24,8 +24,9 @@ from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import PlanConfig, Sampling
-from incrowd.privacy.plan.sampling import Everyone, LocalEveryone
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
 from incrowd.reproduce.fedn.schedule import DELTA
@@ -72,8 +73,8 @@ class Levels:
         """One point for each level and epsilon."""
         silos = Silos(split=self.split, silos=(self.clients,), networks=("best",), seeds=self.seeds, cache=self.cache)
         ways: dict[str, Callable[[float], list[float]]] = {
-            "local": lambda epsilon: self._of_clients(epsilon, LocalEveryone),
-            "central": lambda epsilon: self._of_clients(epsilon, Everyone),
+            "local": lambda epsilon: self._of_clients(epsilon, "local"),
+            "central": lambda epsilon: self._of_clients(epsilon, "central"),
             "record": lambda epsilon: list(replace(silos, epsilons=(epsilon,)).runs()[0]["accuracies"]),
         }
         return [self._point(level, epsilon, ways[level](epsilon)) for level in self.levels for epsilon in self.epsilons]
@@ -91,10 +92,10 @@ class Levels:
             "accuracies": list(accuracies),
         }
 
-    def _of_clients(self, epsilon: float, sampling: Sampling) -> list[float]:
+    def _of_clients(self, epsilon: float, place: Place) -> list[float]:
         """Client-level privacy: everyone sends one normalised gradient a round."""
         schedule = constant(rounds=ROUNDS, cohort=self.clients)
-        config = PlanConfig(clients=self.clients, schedule=schedule, sampling=sampling)
+        config = PlanConfig(clients=self.clients, schedule=schedule, sampling=Everyone, place=place)
         plan = config.calibrate(Budget(epsilon=epsilon, delta=DELTA))
         data, model = self._seen()
         found = []

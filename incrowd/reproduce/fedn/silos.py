@@ -170,8 +170,7 @@ class Silos:
         trained = [self._trained(network, silos, epsilon, seed) for seed in range(self.seeds)]
         first = trained[0]
         accuracies = [run.accuracies[-1] for run in trained]
-        plan = first.silos[0].plan
-        statement = plan.statement(first.silos[0].account.ledger.spent(), simulated=True)
+        plan, statement = first.silos[0].plan, first.silos[0].statement()
         return {
             "silos": silos,
             "network": network.name,

@@ -17,7 +17,7 @@ from incrowd.reproduce.geyer.paper import PaperSetup
 from incrowd.reproduce.geyer.plain import Plain, learn_plainly
 from incrowd.reproduce.geyer.recipes import Case, Recipe, named
 from incrowd.reproduce.geyer.smallest import smallest
-from incrowd.reproduce.shared import Say, silent
+from incrowd.reproduce.shared import Say, silent, simulated_statement
 
 TUNED = "the recipe's settings were chosen on training examples declared public; that choice is not in epsilon"
 
@@ -103,7 +103,7 @@ def entry(recipe: Recipe, row: Row, measured: Measured) -> Entry:
     """What was measured, beside what the paper states, with the guarantee in full."""
     plan = measured.plan
     first = plan.round(0).sampler
-    statement = plan.statement(simulated=True)
+    statement = simulated_statement(plan)
     return {
         "clients": row.clients,
         "recipe": recipe.name,

@@ -38,7 +38,7 @@ from tests.privacy.ledgers import (
 
 def test_a_charge_is_in_the_file_as_json_when_charge_returns(path: Path) -> None:
     with begin(path) as ledger:
-        entry = ledger.charge(EVENT, note={"round": 3, "final": False})
+        entry = ledger.charge(EVENT, note={"round": 3, "final": False}).entry
         rows = sqlite3.connect(path).execute("SELECT kind, body FROM entries WHERE position > 0").fetchall()
     ((kind, body),) = rows
     content = json.loads(body)
@@ -64,7 +64,7 @@ def test_the_first_entry_holds_the_terms(ledger: Ledger) -> None:
 
 def test_the_head_is_the_hash_of_the_last_entry(ledger: Ledger) -> None:
     before = ledger.head
-    entry = ledger.charge(EVENT)
+    entry = ledger.charge(EVENT).entry
     assert ledger.head == entry.hash == ledger.entries()[-1].hash != before
 
 
@@ -86,7 +86,7 @@ def test_entries_before_the_position_are_not_read_again(ledger: Ledger) -> None:
 
 
 def test_entries_carry_the_time_in_utc(ledger: Ledger) -> None:
-    assert ledger.charge(EVENT).at.endswith("+00:00")
+    assert ledger.charge(EVENT).entry.at.endswith("+00:00")
 
 
 def test_every_commit_waits_for_the_disk(path: Path) -> None:

@@ -149,8 +149,8 @@ def test_another_database_is_refused_and_left_alone(folder: Path) -> None:
 
 
 def test_a_ledger_of_a_later_format_is_refused(path: Path) -> None:
-    edit(path, "PRAGMA user_version = 2")
-    refused(path, LedgerDamaged, "has format 2, this incrowd reads 1: use the one that wrote it")
+    edit(path, "PRAGMA user_version = 3")
+    refused(path, LedgerDamaged, "has format 3, this incrowd reads 2: use the one that wrote it")
 
 
 # Edited

@@ -24,7 +24,7 @@ def chain() -> Iterator[Chain]:
 Content = dict[str, object]
 
 TERMS: Content = {"budget": {"epsilon": 1.0, "delta": 1e-5}, "relation": "ADD_OR_REMOVE_ONE", "data_identity": "x"}
-CHARGE: Content = {"event": event_to_json(SMALL), "reservation": None, "note": {}}
+CHARGE: Content = {"event": event_to_json(SMALL), "reservation": None, "note": {}, "key": None, "randomness": "system"}
 PLAN: Content = {"label": "run", "runs": [[event_to_json(SMALL), 1]]}
 
 

@@ -13,6 +13,7 @@ from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.factorisation import Banded, Blt, Participation, Strategy, inverse, sensitivity
 from incrowd.privacy.mechanism.noise import padded
+from tests.privacy.receipts import paid
 from tests.statistics import ks, rejects_wrong_scale
 
 ROUNDS = 6
@@ -43,8 +44,9 @@ def run(noise: CorrelatedNoise, totals: Floats, source: Randomness) -> Floats:
     """All rounds' noised sums, a row a round."""
     state, rows = noise.init(totals.shape[1]), []
     for total in totals:
-        noised, state = noise.add(total, state=state, stream=source.stream("noise", state.round))
-        rows.append(noised)
+        at = "noise", state.round
+        noised, state = noise.add(total, state=state, receipt=paid(noise, randomness=source), at=at)
+        rows.append(noised.values)
     return np.array(rows)
 
 
@@ -158,8 +160,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(strategy: Strategy, stop: in
     for round in range(ROUNDS):
         if round == stop:
             state = written_and_read(state)
-        noised, state = noise.add(totals[round], state=state, stream=source.stream("noise", round))
-        assert np.array_equal(noised, whole[round])
+        noised, state = noise.add(
+            totals[round], state=state, receipt=paid(noise, randomness=source), at=("noise", round)
+        )
+        assert np.array_equal(noised.values, whole[round])
 
 
 def written_and_read(state: NoiseState) -> NoiseState:
@@ -177,9 +181,13 @@ def test_using_a_state_leaves_it_and_the_sum_as_they_are(strategy: Strategy) -> 
     state = noise.init(5)
     for round in range(3):
         before = [row.copy() for row in state.memory]
-        noised, later = noise.add(total, state=state, stream=SeededRandomness(1).stream("noise", round))
-        again, _ = noise.add(total, state=state, stream=SeededRandomness(1).stream("noise", round))
-        assert np.array_equal(noised, again)
+        noised, later = noise.add(
+            total, state=state, receipt=paid(noise, randomness=SeededRandomness(1)), at=("noise", round)
+        )
+        again, _ = noise.add(
+            total, state=state, receipt=paid(noise, randomness=SeededRandomness(1)), at=("noise", round)
+        )
+        assert np.array_equal(noised.steps, again.steps)
         assert state.round == round
         assert all(np.array_equal(a, b) for a, b in zip(before, state.memory, strict=True))
         state = later
@@ -219,7 +227,7 @@ def test_a_round_beyond_the_last_is_refused() -> None:
 def test_sums_that_cannot_be_are_refused(total: Floats, words: str) -> None:
     noise = correlated(Banded(coefficients=(1.0, 0.5)))
     with pytest.raises(DataError, match=words):
-        noise.add(total, state=noise.init(3), stream=SystemRandomness().stream("noise"))
+        noise.add(total, state=noise.init(3), receipt=paid(noise, randomness=SystemRandomness()), at=("noise", 0))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])

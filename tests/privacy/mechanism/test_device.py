@@ -10,10 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from incrowd._random import Floats, SeededRandomness, SystemRandomness
+from incrowd._random import Floats, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import price
+from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
+from tests.privacy.receipts import roomy
 from tests.statistics import ks, rejects_wrong_scale
 
 SEEDED = SeededRandomness(seed=3)
@@ -31,12 +33,16 @@ def mechanism(size: int = 20, clip: float = 0.5, epsilon: float = 2.0, **kind: A
     return Mechanism(size=size, clip=clip, epsilon=epsilon, **kind)
 
 
-def free(_: Mechanism) -> int:
-    return 0
+def free(of: Mechanism) -> Receipt:
+    return roomy(RELATION).charge(GaussianDpEvent(1e3), pays_for=of.pays_for, randomness=SEEDED)
+
+
+def earnest(of: Mechanism) -> Receipt:
+    return roomy(RELATION).charge(of.event("model"), pays_for=of.pays_for)
 
 
 def released(of: Mechanism, gradient: Floats) -> Floats:
-    return Contribution(of, gradient).release(charge=free, randomness=SEEDED)
+    return Contribution(of, gradient).release(charge=free)
 
 
 def farthest(of: Mechanism) -> tuple[Floats, Floats]:
@@ -123,31 +129,32 @@ def test_it_is_charged_before_there_is_noise() -> None:
 
     class Watched:
         simulated = True
+        source = "watched"
 
         def stream(self, purpose: str, *indices: int) -> Any:
             drawn.append(f"{purpose} {indices}")
             return SEEDED.stream(purpose, *indices)
 
-    def charge(_: Mechanism) -> int:
+    def charge(of: Mechanism) -> Receipt:
         assert not drawn
         drawn.append("charged")
-        return 17
+        return roomy(RELATION).charge(of.event("model"), pays_for=of.pays_for, randomness=Watched())
 
     contribution = Contribution(mechanism(), np.zeros(20))
-    contribution.release(charge=charge, randomness=Watched())
-    assert drawn == ["charged", "noise (17,)"]
+    contribution.release(charge=charge)
+    assert drawn == ["charged", "noise (1,)"]
 
 
 def test_what_is_not_paid_for_is_not_released() -> None:
-    def refuse(_: Mechanism) -> int:
+    def refuse(_: Mechanism) -> Receipt:
         raise BudgetExceeded("no")
 
     contribution = Contribution(mechanism(), np.zeros(20))
     with pytest.raises(BudgetExceeded):
-        contribution.release(charge=refuse, randomness=SEEDED)
-    contribution.release(charge=free, randomness=SEEDED)
+        contribution.release(charge=refuse)
+    contribution.release(charge=free)
     with pytest.raises(ConfigError, match="released once"):
-        contribution.release(charge=free, randomness=SEEDED)
+        contribution.release(charge=free)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -160,15 +167,13 @@ def test_what_is_not_finite_counts_as_zero(bad: float) -> None:
 def test_noise_is_on_a_public_grid() -> None:
     of = mechanism(privacy="feature")
     for gradient in (np.zeros(20), np.full(20, 0.1234567)):
-        numbers = Contribution(of, gradient).release(charge=free, randomness=SystemRandomness())
+        numbers = Contribution(of, gradient).release(charge=earnest)
         step = 2.0**-40
         np.testing.assert_array_equal(numbers / step, np.round(numbers / step))
 
 
 def test_two_devices_share_no_noise() -> None:
-    numbers = [
-        Contribution(mechanism(), np.zeros(20)).release(charge=free, randomness=SystemRandomness()) for _ in range(2)
-    ]
+    numbers = [Contribution(mechanism(), np.zeros(20)).release(charge=earnest) for _ in range(2)]
     assert not np.isin(numbers[0], numbers[1]).any()
 
 
@@ -177,7 +182,7 @@ def test_without_noise_nothing_can_be_released() -> None:
     assert of.noise_variance == mechanism(privacy="feature").noise_variance
     with pytest.raises(ConfigError, match="without noise"):
         of.event("feature")
-    with pytest.raises(ConfigError, match="without noise"):
+    with pytest.raises(ConfigError, match="not what this receipt was paid for"):
         released(of, np.zeros(20))
     assert "nothing is private" in of.describe()
 

@@ -167,7 +167,7 @@ def test_adding_is_exact_until_the_last_conversion(pairs: list[tuple[float, int]
     total, noise = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs], np.int64)
     step = 2.0**exponent
     expected = [float((round(Fraction(a) / Fraction(step)) + b) * Fraction(step)) for a, b in pairs]
-    assert grid.add(total, noise, step=step).tolist() == expected
+    assert grid.add(total, noise, step=step).values.tolist() == expected
 
 
 def test_adding_leaves_the_sum_as_it_is() -> None:

@@ -15,6 +15,7 @@ from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomne
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.noise import MOST_CONTRIBUTIONS, GaussianNoise, LaplaceNoise, padded
+from tests.privacy.receipts import noised
 from tests.statistics import (
     LAPLACE_MOMENTS,
     NORMAL_MOMENTS,
@@ -45,7 +46,7 @@ CHECKS: dict[Kind, list[Check]] = {gaussian: [ks("norm"), NORMAL_MOMENTS], lapla
 
 
 def released(noise: Noise, total: Floats, source: Randomness, *, contributions_bound: int = 100) -> Floats:
-    return noise.add(total, stream=source.stream("noise"), contributions_bound=contributions_bound)
+    return noised(noise, total, randomness=source, contributions_bound=contributions_bound)
 
 
 @SOURCES
@@ -72,10 +73,10 @@ def test_the_noise_grows_with_what_float_sums_can_add_to_the_sensitivity(kind: K
 @KINDS
 def test_what_leaves_is_whole_grid_steps_whose_low_bits_are_fair(kind: Kind, source: Randomness) -> None:
     total = np.full(SIZE, math.pi / SIZE)
-    noised = released(kind(1.0, 1.0), total, source)
-    step = min(math.ldexp(1.0, math.frexp(value)[1] - 53) for value in np.abs(noised).tolist() if value)
+    found = released(kind(1.0, 1.0), total, source)
+    step = min(math.ldexp(1.0, math.frexp(value)[1] - 53) for value in np.abs(found).tolist() if value)
     share = grid.SHARE / (math.sqrt(SIZE) if kind is gaussian else SIZE)
-    steps = noised / grid.step(share=share, scale=1.0, largest_sum=100)
+    steps = found / grid.step(share=share, scale=1.0, largest_sum=100)
     assert step < share
     assert np.array_equal(steps, np.rint(steps))
     for shift in (0, 8):
@@ -106,8 +107,10 @@ def test_operating_system_noise_is_never_the_same_whatever_is_seeded(kind: Kind)
 
 @KINDS
 def test_seeded_noise_repeats_itself_and_differs_between_rounds(kind: Kind) -> None:
-    streams = [SeededRandomness(1).stream("noise", round) for round in (1, 1, 2)]
-    first, again, other = (kind(1.0, 1.0).add(np.zeros(SIZE), stream=s, contributions_bound=1) for s in streams)
+    noise = kind(1.0, 1.0)
+    first, again, other = (
+        noised(noise, np.zeros(SIZE), "noise", round, randomness=SeededRandomness(1)) for round in (1, 1, 2)
+    )
     assert np.array_equal(first, again)
     assert uncorrelated(first, other) > ODD
     assert uncorrelated(first, again) < ODD
@@ -182,7 +185,7 @@ def test_rounding_to_the_grid_costs_at_most_its_share_of_the_sensitivity(size: i
     move *= clip / np.linalg.norm(move)
     step = grid.step(share=grid.SHARE * clip / math.sqrt(size), scale=clip, largest_sum=1e6 * clip)
     nothing = np.zeros(size, np.int64)
-    apart = grid.add(total + move, nothing, step=step) - grid.add(total, nothing, step=step)
+    apart = grid.add(total + move, nothing, step=step).values - grid.add(total, nothing, step=step).values
     assert np.linalg.norm(apart) <= clip * (1 + grid.SHARE) * (1 + 1e-12)
 
 

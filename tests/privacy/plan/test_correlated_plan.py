@@ -15,6 +15,7 @@ from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
+from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
@@ -25,15 +26,15 @@ def a_plan(**changes: object) -> CorrelatedPlan:
 
 def a_run(plan: CorrelatedPlan, *, size: int, ledger: Ledger | None = None) -> PrivateRun:
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation) if ledger is None else ledger
-    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size)
+    return PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(4), size=size, numbered=False)
 
 
 def released_means(run: PrivateRun) -> np.ndarray:
     carry, means = run.start(), []
     for number in range(run.plan.rounds):
-        out = run.round(number, carry=carry).release()
-        carry = out.carry
-        means.append(out.mean)
+        asked = run.round(number, carry=carry)
+        means.append(asked.release().mean)
+        carry = asked.after
     return np.array(means)
 
 
@@ -46,7 +47,9 @@ def test_the_whole_run_is_one_event_and_costs_the_budget() -> None:
     spent = []
     carry = run.start()
     for number in range(12):
-        carry = run.round(number, carry=carry).release().carry
+        asked = run.round(number, carry=carry)
+        asked.release()
+        carry = asked.after
         spent.append(ledger.spent().epsilon)
     assert spent == [spent[0]] * 12
     assert spent[0] == pytest.approx(plan.price.epsilon)
@@ -73,6 +76,7 @@ def test_contributions_are_the_clipped_ones() -> None:
         ledger=Ledger.in_memory(budget=plan.budget, relation=plan.relation),
         randomness=SeededRandomness(0),
         size=2,
+        numbered=False,
     )
     open_round = run.round(0)
     open_round.add(np.array([[30.0, 40.0]] * 10))
@@ -81,12 +85,13 @@ def test_contributions_are_the_clipped_ones() -> None:
 
 def test_a_run_without_its_memory_is_refused() -> None:
     run = a_run(a_plan(), size=2)
-    first = run.round(0).release()
+    first = run.round(0)
+    first.release()
     for stale in (run.start(), Carry(clip=NormalisedClip())):
         with pytest.raises(ConfigError, match="hand every round the carry of the release before it"):
             run.round(1, carry=stale).release()
-    assert first.carry.noise is not None
-    assert first.carry.noise.round == 1
+    assert first.after.noise is not None
+    assert first.after.noise.round == 1
 
 
 def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:
@@ -96,7 +101,7 @@ def test_the_reported_noise_is_that_of_the_fresh_noise() -> None:
 
 
 def test_the_statement_says_that_nothing_is_sampled() -> None:
-    statement = a_plan().statement(simulated=True)
+    statement = a_plan().statement(spent_on(a_plan()), own=12)
     assert statement.sampler == "none: 60 clients take turns in 6 groups over 12 rounds"
     assert any(caveat.startswith("SIMULATION") for caveat in statement.caveats)
     assert statement.epsilon <= 2.0

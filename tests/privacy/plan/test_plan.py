@@ -7,6 +7,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 
+from incrowd._random import SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.ledger.ledger import Ledger
@@ -14,6 +15,8 @@ from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip,
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+from incrowd.privacy.statement import FORGOTTEN
+from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 
@@ -110,7 +113,7 @@ def test_a_delta_of_one_in_the_number_of_clients_is_warned_about() -> None:
     config = a_config(Schedule((Step(rounds=1, cohort=220, noise_multiplier=4.0),)))
     with pytest.warns(PrivacyWarning, match="at least 1/1000"):
         plan = config.plan(Budget(epsilon=8.0, delta=1e-3))
-    assert "at least 1/1000" in plan.statement(simulated=False).caveats[0]
+    assert "at least 1/1000" in " ".join(plan.statement(spent_on(plan), own=1).caveats)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         config.plan(Budget(epsilon=8.0, delta=0.99e-3))
@@ -129,21 +132,23 @@ class TestStatement:
         return a_config(Schedule(steps), clip=clip).plan(BUDGET)
 
     def test_says_what_was_executed(self) -> None:
-        statement = self.a_plan().statement(simulated=False)
+        statement = self.a_plan().statement(spent_on(self.a_plan(), randomness=SystemRandomness()), own=3)
         assert statement.relation is Relation.ADD_OR_REMOVE_ONE
         assert statement.sampler == "Poisson, 100 to 220 of 1000 clients a round, 3 rounds"
         assert statement.epsilon == self.a_plan().price.epsilon
         assert statement.accountant == "PLD"
-        assert statement.caveats == ()
+        assert statement.caveats == (FORGOTTEN,)
 
     def test_names_one_cohort_once(self) -> None:
         step = Step(rounds=1, cohort=1000, noise_multiplier=4.0)
-        statement = a_config(Schedule((step,)), sampling=Everyone).plan(BUDGET).statement(simulated=False)
+        plan = a_config(Schedule((step,)), sampling=Everyone).plan(BUDGET)
+        statement = plan.statement(spent_on(plan), own=1)
         assert statement.sampler == "Everyone, 1000 of 1000 clients a round, 1 round"
         assert statement.accountant == "GDP"
 
     def test_marks_a_simulation_and_a_median(self) -> None:
         """Rules 6 and 7."""
-        caveats = self.a_plan(MedianClip()).statement(simulated=True).caveats
+        plan = self.a_plan(MedianClip())
+        caveats = plan.statement(spent_on(plan), own=3).caveats
         assert any(caveat.startswith("SIMULATION") for caveat in caveats)
         assert "the median is not private, and its leakage is not in epsilon" in caveats

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, LocalEveryone, Poisson, Sampler
+from incrowd.privacy.plan.sampling import Cyclic, Everyone, FixedSize, Poisson, Sampler
 
 SOURCES = pytest.mark.parametrize("source", [SystemRandomness(), SeededRandomness(5)], ids=["system", "seeded"])
 ALL: list[Sampler] = [
@@ -19,7 +19,6 @@ ALL: list[Sampler] = [
     FixedSize(clients=40, cohort=40),
     Everyone(clients=40),
     Cyclic(clients=40, groups=6),
-    LocalEveryone(clients=40),
 ]
 
 
@@ -114,7 +113,6 @@ def test_everyone_means_everyone_in_every_round(source: Randomness) -> None:
         Everyone(clients=9),
         Poisson(clients=9, cohort=9),
         FixedSize(clients=9, cohort=9),
-        LocalEveryone(clients=9),
     ):
         for number in range(5):
             assert list(sampler.draw(source.stream("s"), round=number)) == list(range(9))
@@ -127,7 +125,6 @@ def test_events_say_what_is_executed() -> None:
     half = GaussianDpEvent(0.75)  # one replaced client moves the sum by 2C
     assert FixedSize(clients=10, cohort=4).event(1.5) == SampledWithoutReplacementDpEvent(10, 4, half)
     assert FixedSize(clients=10, cohort=10).event(1.5) == half
-    assert LocalEveryone(clients=10).event(1.5) == half
 
 
 def test_cyclic_rounds_are_not_priced_one_by_one() -> None:
@@ -155,7 +152,6 @@ def test_the_denominator_is_the_plan_s_and_not_the_cohort_s() -> None:
     assert Poisson(clients=10, cohort=2.5).expected_cohort == 2.5
     assert FixedSize(clients=10, cohort=3).expected_cohort == 3
     assert Everyone(clients=10).expected_cohort == 10
-    assert LocalEveryone(clients=10).expected_cohort == 10
 
 
 @pytest.mark.parametrize(
@@ -169,7 +165,6 @@ def test_the_denominator_is_the_plan_s_and_not_the_cohort_s() -> None:
         (lambda: FixedSize(clients=10, cohort=2.5), "cohort"),  # type: ignore[arg-type]  # the point of the test
         (lambda: FixedSize(clients=-1, cohort=1), "clients"),
         (lambda: Everyone(clients=0), "clients"),
-        (lambda: LocalEveryone(clients=0), "clients"),
         (lambda: Cyclic(clients=3, groups=4), "groups"),
         (lambda: Cyclic(clients=3, groups=0), "groups"),
     ],

@@ -8,8 +8,10 @@ from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.remaining import SQUARE_ROOT
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION
 from tests.federated.silos import BUDGET, RECORDS, plan
+from tests.privacy.receipts import SEEDED
 
 SPENT = [(GaussianDpEvent(5.0), 1)]
 
@@ -24,7 +26,7 @@ def test_numbers_that_cannot_be_are_refused(field: str, value: float) -> None:
 
 
 def test_a_batch_of_more_than_all_records_is_refused() -> None:
-    with pytest.raises(ConfigError, match=f"batch_size = 41: give at most the number of records, which is {RECORDS}"):
+    with pytest.raises(ConfigError, match=rf"batch_size = 41: .*the declared number of records, which is {RECORDS}"):
         plan(batch_size=RECORDS + 1)
 
 
@@ -35,7 +37,7 @@ def test_steps_follow_from_epochs_and_the_stated_number_of_records(batch_size: i
     training = plan(batch_size=batch_size, epochs=epochs, clip_norm=0.7, physical_batch=8).training(1.5)
     assert (training.steps, training.sampling_prob) == (steps, batch_size / RECORDS)
     assert (training.expected_batch, training.clip_norm, training.physical_batch) == (batch_size, 0.7, 8)
-    assert (training.noise_multiplier, training.most_records) == (1.5, 2 * RECORDS)
+    assert (training.noise_multiplier, training.most_records) == (1.5, RECORDS)
 
 
 def test_the_event_of_a_round_is_its_steps_and_its_counts() -> None:
@@ -75,7 +77,10 @@ def test_a_round_that_would_be_nothing_but_noise_does_not_take_place() -> None:
 
 def test_the_statement_is_about_records_and_says_what_a_silo_is_trusted_with() -> None:
     paid = price(plan().event(5.0), delta=BUDGET.delta, relation=RELATION)
-    text = " ".join(plan(count_std=9.0).statement(paid, simulated=False).text().split())
+    earnest, seeded = (Ledger.in_memory(budget=BUDGET, relation=RELATION) for _ in range(2))
+    earnest.charge(plan().event(5.0))
+    seeded.charge(plan().event(5.0), randomness=SEEDED)
+    text = " ".join(plan(count_std=9.0).statement(earnest, own=1).text().split())
     for fact in (
         "add or remove one record",
         "all of 40 records a step, 2 steps a round, at most 4 rounds, and two counts a round",
@@ -85,7 +90,7 @@ def test_the_statement_is_about_records_and_says_what_a_silo_is_trusted_with() -
     ):
         assert fact in text
     assert "SIMULATION" not in text
-    sampled = plan(batch_size=10, budget=replace(BUDGET, delta=0.5)).statement(paid, simulated=True)
+    sampled = plan(batch_size=10, budget=replace(BUDGET, delta=0.5)).statement(seeded, own=1)
     assert "10 of 40 records a step" in sampled.sampler
-    assert len(sampled.caveats) == 2
-    assert "all data of one random record of 40" in sampled.caveats[1]
+    assert len(sampled.caveats) == 3
+    assert "all data of one random record of 40" in sampled.caveats[2]

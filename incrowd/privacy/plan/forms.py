@@ -1,0 +1,175 @@
+"""Plans and rounds as plain data, so that they can be sent, signed and compared.
+
+A form names its kind and version; what reads it refuses every other. `fingerprint` is the same for the same form, on
+any machine.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.remaining import Pace, named
+from incrowd.privacy.ledger.chain import canonical
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    L1Clip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.silo_plan import SiloPlan
+
+Form = Mapping[str, Any]
+
+PLAN, CORRELATED, SILO, ROUND = (f"incrowd {kind} 1" for kind in ("plan", "correlated plan", "silo plan", "round"))
+
+CLIPS: dict[str, type[Any]] = {
+    each.__name__: each
+    for each in (ElementwiseClip, FixedClip, L1Clip, MedianClip, NormalisedClip, PerLayerClip, QuantileClip)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundForm:
+    """What whoever trains is told of a round: whose plan it is of, its number, and how contributions are clipped."""
+
+    plan: str
+    round: int
+    clip: Clip | MedianClip
+
+
+def to_json(stated: Plan | CorrelatedPlan | SiloPlan | RoundForm) -> dict[str, Any]:
+    """A plan or a round as plain JSON data.
+
+    Guarantee: `from_json` gives back an equal one; nothing in it is private.
+    """
+    if isinstance(stated, Plan):
+        return _plan_to_json(stated)
+    if isinstance(stated, RoundForm):
+        return {"format": ROUND, "plan": stated.plan, "round": stated.round, "clip": _clip_to_json(stated.clip)}
+    if isinstance(stated, CorrelatedPlan):
+        own = {name: getattr(stated, name) for name in ("clients", "rounds", "groups", "buffers")}
+        clip = _clip_to_json(stated.clip)
+        return {"format": CORRELATED, **own, "budget": asdict(stated.budget), "clip": clip}
+    own = {name: getattr(stated, name) for name in _SILO}
+    pace = stated.noise.name if isinstance(stated.noise, Pace) else stated.noise
+    return {"format": SILO, **own, "budget": asdict(stated.budget), "noise": pace}
+
+
+def from_json(form: Form) -> Plan | CorrelatedPlan | SiloPlan | RoundForm:
+    """What `to_json` wrote.
+
+    Edge cases: another format, a name too many or too few, or values that make no plan: `ConfigError`; a plan that was
+    given less noise than its budget needs is refused as any other.
+    """
+    reader = _READERS.get(str(form.get("format")))
+    if reader is None:
+        remedy = f"this incrowd reads {', '.join(map(repr, _READERS))}"
+        raise ConfigError(field="format", value=form.get("format"), remedy=remedy)
+    try:
+        return reader({name: value for name, value in form.items() if name != "format"})
+    except (KeyError, TypeError, AttributeError) as error:
+        remedy = f"it is not whole ({error!r}): have it sent again"
+        raise ConfigError(field="form", value=form.get("format"), remedy=remedy) from error
+
+
+def fingerprint(form: Form) -> str:
+    """SHA-256 of a form."""
+    return hashlib.sha256(canonical(form).encode()).hexdigest()
+
+
+def round_of(plan: Promise, number: int, *, clip: Clip | MedianClip) -> RoundForm:
+    """What is told of a round of a plan. Edge cases: a round that is not planned is refused."""
+    plan.round(number)
+    assert isinstance(plan, Plan | CorrelatedPlan)  # noqa: S101 - there are no other promises
+    return RoundForm(plan=fingerprint(to_json(plan)), round=number, clip=clip)
+
+
+_SILO = (
+    "name",
+    "rounds",
+    "records",
+    "batch_size",
+    "epochs",
+    "clip_norm",
+    "most_noise",
+    "count_std",
+    "physical_batch",
+)
+
+
+def _plan_to_json(plan: Plan) -> dict[str, Any]:
+    config = plan.config
+    return {
+        "format": PLAN,
+        "clients": config.clients,
+        "sampling": next(name for name, sampler in SAMPLING.items() if sampler is config.sampling),
+        "place": config.place,
+        "schedule": [asdict(step) for step in config.schedule.steps],
+        "clip": _clip_to_json(config.clip),
+        "accountants": list(config.accountants),
+        "budget": asdict(plan.budget),
+    }
+
+
+def _read_plan(form: Form) -> Plan:
+    sampling = form["sampling"]
+    if sampling not in SAMPLING:
+        raise ConfigError(field="sampling", value=sampling, remedy=f"give one of {', '.join(SAMPLING)}")
+    given = dict(form) | {
+        "sampling": SAMPLING[sampling],
+        "schedule": Schedule(tuple(Step(**step) for step in form["schedule"])),
+        "clip": _read_clip(form["clip"]),
+        "accountants": tuple(form["accountants"]),
+    }
+    budget = Budget(**given.pop("budget"))
+    return PlanConfig(**given).plan(budget)
+
+
+def _read_correlated(form: Form) -> CorrelatedPlan:
+    return CorrelatedPlan(**{**form, "budget": Budget(**form["budget"]), "clip": _read_clip(form["clip"])})
+
+
+def _read_silo(form: Form) -> SiloPlan:
+    noise = form["noise"]
+    return SiloPlan(
+        **{**form, "budget": Budget(**form["budget"]), "noise": named(noise) if isinstance(noise, str) else noise}
+    )
+
+
+def _read_round(form: Form) -> RoundForm:
+    return RoundForm(**{**form, "clip": _read_clip(form["clip"])})
+
+
+_READERS: dict[str, Callable[[Form], Plan | CorrelatedPlan | SiloPlan | RoundForm]] = {
+    PLAN: _read_plan,
+    CORRELATED: _read_correlated,
+    SILO: _read_silo,
+    ROUND: _read_round,
+}
+
+
+def _clip_to_json(clip: Clip | MedianClip) -> dict[str, Any]:
+    found = {name: value for name, value in vars(clip).items() if name not in ("private", "parts")}
+    if isinstance(clip, PerLayerClip):
+        found["parts"] = clip.parts
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    return {"kind": type(clip).__name__, **listed}
+
+
+def _read_clip(form: Form) -> Any:
+    kind = form["kind"]
+    if kind not in CLIPS:
+        raise ConfigError(field="clip", value=kind, remedy=f"give one of {', '.join(CLIPS)}")
+    rest = {name: value for name, value in form.items() if name != "kind"}
+    return CLIPS[kind](**{name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()})
