@@ -387,16 +387,12 @@ class Ledger:
     def _check_budget(self, runs: Sequence[Run]) -> None:
         total = self._price(runs).epsilon
         if not total <= self.budget.epsilon:
-            where = self._chain.path
-            help_with_it = (
-                f"; `incrowd ledger show {where}` lists what was spent and what is reserved, `incrowd ledger release "
-                f"{where} LABEL` gives back what a run that was given up had reserved"
-            )
+            where = self._chain.path or "FILE"
             raise BudgetExceeded(
                 f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
                 f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {self.spent().epsilon:.6g} is "
-                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events"
-                f"{'' if where is None else help_with_it}"
+                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events; `incrowd "
+                f"ledger show {where}` lists what is reserved, `incrowd ledger release {where} LABEL` gives it back"
             )
 
     def _price(self, runs: Sequence[Run]) -> Price:
@@ -432,8 +428,7 @@ class Ledger:
         """A ledger that is registered is where it is registered; then the registry is a witness, too."""
         if (registered := place.registered(self.id, write=write)) is not None:
             self._witnesses.append(registered)
-            with self._current(write=False):
-                """Which has the registry's mark checked."""
+            self.commitments()  # which has the registry's mark checked
 
     def _check_terms(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
