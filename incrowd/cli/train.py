@@ -77,5 +77,6 @@ def _finish(run: "Run | SiloRun", as_json: bool) -> None:
         print_json(summary)
         return
     statement = summary.pop("statement")
-    print_facts({name.replace("_", " "): value for name, value in summary.items() if name != "budget"})
+    shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
+    print_facts({name.replace("_", " "): value for name, value in shown.items()})
     typer.echo(f"\n{statement['text']}")

@@ -161,7 +161,7 @@ class PrivateRound:
     After a release the sum is gone. After a failed charge the round is as it was, and may be released again.
 
     Edge cases: no contributions at all give noise (and nothing where noise is local); a second release, or a
-    contribution after the release, is refused.
+    contribution after the release, is refused. After the last round nothing is remembered of its noise.
     """
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
@@ -218,7 +218,8 @@ class PrivateRound:
         receipt = self._paid(clip)
         pending = Pending(round=number, total=self._sum.close(), clip=clip)
         hidden = run.plan.hide(pending, memory=self._carry.noise, receipt=receipt)
-        self._after = Carry(clip=self._next_clip(clip, receipt), noise=hidden.noise)
+        memory = hidden.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
+        self._after = Carry(clip=self._next_clip(clip, receipt), noise=memory)
         return Release(
             round=number,
             total=hidden.total,

@@ -6,12 +6,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
+from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.statement import Claims, Statement
-from incrowd.runs import _files
 from incrowd.runs.database import Database
 
-DATABASE, LEDGER, PAYER = "run.sqlite", "ledger.sqlite", "ledger.json"
+DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
+MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
+CURVE, LOCK, SILOS = "curve.png", "run.lock", "silos"
 
 Unit = Literal["client", "record"]
 Summary = dict[str, Any]
@@ -69,7 +71,7 @@ def payer_in(folder: Path) -> Summary:
 def write_results(folder: Path, claims: Statement | Claims, summary: Summary) -> Summary:
     """Put down what a run may claim and what came out; the summary is given back with the claims and the folder."""
     summary = {**summary, "statement": claims.to_json(), "run": str(folder)}
-    _files.write(folder / "statement.txt", claims.text() + "\n")
-    _files.write(folder / "statement.json", json.dumps(summary["statement"], indent=1))
-    _files.write(folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+    _files.write(folder / STATEMENT_TEXT, claims.text() + "\n")
+    _files.write(folder / STATEMENT, json.dumps(summary["statement"], indent=1))
+    _files.write(folder / SUMMARY, json.dumps(summary, indent=1, allow_nan=False))
     return summary

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from incrowd import __version__
+from incrowd import __version__, _files
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
@@ -91,7 +91,7 @@ class Run:
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, *([LEDGER, f"{LEDGER}.witness"] if ledger is None else []))
         federation = assemble(config, schedule=schedule, data=data)
-        trackers(config.run.trackers, folder)
+        trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
         federation.algorithm(config, _trial_ledger(federation), label="trial")
         if ledger is None:
             ledger = _ledger_of(config, federation, own=folder / LEDGER)
@@ -157,7 +157,7 @@ class Run:
             )
 
     def _begin(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _files.folder(self.folder)
         write_payer(self.folder, self.ledger.to_json())
         with database_in(self.folder) as database:
             database.write_settings(self.settings)
@@ -166,7 +166,7 @@ class Run:
         """Where the run stands, as far as both the last checkpoint and the ledger know."""
         charged, repeats = algorithm.private.next_round, self.federation.randomness.simulated
         state = journey.departure(algorithm.init(), charged=charged)
-        if state.round < charged and not repeats and state.carry.noise is not None:
+        if state.round < charged and not repeats and state.secret is not None:
             raise DataError(
                 f"{self.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
                 f"can be released; the model after {state.round} rounds is in its last checkpoint"
@@ -176,13 +176,14 @@ class Run:
     def _record(self, report: RoundReport, *, measured: Mapping[str, float | None]) -> Record:
         over = report.round + 1
         cohort = self._spending.communications(over) - self._spending.communications(report.round)
+        training = report.seconds_of_training
         seen = {"observed": report.observed, "diagnostics": report.diagnostics}
         simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
         return Record(
             round=report.round,
             epsilon=self._spending.after(over),
             seconds=report.seconds,
-            clients_per_second=cohort / max(report.seconds_of_training, 1e-9),
+            clients_per_second=None if training is None else cohort / max(training, 1e-9),
             clip_norm=report.clip_norm,
             noise_std=report.noise_std,
             accuracy=measured.get("accuracy"),
@@ -214,12 +215,13 @@ class Run:
         return write_results(self.folder, statement, summary)
 
     def _counted(self, records: Sequence[Record]) -> Summary:
-        """How much was done, and how fast: public numbers, so of the expected cohorts."""
+        """How much was done, by the expected cohorts, which are public; how fast is for simulations alone."""
         plan = self.federation.plan
         lost = [record for record in records if record.lost]
         expected = self._spending.communications(plan.rounds)
         expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
-        seconds = sum(record.seconds for record in records)
+        simulated = self.federation.randomness.simulated
+        seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
         return {
             "rounds": plan.rounds - len(lost),
             "rounds_lost": len(lost),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd.errors import DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.home import Home, is_begun
@@ -51,7 +52,7 @@ class RunLedger:
             known = Home.of_user().ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness)
             return cls(identity=identity, id=known.id, label=label, path=known.path)
         where = own if path is None else path.resolve()
-        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _files.folder(where.parent)
         begun = is_begun(where)
         opened = Ledger.open(
             where, budget=None if begun else budget, relation=relation, data_identity=identity, witness=witness

@@ -1,12 +1,12 @@
 """What a search is charged to: the ledger of its data, for each run by itself or for a private selection as a whole."""
 
 import json
-import shutil
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd._private import make_ours
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.events import Run as Events
@@ -14,7 +14,6 @@ from incrowd.privacy.ledger.home import Home, is_begun
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.promise import Promise
-from incrowd.runs import _files
 from incrowd.runs.build import randomness
 from incrowd.runs.folder import LEDGER
 from incrowd.runs.identity import identity_of
@@ -124,8 +123,8 @@ class SearchLedger:
             part = found.part(number)
             return replace(part, path=part.path or self.folder / LEDGER)
         public = self.identity.public
-        path = folder / LEDGER if public else self._attempts(found.label) / f"{number:04d}.sqlite"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700) if public else make_ours(path.parent)
+        path = folder / LEDGER if public else self._attempts(found.label) / f"{folder.name}.sqlite"
+        _files.folder(folder) if public else make_ours(path.parent)
         budget = None if is_begun(path) else plan.budget
         with Ledger.open(path, budget=budget, relation=plan.relation, data_identity=self.identity) as ledger:
             place = None if public else path
@@ -135,7 +134,8 @@ class SearchLedger:
         """Remove what kept attempts from being trained twice."""
         found = self._stored()
         if found is not None and self._attempts(found.label).exists():
-            shutil.rmtree(self._attempts(found.label))
+            _files.remove(self._attempts(found.label))
+            _files.undate(self._attempts(found.label).parent)
 
     def _promises(self, found: RunLedger) -> dict[str, list[Events]]:
         """What is reserved, by label."""

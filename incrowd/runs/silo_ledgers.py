@@ -9,13 +9,11 @@ from typing import Any
 from incrowd.errors import BudgetExceeded, DataError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
-from incrowd.runs.folder import LEDGER
+from incrowd.runs.folder import LEDGER, SILOS
 from incrowd.runs.identity import identities_of_silos, identity_of
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.silo_build import SiloFederation
 from incrowd.runs.silo_config import SiloConfig
-
-SILOS = "silos"
 
 
 @dataclass(frozen=True, kw_only=True)

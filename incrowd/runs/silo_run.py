@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from incrowd import __version__
+from incrowd import __version__, _files
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.release import PrivateRun
@@ -27,6 +27,7 @@ from incrowd.runs.database import Record
 from incrowd.runs.folder import (
     DATABASE,
     LEDGER,
+    SILOS,
     Summary,
     check_unused,
     database_in,
@@ -40,7 +41,7 @@ from incrowd.runs.outbox import Outbox
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import SiloFederation, assemble_silos
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_ledgers import SILOS, SiloLedgers
+from incrowd.runs.silo_ledgers import SiloLedgers
 from incrowd.runs.trackers import Tracker, trackers
 
 
@@ -77,7 +78,7 @@ class SiloRun:
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, LEDGER, SILOS)
         federation = assemble_silos(config)
-        trackers(config.run.trackers, folder)
+        trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
         run = cls(folder, federation, SiloLedgers.find(federation, folder))
         run._begin()
         return run
@@ -131,7 +132,7 @@ class SiloRun:
             )
 
     def _begin(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _files.folder(self.folder)
         write_payer(self.folder, self.ledgers.to_json())
         with database_in(self.folder) as database:
             database.write_settings(self.settings)
@@ -142,7 +143,8 @@ class SiloRun:
     def _outbox(self, place: int, ledger: Ledger) -> Outbox:
         silo = self.federation.silo(place, ledger, label=self.ledgers.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
-        return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=self.config.run.checkpoint_every + 1))
+        keep, simulated = self.config.run.checkpoint_every + 1, self.federation.randomness.simulated
+        return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=keep, dated=simulated))
 
     def _restored(self, journey: Journey, algorithm: SiloFedAvg, outboxes: Sequence[Outbox]) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""
@@ -172,7 +174,7 @@ class SiloRun:
             round=report.round,
             epsilon=report.epsilon,
             seconds=report.seconds,
-            clients_per_second=sent / max(report.seconds, 1e-9),
+            clients_per_second=None if report.seconds is None else sent / max(report.seconds, 1e-9),
             clip_norm=self.config.privacy.clip_norm,
             accuracy=measured.get("accuracy"),
             loss=measured.get("loss"),
@@ -207,7 +209,7 @@ class SiloRun:
             "epsilon_by_silo": spent,
             "left": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
             "noise_multiplier": self.federation.noise_multiplier,
-            "seconds": sum(record.seconds for record in records),
+            "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
             "simulated": simulated,
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }

@@ -280,13 +280,14 @@ def test_an_attempt_of_a_private_search_is_not_trained_alone(
         with pytest.raises(KeyboardInterrupt):
             Sweep(search=wanted, out=tmp_path / "search").run(jobs=1)
     shutil.copytree(tmp_path / "search", tmp_path / "copy")
-    if json.loads((tmp_path / "search" / ATTEMPTS).read_text()):
-        shutil.copytree(tmp_path / "search/runs/0000", tmp_path / "alone")
+    attempts = tmp_path / "search/private"
+    if names := json.loads((attempts / ATTEMPTS).read_text()):
+        shutil.copytree(attempts / names[0][0], tmp_path / "alone")
         refused = incrowd("resume", "alone")
         assert refused.status == 2
         assert "an attempt of a private search" in refused.err
     Sweep(search=wanted, out=tmp_path / "search").run(jobs=1)
-    if json.loads((tmp_path / "copy" / ATTEMPTS).read_text()):
+    if json.loads((tmp_path / "copy/private" / ATTEMPTS).read_text()):
         with pytest.raises(IncrowdError):
             Sweep(search=wanted, out=tmp_path / "copy").run(jobs=1)
     assert not list((Home.of_user().folder / "attempts").glob("*"))

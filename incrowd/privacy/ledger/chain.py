@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ SCHEMA = (
     "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
 )
 
+_NONCE = "nonce"
+
 _BUSY = "another process holds it: wait for that process or end it, then try again"
 _FORBIDDEN = (
     "allow this user to write to it and its folder; after a crash in the middle of a write, open it for writing once, "
@@ -52,7 +55,9 @@ _DAMAGED = "release nothing on its account and put an intact copy back, one that
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a ledger."""
+    """One line of a ledger, written on the day `at` (UTC): a closer time would tell how long a round took, and so who
+    may have taken part.
+    """
 
     position: int
     kind: str
@@ -61,13 +66,17 @@ class Entry:
     hash: str
 
     def content(self) -> dict[str, Any]:
-        """The body, read. Edge cases: a body that is not a JSON object raises `LedgerDamaged`."""
+        """The body, read, without its random number.
+
+        Edge cases: a body that is not a JSON object raises `LedgerDamaged`.
+        """
         try:
             content = json.loads(self.body)
         except (ValueError, RecursionError) as error:
             raise LedgerDamaged(f"entry {self.position} of the ledger is not JSON: {error}") from error
         if not isinstance(content, dict):
             raise LedgerDamaged(f"entry {self.position} of the ledger is not a JSON object")
+        content.pop(_NONCE, None)
         return content
 
 
@@ -168,11 +177,14 @@ class Chain:
             self._connection.execute(statement)
 
     def append(self, kind: str, content: Mapping[str, object]) -> Entry:
-        """Write one entry at the end. It is on disk when the transaction has ended, not before."""
+        """Write one entry at the end. It is on disk when the transaction has ended, not before.
+
+        Each has a random number in it, so that two ledgers in which the same was written do not pass for each other.
+        """
         position = self.length()
         previous = str(self.hash_at(position - 1)) if position else ""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        body = canonical(content)
+        at = datetime.now(UTC).date().isoformat()
+        body = canonical({**content, _NONCE: secrets.token_hex(8)})
         found = link(previous, position=position, kind=kind, at=at, body=body)
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
         return Entry(position=position, kind=kind, at=at, body=body, hash=found)

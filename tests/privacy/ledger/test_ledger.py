@@ -1,6 +1,7 @@
 import json
 import os
 import sqlite3
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def test_a_charge_is_in_the_file_as_json_when_charge_returns(path: Path) -> None
         rows = sqlite3.connect(path).execute("SELECT kind, body FROM entries WHERE position > 0").fetchall()
     ((kind, body),) = rows
     content = json.loads(body)
+    assert len(content.pop("nonce")) == 16
     assert kind == "charge"
     assert event_from_json(content["event"]) == EVENT
     assert content["note"] == {"round": 3, "final": False}
@@ -88,8 +90,18 @@ def test_entries_before_the_position_are_not_read_again(ledger: Ledger) -> None:
         assert reads(lambda: ledger.entries(start=charged)) == 1  # noqa: B023 - called at once
 
 
-def test_entries_carry_the_time_in_utc(ledger: Ledger) -> None:
-    assert ledger.charge(EVENT).entry.at.endswith("+00:00")
+def test_entries_carry_the_day_and_no_closer_time(ledger: Ledger) -> None:
+    before = datetime.now(UTC).date()
+    at = ledger.charge(EVENT).entry.at
+    assert before <= date.fromisoformat(at) <= datetime.now(UTC).date()
+    assert len(at) == len("2026-01-31")
+
+
+def test_what_was_written_twice_is_not_the_same_entry(ledger: Ledger) -> None:
+    """The same charges on the same day, in two ledgers or in a copy that was put back, must not pass for each other."""
+    first, second = ledger.charge(EVENT).entry, ledger.charge(EVENT).entry
+    assert first.content() | {"key": None} == second.content() | {"key": None}
+    assert first.body != second.body
 
 
 def test_every_commit_waits_for_the_disk(path: Path) -> None:
