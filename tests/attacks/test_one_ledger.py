@@ -1,16 +1,13 @@
 """More than one budget for the same data: by another run, another search, another name, another ledger."""
 
-import csv
 import hashlib
 import json
 import os
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dp_accounting import DpEvent
 
 from incrowd.errors import (
     BudgetExceeded,
@@ -19,93 +16,21 @@ from incrowd.errors import (
     IncrowdError,
     LedgerMismatch,
     LedgerMisplaced,
-    LedgerRolledBack,
 )
-from incrowd.privacy.account.accounting import Budget, Relation, price
-from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import Config
+from incrowd.runs.config import TableData
 from incrowd.runs.identity import identity_of
 from incrowd.runs.run import Run
 from incrowd.runs.run_ledger import RunLedger
-from incrowd.runs.search import Search
-from incrowd.runs.settings import load
-from incrowd.runs.space import axis
 from incrowd.runs.sweep import ATTEMPTS, Sweep
-from tests.command import Command, command
-from tests.privacy.ledgers import BUDGET, RELATION, SMALL, begin
+from tests.attacks.shop import HEADER, config, ledger_of, place, rows, search, settings, spent, trained, write
+from tests.command import Command
+from tests.privacy.ledgers import BUDGET, RELATION
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-HEADER = ["user", "age", "spent", "visits", "bought"]
-Row = list[str]
-
-
-def rows() -> list[Row]:
-    dice = random.Random(1)  # noqa: S311 - made-up people
-    return [
-        [f"user-{place % 12}", str(dice.randrange(18, 80)), f"{dice.random():.2f}", str(place), str(dice.randrange(2))]
-        for place in range(36)
-    ]
-
-
-def write(path: Path, header: Row, table: list[Row]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *table])
-    return path
-
-
-def settings(table: Path) -> Path:
-    """Settings for a private table: a run of two rounds, for the whole budget of 8."""
-    path = table.with_suffix(".toml")
-    path.write_text(
-        f'[data]\nname = "table"\nfolder = "."\nfile = "{table.name}"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
-        "clients = 13\n"
-        "[privacy]\nepsilon = 8.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\n"
-    )
-    return path
-
-
-def config(table: Path, *overrides: str) -> Config:
-    return load(settings(table), overrides=overrides)
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    return write(tmp_path / "data" / "shop.csv", HEADER, rows())
-
-
-@pytest.fixture
-def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capsys)
-
-
-def trained(table: Path, out: Path, *overrides: str) -> Run:
-    run = Run.create(config(table, *overrides), out)
-    run.train()
-    return run
-
-
-def ledger_of(run: Run) -> Ledger:
-    return run.ledger.open(run.folder / "ledger.sqlite")
-
-
-def spent(*ledgers: Path) -> float:
-    """What all that is on these ledgers costs together."""
-    events: list[tuple[DpEvent, int]] = []
-    for path in ledgers:
-        with Ledger.read(path) as ledger:
-            events += ledger.commitments()
-    return price(compose(events), delta=1e-3, relation=Relation.ADD_OR_REMOVE_ONE).epsilon
-
-
-def place(run: Run) -> Path:
-    assert run.ledger.path is not None
-    return run.ledger.path
 
 
 # Again and again
@@ -156,13 +81,6 @@ def test_smaller_runs_add_up_on_a_ledger_that_was_begun_for_them(incrowd: Comman
     assert incrowd(*small, "--set", "privacy.delta=1e-4", "--out", "four").status == 1
     assert incrowd("ledger", "verify", begun["ledger"]).status == 0
     assert Path(begun["witness"]) == Path("other/shop.witness").resolve()
-
-
-def search(table: Path, **wanted: object) -> Search:
-    write(table.with_name("test.csv"), HEADER, rows()[:4])
-    axes = [axis("local.learning_rate=0.1,1")]
-    overrides = ("data.test_file=test.csv", "privacy.epsilon=3")
-    return Search(source=settings(table), overrides=overrides, axes=axes, **wanted)  # type: ignore[arg-type]
 
 
 def test_a_search_twice_is_refused_and_a_run_after_it(shop: Path, tmp_path: Path) -> None:
@@ -316,9 +234,8 @@ def test_a_hash_of_the_file_would_not_know_them(
 ) -> None:
     """The control: a fingerprint of the bytes, and no name that is known."""
 
-    def rows_of(data: object) -> list[bytes]:
-        table = Path(data.folder) / data.file  # type: ignore[attr-defined]
-        return [hashlib.sha256(table.read_bytes()).digest()]
+    def rows_of(data: TableData) -> list[bytes]:
+        return [hashlib.sha256((Path(data.folder or ".") / data.file).read_bytes()).digest()]
 
     monkeypatch.setattr("incrowd.runs.identity._rows", rows_of)
     trained(shop, tmp_path / "run")
@@ -344,136 +261,6 @@ def test_a_fingerprint_tells_nothing_without_the_key(shop: Path, monkeypatch: py
     assert identity_of(config(shop)).fingerprint == first
     monkeypatch.setenv("INCROWD_STATE", os.environ["INCROWD_STATE"] + "-other")
     assert identity_of(config(shop)).fingerprint != first
-
-
-# A ledger that is not the ledger
-
-
-def test_a_ledger_that_is_deleted_with_its_witness_is_missed(shop: Path, tmp_path: Path) -> None:
-    ledger = place(trained(shop, tmp_path / "run"))
-    witness = ledger.with_name(f"{ledger.name}.witness")
-    kept = ledger.read_bytes(), witness.read_bytes()
-    ledger.unlink()
-    with pytest.raises(LedgerRolledBack, match="gone or empty"):
-        Run.create(config(shop), tmp_path / "second")
-    witness.unlink()
-    with pytest.raises(LedgerRolledBack, match=r"gone or empty.*incrowd ledger fresh"):
-        Run.create(config(shop), tmp_path / "second")
-    ledger.write_bytes(kept[0])
-    witness.write_bytes(kept[1])
-    with pytest.raises(BudgetExceeded):
-        Run.create(config(shop), tmp_path / "second")
-
-
-def test_a_ledger_that_is_put_back_with_its_witness_is_noticed(shop: Path, tmp_path: Path) -> None:
-    run = Run.create(config(shop), tmp_path / "run")
-    shutil.copytree(place(run).parent, tmp_path / "kept")
-    run.train()
-    for file in (tmp_path / "kept").iterdir():
-        shutil.copy(file, place(run).parent)
-    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 4"):
-        Run.create(config(shop), tmp_path / "second")
-
-
-def test_without_a_registry_neither_is_noticed(tmp_path: Path) -> None:
-    """The control: a ledger that nobody registered."""
-    begin(tmp_path / "ledger").close()
-    shutil.copytree(tmp_path, tmp_path / "kept")
-    with begin(tmp_path / "ledger") as ledger:
-        ledger.charge(SMALL)
-    for name in ("ledger", "ledger.witness"):
-        shutil.copy(tmp_path / "kept" / name, tmp_path / name)
-    begin(tmp_path / "ledger").close()
-    for name in ("ledger", "ledger.witness"):
-        (tmp_path / name).unlink()
-    begin(tmp_path / "ledger").close()
-
-
-def charged(path: Path) -> Path:
-    with begin(path) as ledger:
-        ledger.charge(SMALL)
-    return path
-
-
-def test_a_symbolic_link_to_a_copy_does_not_avoid_the_witness(tmp_path: Path) -> None:
-    begin(tmp_path / "ledger").close()
-    shutil.copy(tmp_path / "ledger", tmp_path / "copy")  # nothing is spent there, and it has no witness
-    charged(tmp_path / "ledger").unlink()
-    (tmp_path / "ledger").symlink_to(tmp_path / "copy")
-    begin(tmp_path / "copy").close()  # the control: under its own name nothing is known of it
-    for leads in (tmp_path / "ledger", tmp_path / "link"):
-        with pytest.raises(LedgerRolledBack, match=r"ledger\.witness saw 2"):
-            begin(leads)
-        (tmp_path / "link").unlink(missing_ok=True)
-        (tmp_path / "link").symlink_to(tmp_path / "ledger")
-
-
-def test_naming_another_witness_does_not_avoid_the_first(tmp_path: Path) -> None:
-    begin(tmp_path / "ledger").close()
-    old = (tmp_path / "ledger").read_bytes()
-    charged(tmp_path / "ledger").write_bytes(old)
-    with pytest.raises(LedgerRolledBack, match=r"ledger\.witness saw 2"):
-        begin(tmp_path / "ledger", witness=tmp_path / "new")
-
-
-def test_a_symbolic_link_is_fine_where_nothing_is_missing(tmp_path: Path) -> None:
-    charged(tmp_path / "ledger")
-    (tmp_path / "link").symlink_to(tmp_path / "ledger")
-    with begin(tmp_path / "link") as ledger:
-        ledger.charge(SMALL)
-    with begin(tmp_path / "ledger") as ledger:
-        assert ledger.charges()[0] == 2
-
-
-def test_a_second_name_for_the_file_is_refused(tmp_path: Path) -> None:
-    charged(tmp_path / "ledger")
-    (tmp_path / "other").hardlink_to(tmp_path / "ledger")
-    for path in (tmp_path / "ledger", tmp_path / "other"):
-        with pytest.raises(LedgerMisplaced, match="2 names"):
-            begin(path)
-    (tmp_path / "other").unlink()
-    begin(tmp_path / "ledger").close()
-
-
-def test_a_copy_of_a_registered_ledger_is_not_charged(shop: Path, tmp_path: Path) -> None:
-    run = Run.create(config(shop), tmp_path / "run")
-    copy = tmp_path / "copy.sqlite"
-    shutil.copy(place(run), copy)
-    for opened in (Ledger.open, Ledger.read):
-        with pytest.raises(LedgerMisplaced, match="is a copy of the ledger at"):
-            opened(copy)
-    with pytest.raises(LedgerMismatch, match="name that one"):
-        Run.create(config(shop, f"privacy.ledger='{copy}'"), tmp_path / "second")
-    with pytest.raises(LedgerMismatch, match="incrowd ledger move"):
-        Run.create(config(shop, f"privacy.ledger='{tmp_path / 'new.sqlite'}'"), tmp_path / "second")
-
-
-def test_another_ledger_in_the_place_of_a_registered_one_is_refused(shop: Path, tmp_path: Path) -> None:
-    run = Run.create(config(shop), tmp_path / "run")
-    shutil.copy(charged(tmp_path / "other"), place(run))
-    shutil.copy(tmp_path / "other.witness", f"{place(run)}.witness")
-    with pytest.raises(LedgerRolledBack, match="another ledger than the one that is registered"):
-        run.train()
-
-
-def test_a_ledger_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    charged(tmp_path / "ledger")
-    for name in ("ledger", "ledger.witness"):
-        (tmp_path / name).chmod(0o620)
-        with pytest.raises(LedgerMisplaced, match="chmod go-w"):
-            begin(tmp_path / "ledger")
-        (tmp_path / name).chmod(0o600)
-    begin(tmp_path / "ledger").close()
-
-
-def test_whatever_the_umask_ledgers_are_for_their_user_alone(shop: Path, tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        trained(shop, tmp_path / "run")
-    finally:
-        os.umask(before)
-    for path in Path(os.environ["INCROWD_STATE"]).rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 # Out of a search
@@ -541,6 +328,13 @@ def test_a_fresh_start_is_possible_and_says_so_for_good(
     with pytest.raises(LedgerMisplaced, match="closed by a deliberate fresh start"):
         Ledger.open(old)
     assert [row["retired"] for row in incrowd("ledger", "list", "--json").object()["ledgers"]] == [True, False]
+
+
+def test_no_make_target_deletes_a_ledger() -> None:
+    makefile = Path(__file__).parents[2] / "Makefile"
+    removed = [line.split()[2:] for line in makefile.read_text().splitlines() if line.strip().startswith("rm ")]
+    assert removed
+    assert not {"out", "out/", "*"} & {word for words in removed for word in words}
 
 
 def test_a_key_that_is_lost_leaves_the_name(shop: Path, tmp_path: Path) -> None:

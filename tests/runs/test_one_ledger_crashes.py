@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_runs_that_are_killed_at_random_moments_never_overspend(folder: Path, co
 
 def test_two_processes_at_once_share_what_there_is(folder: Path, config: Config) -> None:
     path = begun(config)
-    processes = [start(lambda place=place: train(config, folder / f"run-{place}")) for place in range(5)]  # type: ignore[misc]
+    processes = [start(partial(train, config, folder / f"run-{place}")) for place in range(5)]
     ended = [status_of(process) for process in processes]
     events = check(path, folder)
     finished = [place for place in range(5) if (folder / f"run-{place}" / "summary.json").exists()]

@@ -16,7 +16,6 @@ from incrowd.errors import (
     LedgerDamaged,
     LedgerError,
     LedgerMismatch,
-    LedgerMisplaced,
     LedgerRolledBack,
 )
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
@@ -25,7 +24,6 @@ from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.place import Location, Place
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt
-from incrowd.privacy.ledger.registry import RegistryMark
 from incrowd.privacy.ledger.tally import Forgotten, Reservation, Tally, Terms, check_note, check_text, runs_to_json
 from incrowd.privacy.ledger.witness import Mark, Witness
 
@@ -93,14 +91,14 @@ class Ledger:
         given = {"budget": budget, "relation": relation, "data_identity": identity}
         mode = "rw"
         if not place.path.exists():
-            _check_beginning(place, given)
+            place.check_beginning(given)
             mode = "rwc"
         with ExitStack() as stack:
             chain = Chain.open(place.path, mode=mode, busy_timeout_s=busy_timeout_s)
             stack.callback(chain.close)
             with chain.transaction(write=True):
                 if chain.is_new():
-                    _check_beginning(place, given)
+                    place.check_beginning(given)
                     _begin(chain, Terms(**given, forgets=tuple(forgets)))  # type: ignore[arg-type]  # checked just now
             ledger = cls(chain, place.witnesses)
             ledger._check_registered(place, write=True)
@@ -204,9 +202,8 @@ class Ledger:
             with self._current(write=False) as tally:
                 standing = {label: tally.reservation(label) for label in plans if label in tally.labels()}
                 version, promised = tally.version, tally.promised()
-            for content in contents:
-                if content["label"] in standing:
-                    _check_continued(standing[str(content["label"])], content)
+            for label, reservation in standing.items():
+                reservation.check_continued(plans[label])
             fresh = [content for content in contents if content["label"] not in standing]
             if not fresh:
                 return [self.reservation(label) for label in plans]
@@ -381,7 +378,8 @@ class Ledger:
         with self._current(write=True) as tally:
             if tally.version != version:
                 return None
-            _check_unpaid(tally, key)
+            if key is not None:  # another process may have charged under it meanwhile
+                tally.check_key(key)
             entry = [self._chain.append(kind, content) for content in contents][-1]
         self._testify()
         return entry
@@ -389,16 +387,12 @@ class Ledger:
     def _check_budget(self, runs: Sequence[Run]) -> None:
         total = self._price(runs).epsilon
         if not total <= self.budget.epsilon:
-            where = self._chain.path
-            help_with_it = (
-                f"; `incrowd ledger show {where}` lists what was spent and what is reserved, `incrowd ledger release "
-                f"{where} LABEL` gives back what a run that was given up had reserved"
-            )
+            where = self._chain.path or "FILE"
             raise BudgetExceeded(
                 f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
                 f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {self.spent().epsilon:.6g} is "
-                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events"
-                f"{'' if where is None else help_with_it}"
+                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events; `incrowd "
+                f"ledger show {where}` lists what is reserved, `incrowd ledger release {where} LABEL` gives it back"
             )
 
     def _price(self, runs: Sequence[Run]) -> Price:
@@ -432,26 +426,9 @@ class Ledger:
 
     def _check_registered(self, place: Place, *, write: bool) -> None:
         """A ledger that is registered is where it is registered; then the registry is a witness, too."""
-        known = None if place.registry is None else place.registry.by_id(self.id)
-        if place.registry is None or (known is None and place.known is None):
-            return
-        if known is None:
-            raise LedgerRolledBack(
-                f"{place.path} is another ledger than the one that is registered there: put the right one back"
-            )
-        if known.path != place.path:
-            raise LedgerMisplaced(
-                f"{place.path} is a copy of the ledger at {known.path}, which is the one that is charged: use that; if "
-                f"it was moved here by hand, say so with `incrowd ledger move {known.path} {place.path}`"
-            )
-        if known.retired and write:
-            raise LedgerMisplaced(
-                f"{place.path} was closed by a deliberate fresh start on the same data: begin a new run, which is "
-                "charged to the new ledger"
-            )
-        self._witnesses.append(RegistryMark(place.registry, self.id))
-        with self._current(write=False):
-            """Which has the registry's mark checked."""
+        if (registered := place.registered(self.id, write=write)) is not None:
+            self._witnesses.append(registered)
+            self.commitments()  # which has the registry's mark checked
 
     def _check_terms(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
@@ -518,28 +495,6 @@ def renew_witness(path: Location, *, head: str, witness: Location | None = None)
             place.witness.write(Mark(entries=tally.length, head=tally.head))
 
 
-def _check_beginning(place: Place, given: Mapping[str, object]) -> None:
-    place.check_not_removed()
-    for name, value in given.items():
-        if value is None:
-            raise ConfigError(
-                field=name, value=None, remedy=f"there is no ledger at {place.path} yet, and a new one needs it"
-            )
-
-
 def _begin(chain: Chain, terms: Terms) -> None:
     chain.create()
     chain.append("terms", terms.to_json())
-
-
-def _check_unpaid(tally: Tally, key: str | None) -> None:
-    """Another process may have charged under the key meanwhile."""
-    if key is not None:
-        tally.check_key(key)
-
-
-def _check_continued(standing: Reservation, content: Mapping[str, object]) -> None:
-    """A reservation that is asked for once more."""
-    if standing.released or runs_to_json(standing.runs) != content["runs"]:
-        why = "it was released" if standing.released else "it has other events"
-        raise ConfigError(field="label", value=standing.label, remedy=f"{why}; reserve under a new label")

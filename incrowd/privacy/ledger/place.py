@@ -1,10 +1,11 @@
 """Where a ledger lies, and everything that remembers how far it had come."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from incrowd.errors import LedgerMismatch, LedgerRolledBack
+from incrowd.errors import ConfigError, LedgerMismatch, LedgerMisplaced, LedgerRolledBack
 from incrowd.privacy.ledger.registry import Registered, Registry, RegistryMark
 from incrowd.privacy.ledger.witness import Mark, Witness, WitnessFile
 
@@ -57,6 +58,41 @@ class Place:
         if self.known is not None and self.registry is not None:
             found.append(RegistryMark(self.registry, self.known.id))
         return found or [self.witness]
+
+    def registered(self, ledger: str, *, write: bool) -> RegistryMark | None:
+        """The registry as a witness of the ledger of this id, which was found at this place.
+
+        Edge cases: a ledger that belongs elsewhere, or one that was closed and is to be written, raises
+        `LedgerMisplaced`; another ledger than the one that belongs here `LedgerRolledBack`.
+        """
+        if self.registry is None:
+            return None
+        its = self.registry.by_id(ledger)
+        if its is None:
+            if self.known is None:
+                return None
+            raise LedgerRolledBack(
+                f"{self.path} is another ledger than the one that is registered there: put the right one back"
+            )
+        if its.path != self.path:
+            raise LedgerMisplaced(
+                f"{self.path} is a copy of the ledger at {its.path}, which is the one that is charged: use that; if "
+                f"it was moved here by hand, say so with `incrowd ledger move {its.path} {self.path}`"
+            )
+        if its.retired and write:
+            raise LedgerMisplaced(
+                f"{self.path} was closed by a deliberate fresh start on the same data: begin a new run, which is "
+                "charged to the new ledger"
+            )
+        return RegistryMark(self.registry, ledger)
+
+    def check_beginning(self, given: Mapping[str, object]) -> None:
+        """A ledger may be begun here with these terms, of which none is missing (`ConfigError`)."""
+        self.check_not_removed()
+        for name, value in given.items():
+            if value is None:
+                remedy = f"there is no ledger at {self.path} yet, and a new one needs it"
+                raise ConfigError(field=name, value=None, remedy=remedy)
 
     def check_not_removed(self) -> None:
         """Nothing remembers a ledger here (`LedgerRolledBack`)."""

@@ -82,6 +82,12 @@ class Reservation:
         """How many events the plan has."""
         return sum(count for _, count in self.runs)
 
+    def check_continued(self, runs: Sequence[Run]) -> None:
+        """The plan is this one, and was not given back (`ConfigError`)."""
+        if self.released or runs_to_json(self.runs) != runs_to_json(runs):
+            why = "it was released" if self.released else "it has other events"
+            raise ConfigError(field="label", value=self.label, remedy=f"{why}; reserve under a new label")
+
 
 @dataclass
 class _Promise:

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from incrowd.errors import (
 )
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger import state
+from incrowd.privacy.ledger.chain import Chain, check_own
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import DataIdentity, fingerprint, same, which
 from incrowd.privacy.ledger.ledger import Ledger, verify
@@ -107,7 +109,7 @@ def test_processes_that_make_a_key_at_once_get_the_same(home: Home, folder: Path
     def work(number: int) -> None:
         (folder / f"key-{number}").write_bytes(home.key())
 
-    processes = [start(lambda number=number: work(number)) for number in range(8)]  # type: ignore[misc]
+    processes = [start(partial(work, number)) for number in range(8)]
     assert [status_of(process) for process in processes] == [0] * 8
     assert len({(folder / f"key-{number}").read_bytes() for number in range(8)}) == 1
 
@@ -318,7 +320,7 @@ def test_the_overview_has_all_ledgers_and_their_problems(home: Home) -> None:
     third.path.write_bytes(third.path.read_bytes()[:100])
     rows = overview(home)
     assert [row["intact"] for row in rows] == [True, False, False]
-    assert rows[0]["spent"] == verify(first.path)["epsilon"] > 0  # type: ignore[operator]
+    assert rows[0]["spent"] == verify(first.path)["epsilon"] != 0
     assert (rows[0]["budget"], rows[0]["name"]) == (1.0, "aa")
     assert "not there" in rows[1]["problem"]
 
@@ -369,3 +371,22 @@ def test_a_ledger_of_another_user_is_read_and_not_charged(folder: Path) -> None:
     assert verify(folder / "ledger")["intact"]
     with pytest.raises(LedgerMisplaced, match="may be written by another user"):
         Ledger.open(folder / "ledger")
+
+
+def test_a_file_that_is_not_there_is_nobodys(folder: Path) -> None:
+    check_own(folder / "none")
+    with pytest.raises(LedgerUnwritable, match="cannot be used now"):
+        Chain.open(folder / "none", mode="rw", busy_timeout_s=1.0)
+    (folder / "file").touch()
+    (folder / "link").hardlink_to(folder / "file")
+    with pytest.raises(LedgerMisplaced, match="2 names"):
+        check_own(folder / "link")
+
+
+def test_another_ledger_does_not_take_a_registered_place(home: Home, folder: Path) -> None:
+    known = found(home, data())
+    Ledger.open(folder / "other", budget=BUDGET, relation=RELATION, data_identity="x").close()
+    (folder / "other").replace(known.path)
+    (folder / "other.witness").replace(known.witness)
+    with pytest.raises(LedgerRolledBack, match="another ledger than the one that is registered"):
+        Ledger.open(known.path)
