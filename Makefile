@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## private training on embedded data: accuracy, epsilon, a plot, the statement
 	@.venv/bin/incrowd train
 
-test: install  ## the fast tests and doctests, with full branch coverage of incrowd/privacy
+test: install  ## the fast tests and doctests, with full branch coverage of the promise
 	@$(RUN) pytest -q -n $(WORKERS) -m "not slow" --cov
 
 test-slow: install  ## the tests that take longer

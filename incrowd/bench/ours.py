@@ -99,12 +99,7 @@ class Ours:
 
 
 def _engine(task: Task, threads: int) -> CohortEngine:
-    model, tensors = task.work.model(), ClientTensors.of(task.data)
-    sample = range(min(task.work.cohort, 16))
-    execution = CohortEngine(model, tensors, task.local, Execution(threads=threads)).measured(
-        sample, randomness=RANDOMNESS
-    )
-    return CohortEngine(model, tensors, task.local, execution)
+    return CohortEngine(task.work.model(), ClientTensors.of(task.data), task.local, Execution(threads=threads))
 
 
 def _plan(cohort: int) -> Plan:

@@ -266,19 +266,12 @@ def _engine(
 ) -> CohortEngine:
     wanted = config.run
     with section("run"):
-        if wanted.chunk == "measured" and chunk is None and not config.data.public:
-            remedy = "the time that private examples take tells how many there are: give a number, or leave it out"
-            raise ConfigError(field="chunk", value=wanted.chunk, remedy=remedy)
         execution = Execution(
             device=wanted.device,
             threads=_processors() if wanted.threads is None else wanted.threads,
-            chunk=chunk if chunk is not None or wanted.chunk == "measured" else wanted.chunk,
+            chunk=wanted.chunk if chunk is None else chunk,
         )
-    engine = CohortEngine(model, tensors, local, execution)
-    if chunk is None and wanted.chunk == "measured":
-        sample = range(min(tensors.present, 16))
-        return CohortEngine(model, tensors, local, engine.measured(sample, randomness=SeededRandomness(seed=0)))
-    return engine
+    return CohortEngine(model, tensors, local, execution)
 
 
 def _processors() -> int:

@@ -379,12 +379,12 @@ class BasicRunSection(Section):
 class RunSection(BasicRunSection):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
-    `dropout` and `diagnose` are for simulations. `chunk` is how many clients are trained side by side: a number,
-    "measured" (the fastest here), or, when it is left out, a function of the model's size alone.
+    `dropout` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when it is
+    left out, it follows from the model. It changes nothing else.
     """
 
     threads: int | None = None
-    chunk: int | Literal["measured"] | None = None
+    chunk: int | None = None
     dropout: float = 0.0
     diagnose: bool = False
 

@@ -132,7 +132,7 @@ def test_seeded_runs_repeat_themselves_and_others_do_not(folder: Path) -> None:
 
 
 def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
-    run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=measured"), folder)
+    run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2"), folder)
     again = Run.open(folder)
     assert again.config == run.config
     assert planned(again.federation) == planned(run.federation)
