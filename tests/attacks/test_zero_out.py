@@ -16,6 +16,9 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
+from incrowd.runs.build import assemble
+from incrowd.runs.data_ledgers import relation_of
+from tests.runs.small import small
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 CLIENTS, GROUPS = 12, 3
@@ -89,3 +92,18 @@ def test_an_empty_place_costs_what_adding_or_removing_does() -> None:
             for relation in (Relation.REPLACE_SPECIAL, Relation.ADD_OR_REMOVE_ONE)
         }
         assert len(costs) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "relation"),
+    [
+        ((), Relation.REPLACE_SPECIAL),
+        (("privacy.noise=correlated", "privacy.groups=3"), Relation.REPLACE_SPECIAL),
+        (("privacy.sampling=poisson", "privacy.cohort=4"), Relation.ADD_OR_REMOVE_ONE),
+        (("privacy.sampling=fixed", "privacy.cohort=4"), Relation.REPLACE_ONE),
+        (("privacy.place=local",), Relation.REPLACE_ONE),
+    ],
+)
+def test_a_ledger_that_settings_begin_is_one_that_their_run_takes(words: tuple[str, ...], relation: Relation) -> None:
+    config = small("privacy.epsilon=50", *words)
+    assert relation_of(config) is assemble(config).plan.relation is relation
