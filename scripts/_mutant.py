@@ -1,0 +1,65 @@
+"""Deliberate privacy bugs as data: the text that a mutant replaces, and the tests that have to notice.
+
+They lie in `scripts/mutants`, a TOML file for each topic: a `title`, and a table `[[mutant]]` for each of them. A
+mutant breaks a property rather than a line, and says which. Its old text occurs exactly once in its file: once the code
+has moved, the mutant has to be adapted.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts._common import ROOT
+
+MUTANTS = ROOT / "scripts/mutants"
+
+
+class Moved(Exception):
+    """A mutant does not fit today's code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One deliberate bug. One that `hangs` is killed by its time limit, too."""
+
+    topic: str
+    name: str
+    breaks: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    hangs: bool = False
+
+    def applied(self, root: Path) -> str:
+        """The text of its file with the bug in it. Edge cases: `Moved` where the old text is not there once."""
+        path = root / self.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if text.count(self.old) != 1:
+            raise Moved(
+                f"{self.name}: {self.file} has its old text {text.count(self.old)} times, not once: the code moved, "
+                "so adapt the mutant"
+            )
+        return text.replace(self.old, self.new)
+
+
+def load(folder: Path = MUTANTS) -> list[Mutant]:
+    """All mutants, topic after topic."""
+    found = []
+    for path in sorted(folder.glob("*.toml")):
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        for each in content["mutant"]:
+            found.append(Mutant(topic=content["title"], **each | {"tests": tuple(each["tests"])}))
+    return found
+
+
+def chosen(mutants: Sequence[Mutant], words: Sequence[str]) -> list[Mutant]:
+    """The mutants of these names or topics; all of them without a word.
+
+    Edge cases: a word that is neither is a `KeyError`.
+    """
+    for word in words:
+        if not any(word in (mutant.name, mutant.topic) for mutant in mutants):
+            raise KeyError(f"{word!r} is neither a mutant nor a topic")
+    return [mutant for mutant in mutants if not words or mutant.name in words or mutant.topic in words]
