@@ -126,9 +126,14 @@ class PrivateRun:
         """Write the round's event to the ledger; the receipt for its noises comes once it is on disk."""
         key, said = f"{self._reservation.id}: round {number}", self.plan.round(number)
         charged = self.next_round
-        if number != charged and not self._ledger.paid(key):
-            if charged >= self.plan.rounds:
-                raise BudgetExceeded(f"all {charged} rounds of the plan are charged: a new plan needs more budget")
+        if number < charged and not self.randomness.simulated:
+            if charged == self.plan.rounds:
+                raise BudgetExceeded(
+                    f"all {charged} rounds of the plan are charged: make a new plan, if the budget has room"
+                )
+            remedy = f"it is paid for already, and fresh noise would cost again: go on with round {charged}"
+            raise ConfigError(field="round", value=number, remedy=remedy)
+        if number > charged:
             remedy = f"the next round that the plan can pay for is {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
         return self._ledger.charge(

@@ -1,13 +1,19 @@
 """What is promised, to whom, and what is not: the statement that goes with every result."""
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
 from textwrap import fill
+from typing import Any
 
+from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.ledger.chain import canonical
 from incrowd.privacy.ledger.ledger import Ledger
+
+FORMAT = "incrowd statement 1"
 
 RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: "add or remove one",
@@ -54,7 +60,7 @@ ALWAYS_UNCOVERED = (
     "choices made by looking at private results of earlier runs",
 )
 
-SIMULATION = "SIMULATION: random numbers come from a seed, so whoever knows it can remove the noise"
+SIMULATION = "SIMULATION: the random numbers come from a seed, so whoever knows it can remove the noise"
 
 SHARED = "epsilon is that of the whole ledger, which also holds {others} charges of other runs on the same data"
 
@@ -87,8 +93,28 @@ class Statement:
     caveats: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """The statement as plain JSON data."""
-        return asdict(self) | {"relation": RELATIONS[self.relation], "text": self.text()}
+        """The statement as plain JSON data, of a stated version."""
+        return {"format": FORMAT} | asdict(self) | {"relation": RELATIONS[self.relation], "text": self.text()}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> "Statement":
+        """What `to_json` wrote.
+
+        Edge cases: another format, and a text that says something else than the facts, are a `ConfigError`.
+        """
+        if form.get("format") != FORMAT:
+            raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
+        facts = {name: form[name] for name in (each.name for each in fields(cls))}
+        lists = {name: tuple(facts[name]) for name in ("assumed", "not_covered", "caveats")}
+        relation = next(each for each, words in RELATIONS.items() if words == facts["relation"])
+        found = cls(**facts | lists | {"relation": relation})
+        if found.text() != form["text"]:
+            raise ConfigError(field="text", value=form["text"], remedy="it is not what the facts say: trust neither")
+        return found
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the statement's form."""
+        return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()
 
     def attack(self) -> float:
         """The best chance of telling two equally likely neighbours apart: (e^epsilon + delta) / (1 + e^epsilon)."""

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.statement import (
     ALWAYS_ASSUMED,
@@ -31,9 +32,20 @@ STATEMENT = Statement(
 def test_json_holds_every_fact() -> None:
     """Rule 23: unit, relation, trust, epsilon, delta, accountant, sampler, assumptions, what is not covered."""
     written = json.loads(json.dumps(STATEMENT.to_json()))
-    assert set(written) == {field.name for field in fields(Statement)} | {"text"}
+    assert set(written) == {field.name for field in fields(Statement)} | {"text", "format"}
     assert written["epsilon"] == 7.98765
     assert written["relation"] == "add or remove one"
+
+
+def test_a_statement_that_was_sent_is_read_back_equal_and_an_edited_one_is_refused() -> None:
+    sent = json.loads(json.dumps(STATEMENT.to_json()))
+    read = Statement.from_json(sent)
+    assert read == STATEMENT
+    assert read.fingerprint() == STATEMENT.fingerprint() != replace(STATEMENT, epsilon=7.0).fingerprint()
+    with pytest.raises(ConfigError, match="not what the facts say"):
+        Statement.from_json(sent | {"epsilon": 0.1})
+    with pytest.raises(ConfigError, match="format = 'incrowd statement 2'"):
+        Statement.from_json(sent | {"format": "incrowd statement 2"})
 
 
 def test_text_says_the_same_as_the_fields() -> None:

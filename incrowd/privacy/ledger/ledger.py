@@ -197,8 +197,7 @@ class Ledger:
         """
         note = dict(note or {})
         check_note(note)
-        if key is not None and (entry := self._charged(key, event, randomness)) is not None:
-            return Receipt(entry, randomness=randomness, pays_for=pays_for, seal=SEAL)
+        check_text(**({} if key is None else {"key": key}))
         content = {
             "event": event_to_json(event),
             "key": key,
@@ -206,15 +205,8 @@ class Ledger:
             "randomness": randomness.source,
             "reservation": reservation,
         }
-        if reservation is None:
-            entry = self._charge_unplanned(event, content)
-        else:
-            kind = fingerprint(event)
-            with self._current(write=True) as tally:
-                _check_unpaid(tally, key)
-                tally.check_charge(kind, reservation)
-                entry = self._chain.append("charge", content)
-            self._testify()
+        charge = self._charge_unplanned if reservation is None else self._charge_reserved
+        entry = charge(event, content)
         return Receipt(entry, randomness=randomness, pays_for=pays_for, seal=SEAL)
 
     def paid(self, key: str) -> bool:
@@ -306,19 +298,29 @@ class Ledger:
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
         return tally
 
-    def _charged(self, key: str, event: DpEvent, randomness: Randomness) -> Entry | None:
+    def _again(self, tally: Tally, event: DpEvent, content: Mapping[str, Any]) -> Entry | None:
         """The charge under this key, where it may be used again."""
-        check_text(key=key)
-        with self._current(write=False) as tally:
-            if tally.paid(key) is None:
-                return None
-            position = tally.check_again(key, event=fingerprint(event), source=randomness.source)
-            previous = str(self._chain.hash_at(position - 1))
-            return next(self._chain.entries(start=position, previous=previous))
+        key = content["key"]
+        if key is None or tally.paid(key) is None:
+            return None
+        position = tally.check_again(key, event=fingerprint(event), source=content["randomness"])
+        previous = str(self._chain.hash_at(position - 1))
+        return next(self._chain.entries(start=position, previous=previous))
+
+    def _charge_reserved(self, event: DpEvent, content: Mapping[str, Any]) -> Entry:
+        with self._current(write=True) as tally:
+            if (entry := self._again(tally, event, content)) is not None:
+                return entry
+            tally.check_charge(fingerprint(event), content["reservation"])
+            entry = self._chain.append("charge", content)
+        self._testify()
+        return entry
 
     def _charge_unplanned(self, event: DpEvent, content: Mapping[str, Any]) -> Entry:
         while True:
             with self._current(write=False) as tally:
+                if (entry := self._again(tally, event, content)) is not None:
+                    return entry
                 version, promised = tally.version, tally.promised()
             self._check_budget([*promised, (event, 1)])
             if entry := self._record("charge", content, version=version, key=content["key"]):

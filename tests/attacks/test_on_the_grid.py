@@ -1,0 +1,177 @@
+"""Who looks at the low bits of what is released learns nothing from them: every number is whole steps of a public grid.
+
+The attack: a sum that stays a float keeps the private value's low bits whatever whole steps are added to it, so what is
+left after dividing by the step tells which of two values a client holds.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    L1Clip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
+from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.permit import Permit
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.release import PrivateRun, Release
+from tests.federated.silos import MODEL, account
+from tests.federated.silos import plan as silo_plan
+from tests.privacy.receipts import paid, roomy
+
+BUDGET = Budget(epsilon=1e5, delta=1e-6)
+CLIENTS, SIZE = 6, 8
+VALUES = 0.3, 0.3000001
+SOURCES = st.sampled_from([SeededRandomness(3), SystemRandomness()])
+
+CLIPS: list[Clip | MedianClip] = [
+    FixedClip(clip_norm=0.7),
+    NormalisedClip(clip_norm=3.0),
+    PerLayerClip(clip_norms=(0.3, 1.1), parts=(3, 5)),
+    ElementwiseClip(limit=0.2, size=SIZE),
+    L1Clip(l1_bound=2.0),
+    QuantileClip(clip_norm=0.9, bit_noise=8.0),
+    MedianClip(),
+]
+
+
+def plans() -> list[Promise]:
+    """One of every kind: sampler, place of the noise, clip."""
+    found: list[Promise] = [CorrelatedPlan(clients=CLIENTS, rounds=2, groups=1, budget=Budget(epsilon=9.0, delta=1e-6))]
+    for sampling, cohort in ((Everyone, CLIENTS), (Poisson, 3), (FixedSize, 3)):
+        for clip in CLIPS:
+            step = Step(rounds=2, cohort=cohort, noise_multiplier=1.3)
+            config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=sampling, clip=clip)
+            found.append(config.plan(BUDGET))
+    for clip in CLIPS[:5]:
+        step = Step(rounds=2, cohort=CLIENTS, noise_multiplier=1.3)
+        config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, place="local", clip=clip)
+        found.append(config.plan(BUDGET))
+    return found
+
+
+PLANS = plans()
+
+
+def released(plan: Promise, rows: Floats, randomness: Randomness) -> Release:
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    asked = PrivateRun(plan, ledger=ledger, randomness=randomness, size=rows.shape[1]).round(0)
+    cohort = set(PrivateRun.cohort(asked._run, 0).tolist())
+    for client, row in enumerate(rows):
+        if client in cohort:
+            asked.add(row, clients=[client])
+    return asked.release()
+
+
+def left_over(numbers: Floats, step: float) -> Floats:
+    """What is left of released numbers after dividing them into whole steps: 0 for each, or a secret's low bits."""
+    return np.array([math.remainder(number, step) for number in numbers])
+
+
+def local_plan() -> Promise:
+    step = Step(rounds=1, cohort=CLIENTS, noise_multiplier=1.3)
+    clip = FixedClip(clip_norm=0.7)
+    config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, place="local", clip=clip)
+    return config.plan(BUDGET)
+
+
+def holding(value: float) -> Floats:
+    rows = np.full((CLIENTS, SIZE), 0.1)
+    rows[0] = value / math.sqrt(SIZE)
+    return rows
+
+
+def told_apart(release: Callable[[Floats], tuple[Floats, float]], *, trials: int = 40) -> float:
+    """How often an attacker who knows both values and all other clients says which one was held."""
+    right = 0
+    for trial in range(trials):
+        held = trial % 2
+        numbers, step = release(holding(VALUES[held]))
+        bits = left_over(numbers, step)
+        candidates = [np.abs(bits - left_over(holding(value).sum(axis=0), step)).max() for value in VALUES]
+        right += held == int(np.argmin(candidates))
+    return right / trials
+
+
+def test_the_low_bits_of_locally_noised_sums_do_not_tell_what_a_client_holds() -> None:
+    def release(rows: Floats) -> tuple[Floats, float]:
+        found = released(local_plan(), rows, SystemRandomness())
+        return found.mean * CLIENTS, found.total.step
+
+    assert told_apart(release) == 0.5  # whatever is held, the same bits: always the same guess
+
+
+def test_control_a_sum_that_stays_a_float_tells_them_apart() -> None:
+    """The twin adds whole steps of noise to a float."""
+    noise = GaussianNoise(noise_multiplier=1.3, clip_norm=0.7)
+
+    def release(rows: Floats) -> tuple[Floats, float]:
+        total, step = rows.sum(axis=0), noise.step(SIZE, contributions_bound=1)
+        for _ in range(CLIENTS):
+            receipt = paid(noise, randomness=SystemRandomness())
+            total += noise.add(np.zeros(SIZE), receipt=receipt, at=("noise",), contributions_bound=1).values
+        return total, step
+
+    assert told_apart(release) == 1.0
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(PLANS), SOURCES, st.integers(0, 2**32))
+def test_every_release_of_every_plan_is_whole_steps(plan: Promise, source: Randomness, seed: int) -> None:
+    rows = np.random.Generator(np.random.PCG64(seed)).normal(size=(CLIENTS, SIZE))
+    found = released(plan, rows, source)
+    assert found.total.steps.dtype == np.int64
+    assert math.frexp(found.total.step)[0] == 0.5  # a power of two, from public numbers: dividing by it is exact
+    assert not left_over(found.mean * found.cohort, found.total.step / 2**8).any()
+
+
+@given(st.sampled_from(CLIPS[:5]), st.integers(0, 2**32), st.integers(1, 3))
+def test_the_step_does_not_depend_on_the_data(clip: Clip, seed: int, answers: int) -> None:
+    rows = np.random.Generator(np.random.PCG64(seed)).normal(size=(CLIENTS, SIZE))
+    step = Step(rounds=1, cohort=CLIENTS, noise_multiplier=1.3)
+    plan = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip).plan(BUDGET)
+    full, few = released(plan, rows, SeededRandomness(0)), released(plan, 1e-3 * rows[:answers], SeededRandomness(0))
+    assert full.total.step == few.total.step
+
+
+def test_what_leaves_a_silo_s_steps_and_a_device_is_whole_steps() -> None:
+    permit = Permit(silo_plan(count_std=9.0), account(), number=0, multiplier=5.0)
+    exact = np.full(MODEL.size, 1e-3 / 3)
+    step = permit.training.noise.step(MODEL.size, contributions_bound=permit.training.most_records)
+    assert not left_over(permit.noise(exact), step).any()
+    counts = np.array(permit.counts(31, 17))
+    assert not left_over(counts, 2.0**-30).any()
+    for kind in ("laplace", "gaussian"):
+        delta = 1e-6 if kind == "gaussian" else None
+        of = Mechanism(size=SIZE, clip=0.5, epsilon=1.0, noise=kind, delta=delta)
+        numbers = Contribution(of, np.full(SIZE, 0.1234567)).release(
+            charge=lambda each: roomy(RELATION).charge(each.event("model"), pays_for=each.pays_for)
+        )
+        assert not left_over(numbers, 2.0**-40).any()
+
+
+@given(st.integers(1, 2**26), st.floats(1e-12, 1e12))
+def test_contributions_are_added_up_exactly_in_any_order(contributions: int, bound: float) -> None:
+    step = grid.contribution_step(bound, contributions_bound=contributions)
+    assert math.frexp(step)[0] == 0.5
+    assert contributions * bound / step < 2.0**53
+    assert step <= bound * 2.0**-26

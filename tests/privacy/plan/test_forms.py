@@ -1,0 +1,107 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.remaining import SQUARE_ROOT
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    L1Clip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.forms import CLIPS, RoundForm, fingerprint, from_json, round_of, to_json
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.privacy.plan.silo_plan import SiloPlan
+
+BUDGET = Budget(epsilon=1e4, delta=1e-5)
+STEPS = Schedule((Step(rounds=2, cohort=4, noise_multiplier=1.7), Step(rounds=1, cohort=6, noise_multiplier=1 / 3)))
+ALIKE = Schedule((Step(rounds=2, cohort=20, noise_multiplier=1.7),))
+EVERY_CLIP: list[Clip | MedianClip] = [
+    ElementwiseClip(limit=0.1, size=7),
+    FixedClip(clip_norm=0.1),
+    L1Clip(l1_bound=3.0),
+    MedianClip(floor=1e-9),
+    NormalisedClip(),
+    PerLayerClip(clip_norms=(0.1, 0.2), parts=(3, 4)),
+    QuantileClip(clip_norm=1.0, bit_noise=9.0, quantile=0.3),
+]
+PLANS: dict[str, Any] = {
+    "poisson": PlanConfig(clients=20, schedule=STEPS, sampling=Poisson).plan(BUDGET),
+    "fixed": PlanConfig(clients=20, schedule=STEPS, sampling=FixedSize, accountants=("RDP",)).plan(BUDGET),
+    "everyone": PlanConfig(clients=20, schedule=ALIKE, sampling=Everyone).plan(BUDGET),
+    "local": PlanConfig(clients=20, schedule=ALIKE, sampling=Everyone, place="local").plan(BUDGET),
+    "correlated": CorrelatedPlan(clients=20, rounds=6, groups=3, budget=Budget(epsilon=2.0, delta=1e-5)),
+    "buffers": CorrelatedPlan(clients=20, rounds=6, groups=3, buffers=2, budget=Budget(epsilon=2.0, delta=1e-5)),
+    "silo": SiloPlan(name="a", budget=BUDGET, rounds=3, records=50, batch_size=10, noise=2.5, count_std=4.0),
+    "pace": SiloPlan(name="b", budget=BUDGET, rounds=3, records=50, batch_size=10, noise=SQUARE_ROOT),
+    "round": RoundForm(plan="0" * 64, round=3, clip=FixedClip(clip_norm=1.5)),
+}
+
+
+def test_every_clip_has_a_form() -> None:
+    assert {type(clip).__name__ for clip in EVERY_CLIP} == set(CLIPS)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_written_is_read_back_equal(name: str) -> None:
+    form = to_json(PLANS[name])
+    read = from_json(json.loads(json.dumps(form, allow_nan=False)))
+    assert read == PLANS[name]
+    assert fingerprint(to_json(read)) == fingerprint(form)
+
+
+@pytest.mark.parametrize("clip", EVERY_CLIP, ids=lambda clip: type(clip).__name__)
+def test_clips_travel_with_their_rounds(clip: Clip | MedianClip) -> None:
+    told = round_of(PLANS["poisson"], 1, clip=clip)
+    assert from_json(json.loads(json.dumps(to_json(told)))) == told
+    assert told.plan == fingerprint(to_json(PLANS["poisson"]))
+
+
+def test_no_two_plans_have_one_fingerprint() -> None:
+    assert len({fingerprint(to_json(plan)) for plan in PLANS.values()}) == len(PLANS)
+
+
+@given(st.floats(1.0, 50.0), st.integers(1, 9))
+def test_no_digit_of_a_plan_is_lost(noise: float, rounds: int) -> None:
+    schedule = Schedule((Step(rounds=rounds, cohort=20, noise_multiplier=noise),))
+    plan = PlanConfig(clients=20, schedule=schedule, sampling=Everyone).plan(BUDGET)
+    assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"format": "incrowd plan 2"}, "format"),
+        ({"format": None}, "format"),
+        ({"sampling": "local"}, "sampling"),
+        ({"place": "nowhere"}, "place"),
+        ({"clip": {"kind": "None"}}, "clip"),
+        ({"clip": {}}, "form"),
+        ({"more": 1}, "form"),
+        ({"schedule": [{"rounds": 1}]}, "form"),
+        ({"schedule": 3}, "form"),
+        ({"budget": {"epsilon": 0.001, "delta": 1e-5}}, "epsilon"),
+        ({"clients": 2}, "cohort"),
+    ],
+)
+def test_what_makes_no_plan_is_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_json(to_json(PLANS["poisson"]) | changes)
+    assert caught.value.field == field
+
+
+def test_a_round_that_is_not_planned_has_no_form() -> None:
+    with pytest.raises(ConfigError, match="round = 3"):
+        round_of(PLANS["poisson"], 3, clip=FixedClip(clip_norm=1.0))
