@@ -12,11 +12,11 @@ from pathlib import Path
 
 from scripts._common import ROOT
 
-MUTANTS = ROOT / "scripts/mutants"
+MUTANTS = Path("scripts/mutants")
 
 
-class Moved(Exception):
-    """A mutant does not fit today's code."""
+class Unfit(Exception):
+    """A mutant, or what was asked for, does not fit today's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +33,18 @@ class Mutant:
     hangs: bool = False
 
     def applied(self, root: Path) -> str:
-        """The text of its file with the bug in it. Edge cases: `Moved` where the old text is not there once."""
+        """The text of its file with the bug in it. Edge cases: `Unfit` where the old text is not there once."""
         path = root / self.file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if text.count(self.old) != 1:
-            raise Moved(
+            raise Unfit(
                 f"{self.name}: {self.file} has its old text {text.count(self.old)} times, not once: the code moved, "
                 "so adapt the mutant"
             )
         return text.replace(self.old, self.new)
 
 
-def load(folder: Path = MUTANTS) -> list[Mutant]:
+def load(folder: Path = ROOT / MUTANTS) -> list[Mutant]:
     """All mutants, topic after topic."""
     found = []
     for path in sorted(folder.glob("*.toml")):
@@ -57,9 +57,9 @@ def load(folder: Path = MUTANTS) -> list[Mutant]:
 def chosen(mutants: Sequence[Mutant], words: Sequence[str]) -> list[Mutant]:
     """The mutants of these names or topics; all of them without a word.
 
-    Edge cases: a word that is neither is a `KeyError`.
+    Edge cases: a word that is neither is an `Unfit`.
     """
     for word in words:
         if not any(word in (mutant.name, mutant.topic) for mutant in mutants):
-            raise KeyError(f"{word!r} is neither a mutant nor a topic")
+            raise Unfit(f"{word!r} is neither a mutant nor a topic: see --list")
     return [mutant for mutant in mutants if not words or mutant.name in words or mutant.topic in words]

@@ -68,17 +68,22 @@ def control(tree: Path, tests: Sequence[str], *, limit_s: float) -> Verdict:
 def trials(tree: Path, mutants: Sequence[Mutant], *, jobs: int, limit_s: float) -> Iterator[tuple[Mutant, Verdict]]:
     """The verdict on each mutant, as soon as it is known; so many trials at a time."""
     waiting, running = deque(mutants), deque[tuple[Mutant, Path, _Process]]()
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            mutant = waiting.popleft()
-            copy = _mutated(tree, mutant)
-            running.append((mutant, copy, _start(copy, mutant.tests)))
-        mutant, copy, process = running.popleft()
-        found = process.wait(limit_s)
-        shutil.rmtree(copy.parent)
-        if found.outcome == "hung" and mutant.hangs:
-            found = Verdict(outcome="killed", by="the time limit", seconds=found.seconds)
-        yield mutant, found
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                mutant = waiting.popleft()
+                copy = _mutated(tree, mutant)
+                running.append((mutant, copy, _start(copy, mutant.tests)))
+            mutant, copy, process = running[0]
+            found = process.wait(limit_s)
+            running.popleft()
+            shutil.rmtree(copy.parent)
+            if found.outcome == "hung" and mutant.hangs:
+                found = Verdict(outcome="killed", by="the time limit", seconds=found.seconds)
+            yield mutant, found
+    finally:
+        for _, _, process in running:
+            process.end()
 
 
 def _mutated(tree: Path, mutant: Mutant) -> Path:
@@ -104,14 +109,15 @@ class _Process:
     def wait(self, limit_s: float) -> Verdict:
         while os.waitpid(self.number, os.WNOHANG) == (0, 0):
             if time.monotonic() - self.begun > limit_s:
-                self._end_group()
+                self.end()
                 os.waitpid(self.number, 0)
                 return self._verdict("hung")
             time.sleep(0.02)
-        self._end_group()  # what a test may have left running
+        self.end()
         return self._verdict(None)
 
-    def _end_group(self) -> None:
+    def end(self) -> None:
+        """End it, and what its tests may have left running."""
         with suppress(ProcessLookupError):
             os.killpg(self.number, signal.SIGKILL)
 

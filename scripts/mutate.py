@@ -8,14 +8,14 @@
 import argparse
 import json
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
 from scripts._common import ROOT, finish
-from scripts._mutant import Moved, Mutant, chosen, load
+from scripts._mutant import MUTANTS, Mutant, Unfit, chosen, load
 from scripts._trial import Verdict, control, copied, load_dependencies, trials
 
 PAGE = ROOT / "docs/conformance.md"
@@ -47,21 +47,19 @@ def _module(file: str) -> str:
     return file.removeprefix("incrowd/").removesuffix(".py").removesuffix("/__init__")
 
 
-def tested(mutants: Sequence[Mutant], *, jobs: int, limit_s: float, show: bool) -> Iterator[tuple[Mutant, Verdict]]:
-    """The verdict on each mutant, after a control: without any, the same tests pass."""
+def tested(root: Path, mutants: Sequence[Mutant], *, jobs: int, limit_s: float) -> Iterator[tuple[Mutant, Verdict]]:
+    """The verdict on each mutant, after a control: without any, the same tests pass (`Unfit` where they do not)."""
     for mutant in mutants:
-        mutant.applied(ROOT)
+        mutant.applied(root)
     load_dependencies()
-    with copied() as tree:
+    with copied(root) as tree:
         tests = sorted({test for mutant in mutants for test in mutant.tests})
         found = control(tree, tests, limit_s=limit_s * len(tests))
-        if show:
-            _say(f"{found.outcome:9} {found.seconds:6.1f} s  the control: {len(tests)} tests without any mutant")
+        _say(f"{found.outcome:9} {found.seconds:6.1f} s  the control: {len(tests)} tests without any mutant")
         if found.outcome != "passed":
-            raise Moved(f"without any mutant the tests do not pass ({found.by}): put that right first\n{found.output}")
+            raise Unfit(f"without any mutant the tests do not pass ({found.by}): put that right first\n{found.output}")
         for mutant, verdict in trials(tree, mutants, jobs=jobs, limit_s=limit_s):
-            if show:
-                _say(f"{verdict.outcome:9} {verdict.seconds:6.1f} s  {mutant.name}  {verdict.by}")
+            _say(f"{verdict.outcome:9} {verdict.seconds:6.1f} s  {mutant.name}  {verdict.by}")
             yield mutant, verdict
 
 
@@ -69,7 +67,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _arguments() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutate", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", metavar="NAME", help="names or topics; without any, all mutants")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
@@ -77,26 +75,30 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="the verdicts as JSON on standard output")
     parser.add_argument("--list", action="store_true", help="say which there are, and try none")
     parser.add_argument("--write", action="store_true", help="renew the table in docs/conformance.md, and try none")
-    return parser.parse_args()
+    parser.add_argument("--tree", type=Path, default=ROOT, help="another tree than this one, with mutants of its own")
+    return parser
 
 
 def main() -> None:
-    """Does what the command line says; status 1 where a mutant was not killed."""
-    asked = _arguments()
-    mutants = chosen(load(), asked.words)
-    if asked.list:
-        for mutant in mutants:
-            print(f"{mutant.name}: {mutant.breaks}")
-        return
-    if asked.write:
-        PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
-        return
+    """Does what the command line says; status 1 where a mutant was not killed, 2 where one cannot be tried."""
+    parser = _parser()
+    asked = parser.parse_args()
     try:
-        found = list(tested(mutants, jobs=asked.jobs, limit_s=asked.limit, show=True))
-    except Moved as error:
-        finish([str(error)])
-    if asked.json:
-        print(json.dumps({mutant.name: asdict(verdict) | {"output": ""} for mutant, verdict in found}, indent=1))
+        mutants = chosen(load(asked.tree / MUTANTS), asked.words)
+        if asked.list:
+            print(*(f"{mutant.name}: {mutant.breaks}" for mutant in mutants), sep="\n")
+        elif asked.write:
+            PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
+        else:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that trials are ended, too
+            _judge(list(tested(asked.tree, mutants, jobs=asked.jobs, limit_s=asked.limit)), as_json=asked.json)
+    except Unfit as error:
+        parser.error(str(error))
+
+
+def _judge(found: Sequence[tuple[Mutant, Verdict]], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({mutant.name: {"outcome": each.outcome, "by": each.by} for mutant, each in found}, indent=1))
     left = [(mutant, verdict) for mutant, verdict in found if verdict.outcome != "killed"]
     _say(f"{len(found) - len(left)} of {len(found)} mutants killed")
     finish([f"{mutant.name}: {verdict.outcome}\n{verdict.output[-2000:]}" for mutant, verdict in left])
