@@ -6,6 +6,7 @@ The tree::
     ├── ConfigError            an unusable value: names the field, the value and the remedy (also a ValueError)
     ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
     ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
+    ├── RehearsalFailed        made-up records do not go the whole way, so nothing was charged for real ones
     ├── BudgetExceeded         the budget does not allow the next release; nothing was released
     ├── AccountingError        a cost cannot be stated, so nothing may be released
     │   └── UnpricedEvent      no accountant here knows this kind of event
@@ -40,6 +41,10 @@ class DataError(IncrowdError, ValueError):
 
 class SpecificationRefused(IncrowdError):
     """A device will not do what a server asks of it. Nothing was spent and nothing was released."""
+
+
+class RehearsalFailed(IncrowdError):
+    """Something fails on records that are made up, and would on real ones. Nothing was spent and nothing released."""
 
 
 class BudgetExceeded(IncrowdError):

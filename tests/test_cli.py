@@ -116,6 +116,11 @@ def test_plan_takes_cohorts_in_parts_of_the_clients(incrowd: Command) -> None:
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "11"], "cohort = 11.0"),
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "many"], "cohort = 'many'"),
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--rounds", "1.5"], "rounds = '1.5'"),
+        (["plan", "--clients", "10", "--delta", "1e-5", "--rounds", "5"], "epsilon = None: state it"),
+        (
+            [*PLAN, "--noise", "2"],
+            "epsilon = 8.0: noise, rounds and cohort are given",
+        ),
         (["plan", "--clients", "ten", "--epsilon", "8", "--delta", "1e-5"], "clients = 'ten'"),
         (["plan", "--clients", ",", "--epsilon", "8", "--delta", "1e-5"], "clients = ','"),
         (["plan", "--clients", "10", "--epsilon", "8", "--delta", "1e-5", "--cohort", "120%"], "cohort = 1.2"),

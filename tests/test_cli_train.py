@@ -127,7 +127,7 @@ def test_bad_data_is_named_and_nothing_is_spent(
     good = good if good in SHOP else "u2,2,0"
     (tmp_path / "shop.csv").write_text(SHOP.replace(good, bad, 1))
     (tmp_path / "shop.toml").write_text(
-        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
+        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\nclasses = 2\n'
         "[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n"
     )
     finished = incrowd("train", "shop.toml")

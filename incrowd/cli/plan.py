@@ -1,6 +1,6 @@
 """`incrowd plan`: what a budget buys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -44,12 +44,15 @@ class AccountantName(StrEnum):
 @app.command()
 def plan(
     clients: Annotated[str, typer.Option(help="How many clients there are. What if? Several: 100,1000.")],
-    epsilon: Annotated[str, typer.Option(help="The budget's epsilon, or several.")],
     delta: Annotated[str, typer.Option(help="The budget's delta, or several; well below 1/clients.")],
+    epsilon: Annotated[
+        str,
+        typer.Option(help="The budget's epsilon, or several; found where noise, rounds and cohort are given."),
+    ] = "",
     rounds: Annotated[str, typer.Option(help="Rounds, one number or several: 10,54.")] = "",
     cohort: Annotated[str, typer.Option(help="Expected clients a round, one number or several: 50,20%.")] = "",
     noise: Annotated[
-        float | None, typer.Option(help="Fix the noise multiplier; rounds or cohort are then found.")
+        float | None, typer.Option(help="Fix the noise multiplier; rounds, cohort or epsilon is then found.")
     ] = None,
     sampling: Annotated[SamplingName, typer.Option(help="How a cohort is drawn.")] = SamplingName.POISSON,
     place: Annotated[
@@ -70,7 +73,8 @@ def plan(
     """
     from incrowd.privacy.plan.survey import Wish, paper_row, row, what_if
 
-    numbers_of_clients, epsilons = _some("clients", whole_numbers, clients), _some("epsilon", numbers, epsilon)
+    numbers_of_clients = _some("clients", whole_numbers, clients)
+    epsilons: Sequence[float | None] = _some("epsilon", numbers, epsilon) if epsilon else (None,)
     deltas = _some("delta", numbers, delta)
     wish = Wish(
         clients=numbers_of_clients[0],

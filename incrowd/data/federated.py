@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.partition import Indices, Partition, Sizes
 from incrowd.errors import DataError
+from incrowd.privacy.plan.declared import check_declared
 
 if TYPE_CHECKING:
     import torch
@@ -29,20 +31,26 @@ class FederatedData:
     """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, and nothing is copied.
 
     ``examples`` and ``partition`` are private and stand for what clients hold at home; ``test`` is public and the
-    server's.
+    server's. ``declared`` is the public number of clients where life has dealt, and nobody may count them; without it
+    the clients were dealt, and their number is no secret.
 
     Guarantee: every client has an example and every index points at one; ``nbytes`` counts all memory beyond the
-    examples.
+    examples; ``clients`` and ``describe`` are the same for all data of which the same is declared.
 
-    Edge cases: an index beyond the examples, test examples that look different: `DataError`.
+    Edge cases: an index beyond the examples, test examples that look different: `DataError`; fewer or more clients than
+    the declared number allows: `ConfigError`, which does not say how many (`incrowd.privacy.plan.declared`).
     """
 
     examples: Examples
     partition: Partition
     test: Examples | None = None
     name: str = "arrays"
+    declared: int | None = None
 
     def __post_init__(self) -> None:
+        if self.declared is not None:
+            _validate.count(clients=self.declared)
+            check_declared(self.declared, held=self.partition.clients, field="clients", what="the clients in the data")
         indices = self.partition.indices
         if indices.max() >= len(self.examples):
             place = int(np.flatnonzero(indices >= len(self.examples))[0])
@@ -60,7 +68,12 @@ class FederatedData:
 
     @property
     def clients(self) -> int:
-        """The number of clients K, which is public."""
+        """The public number of clients K: those of the highest numbers may be missing."""
+        return self.partition.clients if self.declared is None else self.declared
+
+    @property
+    def present(self) -> int:
+        """How many clients there are, which is private where a number is declared."""
         return self.partition.clients
 
     @property

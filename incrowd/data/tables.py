@@ -49,14 +49,21 @@ class Columns:
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
 
 
-def load_table(path: Path | str, *, columns: Columns, test: Path | str | None = None) -> FederatedData:
+def load_table(
+    path: Path | str, *, columns: Columns, test: Path | str | None = None, clients: int | None = None
+) -> FederatedData:
     """A federated data set with one client for each distinct value of the client column, in the order of their names.
 
-    ``test`` is a table with the same columns that the server holds; its client column is not used.
+    ``test`` is a table with the same columns that the server holds; its client column is not used. ``clients`` is the
+    public number of clients, declared by whoever answers for the table.
+
+    Edge cases: without it they are counted, which is for tables that hide nobody.
     """
-    examples, clients = read_table(Path(path), columns)
+    examples, names = read_table(Path(path), columns)
     held = None if test is None else read_table(Path(test), columns)[0]
-    return FederatedData(examples=examples, partition=by_column(clients), test=held, name=Path(path).name)
+    return FederatedData(
+        examples=examples, partition=by_column(names), test=held, name=Path(path).name, declared=clients
+    )
 
 
 def read_table(path: Path, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:

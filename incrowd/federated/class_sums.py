@@ -11,6 +11,7 @@ import numpy as np
 from incrowd._random import Floats
 from incrowd.data import FederatedData
 from incrowd.errors import DataError
+from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.release import PrivateRun
 
 CONSTANT = 0.3
@@ -28,10 +29,15 @@ def class_sums(data: FederatedData, private: PrivateRun, *, number: int = 0) -> 
     Returns the sums over all clients' means, [classes, features + 1], noised, and the noise's standard deviation.
 
     Guarantee: a client's contribution is the mean over its examples, so it says how they are and not how many.
+
+    Edge cases: a plan for another number of clients than the data's is refused; clients that are declared, drawn and
+    not there contribute nothing.
     """
     classes = _classes(data)
+    check_planned(private.plan.round(number).sampler.clients, clients=data.clients)
     asked = private.round(number)
-    for client in private.cohort(number):
+    cohort = private.cohort(number)
+    for client in cohort[cohort < data.present]:
         rows = data.client(int(client))
         values = data.examples.values(rows).reshape(len(rows), -1).astype(np.float64)
         values = np.hstack([values, np.full((len(rows), 1), CONSTANT)])
@@ -39,8 +45,8 @@ def class_sums(data: FederatedData, private: PrivateRun, *, number: int = 0) -> 
         np.add.at(contribution, data.examples.labels[rows].astype(np.int64), values / len(rows))
         asked.add(contribution.ravel(), clients=[int(client)])
     released = asked.release()
-    cohort = private.plan.round(number).sampler.expected_cohort
-    return released.mean.reshape(classes, -1) * cohort, released.noise_std
+    expected = private.plan.round(number).sampler.expected_cohort
+    return released.mean.reshape(classes, -1) * expected, released.noise_std
 
 
 def nearest_mean(sums: Floats, noise_std: float) -> Floats:

@@ -22,6 +22,7 @@ from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
+from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release
 
@@ -135,6 +136,9 @@ class FedAvg:
     simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
+
+    Edge cases: a plan for another number of clients than the engine's is refused. Where that number is declared, those
+    who are drawn and not there contribute nothing, and everything else stays as it was planned.
     """
 
     def __init__(
@@ -158,6 +162,7 @@ class FedAvg:
             )
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
+        check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
         self.engine = engine
         self.private = private
         self.server = server
@@ -201,9 +206,9 @@ class FedAvg:
         )
 
     def _present(self, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
-        """The clients of a round's cohort that answer."""
+        """The clients of a round's cohort that are there and answer."""
         stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
-        return cohort[stays]
+        return self.engine.present(cohort[stays])
 
 
 def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:

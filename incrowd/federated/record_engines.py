@@ -44,7 +44,14 @@ def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device
         momentum=descent.momentum,
         weight_decay=descent.weight_decay,
     )
-    return OpacusRecords(module, optimizer, DataLoader(TensorDataset(features, records.labels)), criterion=loss.value)
+    nobody = records.made_up(1)
+    return OpacusRecords(
+        module,
+        optimizer,
+        DataLoader(TensorDataset(features, records.labels)),
+        criterion=loss.value,
+        made_up=(nobody.features[0].float() + records.offset, nobody.labels[0]),
+    )
 
 
 _ENGINES: dict[EngineName, Make] = {"own": _own, "opacus": _opacus}

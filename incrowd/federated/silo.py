@@ -1,17 +1,16 @@
 """A silo: a party that holds records, learns from them with DP-SGD, and pays for it from a ledger of its own."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.learning import Model
-from incrowd.learning.records import Reader, RecordEngine, Records
+from incrowd.federated.counter import Counter
+from incrowd.federated.rehearsal import difference, rehearse
+from incrowd.learning.records import RecordEngine
 from incrowd.learning.step_noise import on_tensors
 from incrowd.learning.threads import with_threads
 from incrowd.privacy.permit import Account, Permit
@@ -19,9 +18,6 @@ from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 from incrowd.privacy.statement import Statement
 
 Absence = Literal["budget spent", "round lost"]
-
-Counter = Callable[[Floats], tuple[int, int]]
-"""How many records a silo holds, and how many of them weights get right. Private: for `Permit.counts` only."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,13 +41,16 @@ class Answer:
 class Silo:
     """One silo's part of a run. Torch trains with so many `threads`: where batches are small, one is the fastest.
 
-    Guarantee: the event of a round is on the silo's ledger before a batch, or any noise, is drawn for it, so what was
-    sent never costs more than the ledger says, and the ledger says no more than the budget, however often this process
-    ends and starts again. Nothing leaves but `Answer`, whose update comes from the noised sums of the steps alone.
+    Guarantee: before this process's first charge, made-up records have gone the whole way that the silo's own will go
+    (`incrowd.federated.rehearsal`). The event of a round is on the silo's ledger before a batch, or any noise, is drawn
+    for it, so what was sent never costs more than the ledger says, and the ledger says no more than the budget, however
+    often this process ends and starts again. Nothing leaves but `Answer`, whose update comes from the noised sums of
+    the steps alone.
 
     Edge cases: a round that the budget does not allow is not begun, and the answer says so; so is one that was charged
-    before a crash under the operating system's randomness: it stays paid and is lost. A ledger of another budget or
-    relation than the plan's is refused.
+    before a crash under the operating system's randomness: it stays paid and is lost. Refused, and nothing is spent: a
+    ledger of another budget or relation than the plan's, fewer or more records than the plan's declared number allows,
+    weights of another size or that are not finite, noise that fits no grid, and whatever fails on made-up records.
     """
 
     def __init__(
@@ -76,7 +75,9 @@ class Silo:
         self.account = account
         self.engine = engine
         self.threads = threads
-        self._counter = counter
+        self._counter = counter if plan.count_std is not None else None
+        self._rehearsed = False
+        plan.check(engine.held)
 
     @property
     def epsilon(self) -> float:
@@ -90,14 +91,14 @@ class Silo:
     def answer(self, number: int, weights: Floats) -> Answer:
         """Take part in a round (from 0) that starts with these weights, if the budget allows it."""
         try:
-            permit = self._permit(number)
+            permit = self._permit(number, weights)
         except BudgetExceeded:
             return self._absent(number, "budget spent")
         if permit is None:
             return self._absent(number, "round lost")
         records = right = None
-        if self._counter is not None and self.plan.count_std is not None:
-            records, right = permit.counts(*self._counter(weights))
+        if self._counter is not None:
+            records, right = permit.counts(*self._counter.count(weights))
         start = weights.astype(np.float32)
         with with_threads(self.threads):
             trained = self.engine.train(start, permit.training, noise=on_tensors(permit.noise), batches=permit.batches)
@@ -105,13 +106,28 @@ class Silo:
             silo=self.plan.name,
             round=number,
             epsilon=self.epsilon,
-            update=trained.weights.numpy().astype(np.float64) - start,
+            update=difference(trained.weights, start),
             noise_multiplier=permit.training.noise_multiplier,
             records=records,
             right=right,
         )
 
-    def _permit(self, number: int) -> Permit | None:
+    def rehearse(self, weights: Floats) -> None:
+        """See that nothing but the budget can stop a round that starts with these weights; once in a process's life.
+
+        Edge cases: see `Silo`: what could stop it is refused, and nothing is spent.
+        """
+        self.plan.check(self.engine.held)
+        if weights.shape != (self.engine.size,) or not np.isfinite(weights).all():
+            found = weights.shape if weights.shape != (self.engine.size,) else "numbers that are not finite"
+            remedy = f"start the round with one vector of {self.engine.size} finite weights; nothing was spent"
+            raise ConfigError(field="weights", value=found, remedy=remedy)
+        if not self._rehearsed:
+            with with_threads(self.threads):
+                rehearse(self.plan, self.engine, self._counter, weights)
+            self._rehearsed = True
+
+    def _permit(self, number: int, weights: Floats) -> Permit | None:
         """The round's permit, or none if the round was paid for and cannot be repeated."""
         account, paid = self.account, self.account.paid()
         if number in paid:
@@ -121,21 +137,9 @@ class Silo:
         else:
             usual = paid[max(paid)] if paid else None
             multiplier = self.plan.noise_multiplier(number, spent=account.ledger.commitments(), usual=usual)
+        self.plan.check_noise(multiplier, size=self.engine.size)
+        self.rehearse(weights)
         return Permit(self.plan, account, number=number, multiplier=multiplier)
 
     def _absent(self, number: int, why: Absence) -> Answer:
         return Answer(silo=self.plan.name, round=number, epsilon=self.epsilon, absence=why)
-
-
-def counter(model: Model, records: Records, *, batch: int = 1000) -> Counter:
-    """Counts a silo's own records, and those to whose class a model gives the largest output."""
-
-    def count(weights: Floats) -> tuple[int, int]:
-        module, reader, right = model.with_weights(weights), Reader(records, batch), 0
-        with torch.no_grad():
-            for rows in torch.split(torch.arange(len(records)), batch):
-                features, labels = reader.take(rows)
-                right += int((module(features).argmax(1) == labels).sum())
-        return len(records), right
-
-    return count

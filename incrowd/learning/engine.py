@@ -121,6 +121,15 @@ class CohortEngine:
         return Sparse(self._program, self._store, self.local, alone=self.execution.chunk in (None, 1))
 
     @property
+    def clients(self) -> int:
+        """The public number of clients."""
+        return self._data.clients
+
+    def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some clients that there are, in the same order. Private where their number is declared."""
+        return clients[clients < self._data.present]
+
+    @property
     def fused(self) -> bool:
         """Whether the model has a program, or goes through autograd."""
         return self._program is not None
@@ -216,8 +225,8 @@ class CohortEngine:
 
     def _check(self, clients: Sequence[int]) -> None:
         for client in clients:
-            if not 0 <= client < self._data.clients:
-                remedy = f"give numbers from 0 to {self._data.clients - 1}"
+            if not 0 <= client < self._data.present:
+                remedy = f"give numbers from 0 to {self._data.clients - 1}, of clients that are there"
                 raise ConfigError(field="clients", value=client, remedy=remedy)
             if len(self._data.examples(client)) == 0:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")

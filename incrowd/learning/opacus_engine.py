@@ -33,7 +33,9 @@ class OpacusRecords:
 
     The flat vector holds the module's trainable parameters in the order of ``module.named_parameters()``. From the
     loader come the data set and how records are put together to a batch; its batch size and order are not used, because
-    batches are drawn as the price of a step assumes. `learning_rate` and the like are the optimizer's own.
+    batches are drawn as the price of a step assumes. `learning_rate` and the like are the optimizer's own. `made_up` is
+    a record as the data set gives one, but nobody's: say zeros of the right shape, and a label. With it a silo tries
+    everything before it pays.
 
     Guarantee: as `RecordEngine`. Between rounds nothing of a private gradient is left on the parameters, and the
     optimizer starts each round in the state in which it was given.
@@ -45,7 +47,13 @@ class OpacusRecords:
     """
 
     def __init__(
-        self, module: nn.Module, optimizer: Optimizer, loader: DataLoader[Any], *, criterion: Criterion
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        loader: DataLoader[Any],
+        *,
+        criterion: Criterion,
+        made_up: Any,
     ) -> None:
         _refuse_module(module)
         _refuse_loader(loader)
@@ -53,6 +61,7 @@ class OpacusRecords:
         self.optimizer = optimizer
         self.loader = loader
         self.criterion = criterion
+        self.made_up = made_up
         self.reduction = _reduction(criterion)
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         _refuse_optimizer(optimizer, self.parameters)
@@ -60,8 +69,21 @@ class OpacusRecords:
 
     @property
     def size(self) -> int:
-        """How many weights are trained."""
+        """See `RecordEngine.size`."""
         return sum(parameter.numel() for parameter in self.parameters)
+
+    @property
+    def held(self) -> int:
+        """See `RecordEngine.held`."""
+        dataset: Any = self.loader.dataset
+        return len(dataset)
+
+    def rehearsal(self, records: int) -> "OpacusRecords":
+        """See `RecordEngine.rehearsal`; the records are `made_up`, as often as is wanted."""
+        module, optimizer = copy.deepcopy((self.module, self.optimizer))  # together: the one holds what the other moves
+        dataset: Any = [self.made_up] * records
+        loader = DataLoader(dataset, collate_fn=self.loader.collate_fn)
+        return OpacusRecords(module, optimizer, loader, criterion=self.criterion, made_up=self.made_up)
 
     @property
     def weights(self) -> Tensor:
@@ -74,8 +96,7 @@ class OpacusRecords:
         """See `RecordEngine.train`."""
         self._start(torch.as_tensor(weights))
         gradients = _Hooked(self, rows=training.physical_batch)
-        dataset: Any = self.loader.dataset
-        sums = NoisedSums(gradients, self._read, records=len(dataset))
+        sums = NoisedSums(gradients, self._read, records=self.held)
         try:
             for noised in sums.steps(training, noise=noise, batches=batches):
                 self._step(noised / training.expected_batch)

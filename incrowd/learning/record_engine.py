@@ -49,6 +49,21 @@ class BatchedRecords:
         self._program = compile_program(model.module, records.shape) if loss.canonical else None
 
     @property
+    def size(self) -> int:
+        """See `RecordEngine.size`."""
+        return self.model.size
+
+    @property
+    def held(self) -> int:
+        """See `RecordEngine.held`."""
+        return len(self.records)
+
+    def rehearsal(self, records: int) -> "BatchedRecords":
+        """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
+        made_up, device = self.records.made_up(records), str(self.records.features.device)
+        return BatchedRecords(self.model, made_up, self.descent, loss=self.loss, device=device)
+
+    @property
     def ghost(self) -> bool:
         """Whether the model is one whose gradients need not be formed."""
         return self._program is not None

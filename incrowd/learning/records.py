@@ -67,6 +67,14 @@ class Records:
         if self.labels.shape != self.features.shape[:1]:
             raise DataError("there must be one label for each record")
 
+    def made_up(self, count: int) -> "Records":
+        """So many records of zeros, of the same types and shape: nothing of these is in them."""
+        return replace(
+            self,
+            features=self.features.new_zeros(count, *self.shape),
+            labels=self.labels.new_zeros(count),
+        )
+
     @classmethod
     def of(cls, data: ClientTensors, client: int) -> "Records":
         """The examples of one client as a silo's records, a copy."""
@@ -134,6 +142,22 @@ class RecordEngine(Protocol):
 
     Edge cases: an empty batch is a step, with noise alone; more than `most_records` records are refused.
     """
+
+    @property
+    def size(self) -> int:
+        """How many weights are trained."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """How many records there are. Private."""
+        ...
+
+    def rehearsal(self, records: int) -> "RecordEngine":
+        """The same engine on so many records that are made up: nothing of the real ones is read, and what becomes of
+        the copy does not touch this one.
+        """
+        ...
 
     def train(
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream

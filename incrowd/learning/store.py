@@ -24,7 +24,8 @@ MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 class ClientTensors:
     """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
 
-    Features keep the type they are stored in; what they mean is ``features * scale + offset``.
+    Features keep the type they are stored in; what they mean is ``features * scale + offset``. ``declared`` is the
+    public number of clients, where it is another one than those that are there.
     """
 
     features: Tensor = field(repr=False)
@@ -33,6 +34,7 @@ class ClientTensors:
     indices: NDArray[Any] = field(repr=False)
     scale: float = 1.0
     offset: float = 0.0
+    declared: int | None = None
 
     def __post_init__(self) -> None:
         if self.features.dtype not in (torch.uint8, torch.float32) or not self.features.is_contiguous():
@@ -54,11 +56,17 @@ class ClientTensors:
             indices=data.partition.indices,
             scale=data.examples.scale,
             offset=data.examples.offset,
+            declared=data.declared,
         )
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
+        """The public number of clients."""
+        return self.present if self.declared is None else self.declared
+
+    @property
+    def present(self) -> int:
+        """How many clients there are, which is private where a number is declared."""
         return len(self.offsets) - 1
 
     @property
@@ -79,6 +87,7 @@ class ClientTensors:
             indices=self.indices,
             scale=self.scale,
             offset=self.offset,
+            declared=self.declared,
         )
 
 

@@ -136,9 +136,11 @@ class PrivateRun:
         if number > charged:
             remedy = f"the next round that the plan can pay for is {charged}"
             raise ConfigError(field="round", value=number, remedy=remedy)
+        noises, clients = self.plan.noises(number, clip), said.sampler.clients
+        noises.check(self.size, clients=clients)
         return self._ledger.charge(
             said.event,
-            pays_for=self.plan.noises(number, clip).paid(clients=said.sampler.clients),
+            pays_for=noises.paid(clients=clients),
             randomness=self.randomness,
             key=key,
             reservation=self._reservation.id,

@@ -122,6 +122,7 @@ def assemble(
     engine = _engine(config, ClientTensors.of(data), model, local, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
+        _check_local(config, data)
     with section("server"):
         server = ServerStep(**config.server.model_dump())
     return Federation(data=data, engine=engine, plan=plan, server=server, randomness=randomness(config))
@@ -235,7 +236,7 @@ def _table(data: TableData) -> FederatedData:
     folder = Path(data.folder or ".")
     columns = Columns(client=data.client, label=data.label, features=data.features, classes=data.classes)
     test = None if data.test_file is None else folder / data.test_file
-    return load_table(folder / data.file, columns=columns, test=test)
+    return load_table(folder / data.file, columns=columns, test=test, clients=data.clients)
 
 
 def loss_of(name: str | None, data: FederatedData) -> Loss:
@@ -268,6 +269,9 @@ def _engine(
 ) -> CohortEngine:
     wanted = config.run
     with section("run"):
+        if wanted.chunk == "measured" and chunk is None and not config.data.public:
+            remedy = "the time that private examples take tells how many there are: give a number, or leave it out"
+            raise ConfigError(field="chunk", value=wanted.chunk, remedy=remedy)
         execution = Execution(
             device=wanted.device,
             threads=_processors() if wanted.threads is None else wanted.threads,
@@ -275,7 +279,7 @@ def _engine(
         )
     engine = CohortEngine(model, tensors, local, execution)
     if chunk is None and wanted.chunk == "measured":
-        sample = range(min(tensors.clients, 16))
+        sample = range(min(tensors.present, 16))
         return CohortEngine(model, tensors, local, engine.measured(sample, randomness=SeededRandomness(seed=0)))
     return engine
 
@@ -308,6 +312,13 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)
+
+
+def _check_local(config: Config, data: FederatedData) -> None:
+    """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
+    if config.privacy.place == "local" and data.present != data.clients:
+        remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
+        raise ConfigError(field="place", value="local", remedy=remedy)
 
 
 def _cohort(config: Config, clients: int) -> float:

@@ -41,7 +41,8 @@ class DealtData(Section):
     With `validation`, that share of the training examples is declared public and takes the place of the test examples:
     for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
 
-    Edge cases: a number that belongs to another partition is refused.
+    Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
+    share of them tells how many there are.
     """
 
     clients: int = 100
@@ -56,6 +57,9 @@ class DealtData(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers of other partitions, and ask for those of this one."""
+        if self.validation is not None and not self.public:
+            remedy = "a share of private examples tells how many there are: leave it out, or say public = true"
+            raise ConfigError(field="data.validation", value=self.validation, remedy=remedy)
         for partition, name, needed in (
             ("shards", "per_client", False),
             ("dirichlet", "alpha", True),
@@ -82,7 +86,11 @@ class MnistData(DealtData):
 
 
 class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated."""
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
+
+    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
+    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be).
+    """
 
     name: Literal["table"] = "table"
     folder: str | None = None
@@ -92,9 +100,19 @@ class TableData(Section):
     label: str
     features: Words = ()
     classes: int | Words | None = None
+    clients: int | None = None
     partition: Literal["column"] = "column"
     identity: str | None = None
     public: bool = False
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Ask for what may not be counted."""
+        if self.clients is None and not self.public:
+            remedy = (
+                "how many clients a private table has is never counted: state a public number that they do not exceed, "
+                "say clients = 1200; or public = true, where nobody is to be protected"
+            )
+            raise ConfigError(field="data.clients", value=None, remedy=remedy)
 
 
 class NoFeatures(Section):

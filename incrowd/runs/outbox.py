@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,11 @@ from numpy.typing import NDArray
 from incrowd._random import Floats
 from incrowd.errors import DataError, LedgerRolledBack
 from incrowd.federated import Answer, Silo
+from incrowd.runs import _files
 from incrowd.runs.checkpoints import Arrays, Checkpoints
+
+_BESIDE = 4096
+"""Bytes of an answer's file beside the update itself, at most."""
 
 _FIGURES = ("epsilon", "noise_multiplier", "records", "right")
 
@@ -19,11 +24,13 @@ class Outbox:
     """A silo that can be killed at any moment and started again.
 
     Guarantee: an answer is on disk before it is given, and its round was on the ledger before it was computed. Asked
-    for a round again, the silo gives the same answer and charges nothing. A round that was charged and not kept is lost
+    for a round again, the silo gives the same answer and charges nothing. Room for an answer is on the disk before its
+    round is charged. A round that was charged and not kept is lost
     in earnest, and repeated in a simulation (see `Silo`).
 
     Edge cases: answers older than the last few are gone, so their rounds count as lost. A ledger that does not know a
-    round that was sent is an old copy, and refused, whichever round is asked for.
+    round that was sent is an old copy, and refused, whichever round is asked for. A disk that is full, or may not be
+    written to, is a `DataError`, and nothing is spent.
     """
 
     silo: Silo
@@ -35,10 +42,25 @@ class Outbox:
         kept = self.sent.at(number)
         if kept is not None:
             return self._read(number, kept)
+        room = self._room(weights.nbytes)
         answer = self.silo.answer(number, weights)
+        room.unlink()
         if answer.update is not None:
             self.sent.save(number, _to_arrays(answer, answer.update))
         return answer
+
+    def _room(self, size: int) -> Path:
+        """A file that takes what an answer will take, to be given up for it."""
+        path = self.sent.folder / f"room{_files.PART}"
+        try:
+            self.sent.folder.mkdir(parents=True, exist_ok=True)
+            _files.write(path, bytes(size + _BESIDE))
+        except OSError as error:
+            raise DataError(
+                f"{self.sent.folder} cannot keep what the silo would send ({error.strerror}), and nothing was spent: "
+                "make room, or let this user write there"
+            ) from error
+        return path
 
     def _check_ledger(self) -> None:
         paid = self.silo.account.paid()

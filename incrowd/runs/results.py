@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
         return {"accuracy": None, "loss": None}
     found = score(model, weights, test, loss=loss)
     return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
+
+
+def rehearse(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> None:
+    """Measure one test example, so that what cannot be measured fails before a round is paid for."""
+    if test is not None:
+        measured(model, weights, replace(test, features=test.features[:1], labels=test.labels[:1]), loss=loss)
 
 
 def write_model(folder: Path, model: Model, weights: Floats) -> None:

@@ -119,8 +119,11 @@ class Run:
                 after, report = algorithm.apply(state)
                 return after, self._record(report, measured=self._measured(after) if journey.due(after) else {})
 
+            state = self._restored(journey, algorithm)
+            engine = self.federation.engine
+            results.rehearse(engine.model, state.published, self.federation.data.test, loss=engine.local.loss)
             return journey.travel(
-                self._restored(journey, algorithm),
+                state,
                 step,
                 finish=lambda state: self._finished(state, journey.database.rounds(), algorithm.private),
                 settings=self.settings,

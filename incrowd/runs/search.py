@@ -126,7 +126,9 @@ class Search:
         yield "run.plot=false"
         if config.run.threads is None:
             yield "run.threads=1"
-        if not isinstance(config.data, TableData) and config.data.validation is None and self.validation:
+        if isinstance(config.data, TableData) or not config.data.public:  # no share of private examples is made public
+            return
+        if config.data.validation is None and self.validation:
             yield f"data.validation={self.validation!r}"
 
     def _together(self) -> list[str]:

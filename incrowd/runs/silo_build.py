@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from incrowd._random import Randomness
 from incrowd.data import FederatedData
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
+from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
-from incrowd.federated.silo import counter
 from incrowd.federated.silo_fedavg import Ask
 from incrowd.learning import ClientTensors, Loss, Model
 from incrowd.learning.records import Descent, RecordEngine, Records
@@ -48,7 +49,7 @@ class SiloFederation:
             self.plans[place],
             Account(ledger=ledger, randomness=self.randomness, label=label, place=place),
             engine=self.engines[place],
-            counter=counter(self.model, self.records[place]) if counts else None,
+            counter=Counter(model=self.model, records=self.records[place]) if counts else None,
             threads=self.config.run.threads,
         )
 
@@ -87,9 +88,15 @@ def assemble_silos(config: SiloConfig) -> SiloFederation:
         model = model_of(config, data, loss)
     with section("server"):
         server = ServerStep(**config.server.model_dump())
+    with section("data"):
+        _check_silos(data)
     held = tuple(Records.of(tensors, client) for client in range(data.clients))
     with _named_as_in_the_file():
-        plans = tuple(_plan(config, place, len(records), data.clients) for place, records in enumerate(held))
+        plans = tuple(
+            _plan(config, place, records, data.clients) for place, records in enumerate(_declared(config, data))
+        )
+        for plan, records in zip(plans, held, strict=True):
+            plan.check(len(records))
         _check_counts(config, data)
         clients = _client_level(config, model, data.clients)
         first = _first_noise(plans)
@@ -139,17 +146,46 @@ def _first_noise(plans: Sequence[SiloPlan]) -> float:
     raise refusals[0]
 
 
+def _check_silos(data: FederatedData) -> None:
+    """Silos are parties that one knows, so their number is exact."""
+    if data.present != data.clients:
+        remedy = "every silo has to be there, and these are not how many there are: state how many silos take part"
+        raise ConfigError(field="clients", value=data.clients, remedy=remedy)
+
+
+def _declared(config: SiloConfig, data: FederatedData) -> tuple[int, ...]:
+    """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
+    wanted = config.privacy.records
+    if wanted is None and config.data.public:
+        return tuple(int(size) for size in data.sizes)
+    if wanted is None:
+        remedy = (
+            "how many records a silo has is private and never counted: state a public number that it does not exceed, "
+            "say records = 5000, or a list with one for each silo"
+        )
+        raise ConfigError(field="records", value=None, remedy=remedy)
+    return _each(wanted, data.clients, field="records")
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _each(wanted: Number | tuple[Number, ...], silos: int, *, field: str) -> tuple[Number, ...]:
+    """One for each silo, of one for all or a list."""
+    each = wanted if isinstance(wanted, tuple) else (wanted,) * silos
+    if len(each) != silos:
+        raise ConfigError(field=field, value=each, remedy=f"give one for each of the {silos} silos, or one")
+    return each
+
+
 def _plan(config: SiloConfig, place: int, records: int, silos: int) -> SiloPlan:
     wanted, local = config.privacy, config.local
-    epsilons = wanted.epsilon if isinstance(wanted.epsilon, tuple) else (wanted.epsilon,) * silos
-    if len(epsilons) != silos:
-        raise ConfigError(field="epsilon", value=epsilons, remedy=f"give one for each of the {silos} silos, or one")
     noise: Pace | float = CONSTANT_NOISE if wanted.pace is None else named(wanted.pace)
     if wanted.noise_multiplier is not None:
         noise = wanted.noise_multiplier
     return SiloPlan(
         name=f"silo-{place + 1}",
-        budget=Budget(epsilon=epsilons[place], delta=wanted.delta),
+        budget=Budget(epsilon=_each(wanted.epsilon, silos, field="epsilon")[place], delta=wanted.delta),
         rounds=wanted.rounds,
         records=records,
         batch_size=records if local.batch_size is None else local.batch_size,

@@ -11,6 +11,7 @@ from incrowd.runs.config import (
     BasicRunSection,
     ClipSection,
     CommonSections,
+    Counts,
     Every,
     NormalisedSection,
     Numbers,
@@ -23,8 +24,8 @@ PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 class RecordLocalSection(Section):
     """What a silo does in a round: DP-SGD over its records.
 
-    `batch_size` is the expected one (all records unless it is given); `physical_batch` is how many records are worked
-    on at once, which changes nothing but memory and speed.
+    `batch_size` is the expected one (as many as are declared unless it is given); `physical_batch` is how many records
+    are worked on at once, which changes nothing but memory and speed.
     """
 
     learning_rate: float = 0.1
@@ -48,6 +49,10 @@ class ClientLevelSection(Section):
 class RecordPrivacySection(Section):
     """The budget of each silo, and how it is used up over the rounds.
 
+    `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
+    one for each. Only where the data are public it may be left out, for what was dealt (see
+    `incrowd.privacy.plan.declared`).
+
     `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with
     `noise_multiplier` in its place there are as many rounds as the budget allows. `hardlimit` may be left out, because
     there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
@@ -58,6 +63,7 @@ class RecordPrivacySection(Section):
     epsilon: float | Numbers
     delta: float
     rounds: int = 10
+    records: Every | Counts | None = None
     pace: PaceName | None = None
     noise_multiplier: float | None = None
     clip_norm: float = 1.0

@@ -115,7 +115,7 @@ class SiloRun:
                 return after, self._record(report, measured=self._measured(after) if journey.due(after) else {})
 
             return journey.travel(
-                self._restored(journey, algorithm, outboxes),
+                self._rehearsed(self._restored(journey, algorithm, outboxes), outboxes),
                 step,
                 finish=lambda state: self._finished(state, journey.database.rounds(), outboxes, algorithm.private),
                 settings=self.settings,
@@ -170,6 +170,15 @@ class SiloRun:
             repeats=self.federation.randomness.simulated,
             epsilon=lambda _: max(outbox.silo.epsilon for outbox in outboxes),
         )
+
+    def _rehearsed(self, state: State, outboxes: Sequence[Outbox]) -> State:
+        """The same state, from which every silo, and who measures, can go on: nobody pays before all are ready."""
+        federation = self.federation
+        if state.round < self.config.privacy.rounds:
+            for outbox in outboxes:
+                outbox.silo.rehearse(state.weights)
+            results.rehearse(federation.model, state.published, federation.data.test, loss=federation.loss)
+        return state
 
     def _record(self, report: SiloReport, *, measured: Mapping[str, float | None]) -> Record:
         sent = sum(standing.absence is None for standing in report.silos)

@@ -7,7 +7,8 @@ import torch
 from numpy.typing import ArrayLike
 
 from incrowd._random import Floats, Randomness, SeededRandomness, Stream
-from incrowd.federated.silo import Silo, counter
+from incrowd.federated.counter import Counter
+from incrowd.federated.silo import Silo
 from incrowd.learning import linear
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, RecordEngine, Records, StepNoise, Trained
@@ -32,6 +33,11 @@ def records(place: int = 0, *, count: int = RECORDS) -> Records:
     return Records(features=torch.from_numpy(features.astype(np.float32)), labels=torch.from_numpy(labels))
 
 
+def a_few() -> Records:
+    """Records that say what others look like."""
+    return records(count=2)
+
+
 def plan(**changes: object) -> SiloPlan:
     """Four rounds of two steps, each about all records."""
     small = SiloPlan(name="north", budget=BUDGET, rounds=ROUNDS, records=RECORDS, batch_size=RECORDS, epochs=2)
@@ -53,7 +59,7 @@ def silo(
     its_account = account() if its_account is None else its_account
     held = records(its_account.place)
     engine = BatchedRecords(MODEL, held, Descent(learning_rate=0.5)) if engine is None else engine
-    return Silo(its_plan, its_account, engine=engine, counter=counter(MODEL, held))
+    return Silo(its_plan, its_account, engine=engine, counter=Counter(model=MODEL, records=held))
 
 
 def zeros() -> Floats:
@@ -70,6 +76,12 @@ class Curious:
     seen: list[tuple[RecordTraining, float]] = field(default_factory=list)
     sums: list[Floats] = field(default_factory=list)
     threads: int = 0
+    size: int = MODEL.size
+    held: int = RECORDS
+
+    def rehearsal(self, records: int) -> RecordEngine:
+        """One that is not watched."""
+        return BatchedRecords(MODEL, a_few().made_up(records), Descent(learning_rate=0.5))
 
     def train(
         self, weights: ArrayLike | torch.Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream

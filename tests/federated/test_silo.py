@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,9 +6,8 @@ import torch
 
 from incrowd._random import SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
-from incrowd.federated.silo import Silo, counter
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent
+from incrowd.federated.counter import Counter
+from incrowd.federated.silo import Silo
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.remaining import CONSTANT_EPSILON, CONSTANT_NOISE, SQUARE_ROOT, Pace
@@ -124,7 +122,7 @@ def test_what_is_sent_is_float64_and_has_learnt_something() -> None:
     answer = its.answer(0, zeros())
     assert answer.update is not None
     assert answer.update.dtype == np.float64
-    held, right = counter(MODEL, records(roomy.place))(answer.update)
+    held, right = Counter(model=MODEL, records=records(roomy.place)).count(answer.update)
     assert held == RECORDS
     assert right > 0.8 * RECORDS
 
@@ -133,7 +131,7 @@ def test_counts_are_noised_and_only_sent_where_the_plan_says_so() -> None:
     assert silo().answer(0, zeros()).records is None
     its = silo(plan(count_std=15.0))
     answer = its.answer(0, zeros())
-    exact = counter(MODEL, records())(zeros())
+    exact = Counter(model=MODEL, records=records()).count(zeros())
     assert answer.records is not None
     assert answer.right is not None
     assert 0 < abs(answer.records - exact[0]) < 15 * 5
@@ -160,7 +158,7 @@ def test_counting_goes_through_all_records_in_parts() -> None:
     weights = np.random.default_rng(0).normal(size=MODEL.size)
     module = MODEL.with_weights(weights)
     right = sum(int(module(held.features[k : k + 1]).argmax()) == int(held.labels[k]) for k in range(23))
-    assert counter(MODEL, held, batch=5)(weights) == (23, right)
+    assert Counter(model=MODEL, records=held, batch=5).count(weights) == (23, right)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +173,12 @@ def test_a_ledger_of_other_terms_is_refused(ledger: Ledger) -> None:
         silo(its_account=account(ledger))
 
 
-def test_more_records_than_twice_the_stated_number_are_refused_and_nothing_is_sent() -> None:
-    its = replace(plan(), records=10, batch_size=10)
-    engine = BatchedRecords(MODEL, records(count=21), Descent(learning_rate=0.5))
-    with pytest.raises(ConfigError, match="most_records = 20"):
-        silo(its, engine=engine).answer(0, zeros())
+@pytest.mark.parametrize(("declared", "allowed"), [(39, False), (40, True), (44, True), (45, False), (400, False)])
+def test_fewer_or_more_records_than_declared_are_refused_without_a_number(declared: int, allowed: bool) -> None:
+    its_plan = plan(records=declared, batch_size=10)
+    if allowed:
+        assert silo(its_plan).answer(0, zeros()).absence is None
+        return
+    with pytest.raises(ConfigError, match=f"records = {declared}: the records of north are fewer or more") as refused:
+        silo(its_plan)
+    assert str(RECORDS) not in str(refused.value).replace(str(declared), "")

@@ -6,7 +6,8 @@ import pytest
 from incrowd._random import Floats, SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.federated import ServerStep
-from incrowd.federated.silo import Answer, counter
+from incrowd.federated.counter import Counter
+from incrowd.federated.silo import Answer
 from incrowd.federated.silo_fedavg import Ask, SiloFedAvg, SiloReport
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -119,7 +120,7 @@ def test_silos_learn_together_and_each_meets_its_own_budget() -> None:
     assert all(0.999 * ROOM.epsilon < standing.epsilon <= ROOM.epsilon for standing in reports[-1].silos)
     by_silo = [[report.silos[place].epsilon for report in reports] for place in range(3)]
     assert all(epsilons == sorted(epsilons) for epsilons in by_silo)
-    held, right = counter(MODEL, records(99, count=500))(weights)
+    held, right = Counter(model=MODEL, records=records(99, count=500)).count(weights)
     assert right > 0.85 * held
 
 

@@ -17,6 +17,9 @@ RECORDS = rows(40)
 DATA = TensorDataset(RECORDS.features, RECORDS.labels)
 
 
+NOBODY = (torch.zeros(FEATURES), torch.tensor(0))
+
+
 def loader(**options: Any) -> DataLoader[Any]:
     return DataLoader(DATA, **options)
 
@@ -45,7 +48,7 @@ def engine(
     module = nn.Linear(FEATURES, 4) if module is None else module
     steps = optimizer(module.parameters(), **({"lr": 0.1} | options))
     data = loader(batch_size=4) if data is None else data
-    return OpacusRecords(module, steps, data, criterion=criterion or nn.CrossEntropyLoss())
+    return OpacusRecords(module, steps, data, criterion=criterion or nn.CrossEntropyLoss(), made_up=NOBODY)
 
 
 def train(one: OpacusRecords, weights: Tensor | None = None, **changes: Any) -> Tensor:
@@ -78,7 +81,7 @@ def test_a_given_state_of_the_optimizer_is_where_rounds_start() -> None:
     one = engine(momentum=0.9)
     start = one.weights
     cold = train(one, start)
-    warm = OpacusRecords(one.module, one.optimizer, one.loader, criterion=one.criterion)
+    warm = OpacusRecords(one.module, one.optimizer, one.loader, criterion=one.criterion, made_up=NOBODY)
     assert not torch.equal(train(warm, start), cold)
     assert torch.equal(train(warm, start), train(warm, start))
 
@@ -104,7 +107,7 @@ def test_frozen_parameters_stay_and_are_no_part_of_the_vector() -> None:
     first.weight.requires_grad_(False)
     kept = first.weight.detach().clone()
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
-    one = OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss())
+    one = OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss(), made_up=NOBODY)
     assert one.size == 6 + 6 * 4 + 4
     train(one)
     assert torch.equal(first.weight, kept)
@@ -182,13 +185,13 @@ def test_a_module_without_trainable_parameters_is_refused() -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     module.requires_grad_(False)
     with pytest.raises(ConfigError, match="no parameters to train"):
-        OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss())
+        OpacusRecords(module, optimizer, loader(), criterion=nn.CrossEntropyLoss(), made_up=NOBODY)
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     optimizer = torch.optim.SGD(nn.Linear(FEATURES, 4).parameters(), lr=0.1)
     with pytest.raises(ConfigError, match="exactly the module's trainable parameters"):
-        OpacusRecords(nn.Linear(FEATURES, 4), optimizer, loader(), criterion=nn.CrossEntropyLoss())
+        OpacusRecords(nn.Linear(FEATURES, 4), optimizer, loader(), criterion=nn.CrossEntropyLoss(), made_up=NOBODY)
 
 
 class Flowing(IterableDataset[Tensor]):

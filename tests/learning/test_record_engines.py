@@ -36,7 +36,8 @@ def opacus(model: Model, records: Records, descent: Descent) -> RecordEngine:
     )
     features, labels = Reader(records, len(records)).take(torch.arange(len(records)))
     loader = DataLoader(TensorDataset(features, labels), batch_size=5)
-    return OpacusRecords(module, optimizer, loader, criterion=torch.nn.CrossEntropyLoss())
+    made_up = torch.zeros_like(features[0]), torch.zeros_like(labels[0])
+    return OpacusRecords(module, optimizer, loader, criterion=torch.nn.CrossEntropyLoss(), made_up=made_up)
 
 
 pytestmark = pytest.mark.parametrize("make", [ours, opacus])

@@ -26,7 +26,7 @@ def shop(folder: Path, *overrides: str, text: str = SHOP) -> Config:
     (folder / "shop.csv").write_text(text)
     file = folder / "shop.toml"
     file.write_text(
-        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\n'
+        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\n'
         'classes = ["no", "yes"]\n[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n'
     )
     return load(file, overrides=overrides)
@@ -82,7 +82,7 @@ def test_a_table_brings_its_clients(tmp_path: Path) -> None:
 def test_a_table_of_numbers_is_a_regression(tmp_path: Path) -> None:
     text = "user,x,y\nann,1,2.5\nbob,2,3.5\n"
     config = shop(tmp_path, text=text)
-    data = {"name": "table", "folder": str(tmp_path), "file": "shop.csv", "client": "user", "label": "y"}
+    data = {"name": "table", "folder": str(tmp_path), "file": "shop.csv", "client": "user", "label": "y", "clients": 2}
     config = parse(config.model_dump() | {"data": data})
     federation = assemble(config)
     assert federation.engine.local.loss.name == "squared"

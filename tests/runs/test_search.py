@@ -43,7 +43,7 @@ def test_what_is_set_goes_before_what_a_search_prepares() -> None:
 def test_a_table_has_a_test_file_instead(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(
-        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\n'
+        '[data]\nname = "table"\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\n'
         "[privacy]\nepsilon = 1.0\ndelta = 1e-3\n"
     )
     (found,) = Search(source=file, axes=[axis("local.epochs=2")]).candidates

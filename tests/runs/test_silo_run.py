@@ -328,13 +328,14 @@ def test_a_silo_that_can_pay_for_nothing_keeps_none_of_the_others_from_it(folder
 def test_counts_need_classes(folder: Path) -> None:
     table = folder / "table.csv"
     table.write_text("who,x,y\n" + "".join(f"{n % 2},{n},{n / 2}\n" for n in range(20)))
-    data = f"data={{name='table', folder='{folder}', file='table.csv', client='who', label='y'}}"
+    data = f"data={{name='table', folder='{folder}', file='table.csv', client='who', clients=2, label='y'}}"
+    stated = "privacy.records=10"
     with pytest.raises(DataError, match="count_std counts right labels"):
-        SiloRun.create(small(data, "privacy.count_std=5.0"), folder / "run")
-    plain = SiloRun.create(small(data), folder / "run")
+        SiloRun.create(small(data, stated, "privacy.count_std=5.0"), folder / "run")
+    plain = SiloRun.create(small(data, stated), folder / "run")
     assert plain.train()["accuracy"] is None
     with pytest.raises(ConfigError, match=r"it holds run\.sqlite of a run"):
-        SiloRun.create(small(data), folder / "run")
+        SiloRun.create(small(data, stated), folder / "run")
 
 
 def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:

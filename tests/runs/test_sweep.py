@@ -315,7 +315,7 @@ def test_a_table_without_test_examples_cannot_be_searched(folder: Path) -> None:
     (folder / "shop.csv").write_text("user,age,bought\nbob,31,yes\nann,44,no\ncat,51,yes\n")
     file = folder / "shop.toml"
     file.write_text(
-        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nlabel = "bought"\n'
+        '[data]\nname = "table"\nfolder = "."\nfile = "shop.csv"\nclient = "user"\nclients = 3\nlabel = "bought"\n'
         'classes = ["no", "yes"]\n'
         "[privacy]\nepsilon = 1.0\ndelta = 1e-3\nrounds = 2\n"
     )

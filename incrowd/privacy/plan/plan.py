@@ -52,8 +52,8 @@ class PlanConfig:
     Where the `place` of the noise is "local", every client adds its own to what it sends, and nobody else any.
 
     Edge cases: a cohort larger than the number of clients, a fractional cohort under fixed-size sampling and a cohort
-    other than all clients under `Everyone` are refused; so are a sample and a clip that needs the cohort's norms where
-    noise is local.
+    other than all clients under `Everyone` are refused; so are a sampling that is not one of the classes in `SAMPLING`,
+    its name included, and a sample and a clip that needs the cohort's norms where noise is local.
     """
 
     clients: int
@@ -66,7 +66,8 @@ class PlanConfig:
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
         if self.sampling not in SAMPLING.values():
-            remedy = f"give one of {', '.join(each.__name__ for each in SAMPLING.values())}"
+            known = ", ".join(kind.__name__ for kind in SAMPLING.values())
+            remedy = f"give one of the classes {known}; SAMPLING has them by name"
             raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)

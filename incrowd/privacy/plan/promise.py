@@ -45,6 +45,17 @@ class Noises:
         draws = ((self.party, clients), (self.server, 1), (self.bits, 1))
         return tuple((noise, times) for noise, times in draws if noise is not None)
 
+    def check(self, size: int, *, clients: int) -> None:
+        """Refuse, before it is paid for, what fits no grid for sums of so many numbers of so many clients."""
+        if isinstance(self.server, CorrelatedNoise):
+            self.server.scale(size)
+        elif self.server is not None:
+            self.server.step(size, contributions_bound=clients)
+        if self.party is not None:
+            self.party.step(size, contributions_bound=1)
+        if self.bits is not None:
+            self.bits.step(1, contributions_bound=clients)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Carry:

@@ -14,6 +14,7 @@ from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.plan.declared import check_declared
 from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, Statement, stated
 
 RELATION = Relation.ADD_OR_REMOVE_ONE
@@ -27,7 +28,8 @@ COUNTED = math.sqrt(2)
 class SiloPlan:
     """The unit is one record of the silo.
 
-    `records` is how many there are as the silo states it once and in public; it is never counted. With `batch_size` as
+    `records` is how many there are as the silo declares it once and in public, and never counts it: the silo has as
+    many as `check` allows, and no number here follows what it really has. With `batch_size` as
     the expected batch it gives the probability with which a record takes part in a step, and with `epochs` the number
     of steps of a round.
 
@@ -60,7 +62,7 @@ class SiloPlan:
         _validate.positive(
             batch_size=self.batch_size, epochs=self.epochs, clip_norm=self.clip_norm, most_noise=self.most_noise
         )
-        _validate.at_most(self.records, "the number of records", batch_size=self.batch_size)
+        _validate.at_most(self.records, "the declared number of records", batch_size=self.batch_size)
         if not isinstance(self.noise, Pace):
             _validate.positive(noise=self.noise)
         if self.count_std is not None:
@@ -78,8 +80,15 @@ class SiloPlan:
 
     @property
     def most_records(self) -> int:
-        """More records than this the silo may not hold, so that the rounding errors of sums are bounded."""
-        return 2 * self.records
+        """More records than this the silo does not hold, so that the rounding errors of sums are bounded."""
+        return self.records
+
+    def check(self, held: int) -> None:
+        """Refuse a silo whose records are fewer or more than the declared number allows, without saying how many.
+
+        Edge cases: this is for the silo itself, whose records they are, and before anything is spent.
+        """
+        check_declared(self.records, held=held, field="records", what=f"the records of {self.name}")
 
     def training(self, noise_multiplier: float) -> RecordTraining:
         """The settings of a round, for an engine."""
@@ -99,6 +108,12 @@ class SiloPlan:
         if self.count_std is None:
             return None
         return GaussianNoise(noise_multiplier=self.count_std / COUNTED, clip_norm=COUNTED)
+
+    def check_noise(self, noise_multiplier: float, *, size: int) -> None:
+        """Refuse, before a round of a model of so many weights is paid for, noise that could not be drawn for it."""
+        self.training(noise_multiplier).check_noise(size)
+        if self.count_noise is not None:
+            self.count_noise.step(2, contributions_bound=self.most_records)
 
     def runs(self, noise_multiplier: float) -> list[Run]:
         """What a round costs: its steps, and its counts."""

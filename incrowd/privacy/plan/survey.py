@@ -22,11 +22,13 @@ class Wish:
     `shares` are cohorts, too, in parts of the clients.
 
     Edge cases: rounds or cohorts that are left out are found when the noise is given, and otherwise taken from a small
-    grid; a cohort that grows starts from `grow_from`; a share of less than one client is one client.
+    grid; where noise, rounds and cohort are all given, it is epsilon that is found, and one that is given, too, is one
+    number too many: refused. A cohort that grows starts from `grow_from`; a share of less than one client is one
+    client.
     """
 
     clients: int
-    epsilon: float
+    epsilon: float | None
     delta: float
     rounds: tuple[int, ...] = ()
     cohorts: tuple[float, ...] = ()
@@ -39,7 +41,10 @@ class Wish:
 
     def __post_init__(self) -> None:
         _validate.count(clients=self.clients)
-        Budget(epsilon=self.epsilon, delta=self.delta)
+        _validate.fraction(delta=self.delta)
+        if self.epsilon is not None:
+            _validate.positive(epsilon=self.epsilon)
+        self._check_unknown()
         if self.grow_from is not None and self.noise_multiplier is not None:
             raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
         for share in self.shares:
@@ -50,11 +55,27 @@ class Wish:
         """The accountants to ask."""
         return ACCOUNTANTS if self.accountant == "tightest" else (self.accountant.upper(),)
 
+    @property
+    def settled(self) -> bool:
+        """Whether noise, rounds and cohort are all given, so that epsilon is what is asked for."""
+        everyone = self.sampling == "everyone"
+        return bool(self.noise_multiplier is not None and self.rounds and (self.cohorts or self.shares or everyone))
+
+    def _check_unknown(self) -> None:
+        """Exactly one of noise, rounds, cohort and epsilon is open."""
+        if self.settled and self.epsilon is not None:
+            remedy = "noise, rounds and cohort are given and decide it: leave it out, or one of them"
+            raise ConfigError(field="epsilon", value=self.epsilon, remedy=remedy)
+        if not self.settled and self.epsilon is None:
+            remedy = "state it: it is found only where noise, rounds and cohort are all given"
+            raise ConfigError(field="epsilon", value=None, remedy=remedy)
+
     def plans(self) -> Iterator[Plan]:
         """The plans, one after the other: each can take a second."""
         for rounds, cohort in product(self._rounds(), self._cohorts()):
-            if self.grow_from is not None and rounds is not None and cohort is not None:
-                yield self._grown(rounds, first=self.grow_from, last=cohort)
+            if self.grow_from is not None and rounds is not None and cohort is not None and self.epsilon is not None:
+                budget = Budget(epsilon=self.epsilon, delta=self.delta)
+                yield self._grown(rounds, budget, first=self.grow_from, last=cohort)
             else:
                 yield self._question(rounds, cohort).answer()
 
@@ -74,20 +95,19 @@ class Wish:
         return sorted({max(1.0, float(self.clients * percent // 100)) for percent in (2, 10, 50, 100)})
 
     def _question(self, rounds: int | None, cohort: float | None) -> Question:
-        settled = self.noise_multiplier is not None and rounds is not None and cohort is not None
         return Question(
             clients=self.clients,
             rounds=rounds,
             cohort=cohort,
             noise_multiplier=self.noise_multiplier,
-            epsilon=None if settled else self.epsilon,
+            epsilon=self.epsilon,
             delta=self.delta,
             sampling=SAMPLING[self.sampling],
             place=self.place,
             accountants=self.accountants,
         )
 
-    def _grown(self, rounds: int, *, first: float, last: float) -> Plan:
+    def _grown(self, rounds: int, budget: Budget, *, first: float, last: float) -> Plan:
         schedule = growing(rounds=rounds, first_cohort=first, last_cohort=last)
         config = PlanConfig(
             clients=self.clients,
@@ -96,11 +116,11 @@ class Wish:
             place=self.place,
             accountants=self.accountants,
         )
-        return config.calibrate(Budget(epsilon=self.epsilon, delta=self.delta))
+        return config.calibrate(budget)
 
 
 def what_if(
-    wish: Wish, *, clients: Sequence[int], epsilons: Sequence[float], deltas: Sequence[float]
+    wish: Wish, *, clients: Sequence[int], epsilons: Sequence[float | None], deltas: Sequence[float]
 ) -> Iterator[Plan]:
     """The plans of a wish for every combination of other numbers of clients, epsilons and deltas.
 

@@ -26,7 +26,7 @@ def test_numbers_that_cannot_be_are_refused(field: str, value: float) -> None:
 
 
 def test_a_batch_of_more_than_all_records_is_refused() -> None:
-    with pytest.raises(ConfigError, match=f"batch_size = 41: give at most the number of records, which is {RECORDS}"):
+    with pytest.raises(ConfigError, match=rf"batch_size = 41: .*the declared number of records, which is {RECORDS}"):
         plan(batch_size=RECORDS + 1)
 
 
@@ -37,7 +37,7 @@ def test_steps_follow_from_epochs_and_the_stated_number_of_records(batch_size: i
     training = plan(batch_size=batch_size, epochs=epochs, clip_norm=0.7, physical_batch=8).training(1.5)
     assert (training.steps, training.sampling_prob) == (steps, batch_size / RECORDS)
     assert (training.expected_batch, training.clip_norm, training.physical_batch) == (batch_size, 0.7, 8)
-    assert (training.noise_multiplier, training.most_records) == (1.5, 2 * RECORDS)
+    assert (training.noise_multiplier, training.most_records) == (1.5, RECORDS)
 
 
 def test_the_event_of_a_round_is_its_steps_and_its_counts() -> None:

@@ -30,7 +30,7 @@ def test_given_noise_finds_rounds_or_cohort_or_epsilon() -> None:
     assert plans_of(cohorts=(100,), noise_multiplier=9.0) == [(12, 100)]  # floor((9 * 0.388)^2)
     ((rounds, cohort),) = plans_of(rounds=(12,), noise_multiplier=9.0)
     assert (rounds, cohort) == (12, 100)
-    (plan,) = Wish(**BASE, rounds=(30,), cohorts=(100,), noise_multiplier=9.0).plans()
+    (plan,) = Wish(**BASE | {"epsilon": None}, rounds=(30,), cohorts=(100,), noise_multiplier=9.0).plans()
     assert plan.price.epsilon > 1.0
 
 
@@ -50,6 +50,10 @@ def test_impossible_wishes_are_refused() -> None:
         Wish(**BASE | {"clients": 0})
     with pytest.raises(ConfigError, match="delta"):
         Wish(**BASE | {"delta": 1.0})
+    with pytest.raises(ConfigError, match=r"epsilon = 1\.0: noise, rounds and cohort are given"):
+        Wish(**BASE, rounds=(2,), sampling="everyone", noise_multiplier=2.0)
+    with pytest.raises(ConfigError, match="epsilon = None: state it"):
+        Wish(**BASE | {"epsilon": None}, rounds=(2,))
 
 
 def what_ifs(wish: Wish, **wanted: Any) -> list[tuple[int, float, float, int, float]]:
@@ -83,7 +87,7 @@ def test_what_if_looks_at_a_tenth_of_the_clients_unless_it_is_told_otherwise() -
     settled: dict[str, Any] = BASE | {"accountant": "rdp", "rounds": (2,), "noise_multiplier": 2.0}
     tenth = Wish(**settled | {"noise_multiplier": None})
     assert [found[-1] for found in what_ifs(tenth, clients=(100, 250))] == [10, 25]
-    shares = Wish(**settled, shares=(0.5, 0.001), cohorts=(7,))
+    shares = Wish(**settled | {"epsilon": None}, shares=(0.5, 0.001), cohorts=(7,))
     assert [found[-1] for found in what_ifs(shares, clients=(100, 250))] == [7, 50, 1, 7, 125, 1]
     cohorts = [found[-1] for found in what_ifs(Wish(**settled), epsilons=(0.5, 4.0))]
     assert cohorts[0] < cohorts[1]  # found, because rounds and noise are given

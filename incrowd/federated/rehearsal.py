@@ -1,0 +1,98 @@
+"""Before a silo pays: the whole way that its records would go, gone by made-up ones."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.errors import RehearsalFailed
+from incrowd.federated.counter import Counter
+from incrowd.learning.records import RecordEngine
+from incrowd.learning.step_noise import on_tensors
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.plan.silo_plan import SiloPlan
+
+STEPS = 2
+"""The second step is not like the first: a velocity is there, and memory is used again."""
+
+
+def rehearse(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
+    """Train and count on no record, on one, and on a full physical batch and one more, all of them made up.
+
+    Guarantee: nothing of the silo's records is read, no ledger is asked, and no stream of a run is drawn from, so what
+    fails here says nothing about anybody and costs nothing. torch's global generator is left as it was.
+
+    Edge cases: whatever fails is a `RehearsalFailed` that says what, with the error itself as its cause.
+    """
+    batch = min(plan.records, plan.physical_batch + 1)
+    for records in sorted({0, 1, batch}):
+        with _Trying(plan.name, records), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            _go(plan, engine.rehearsal(records), None if counter is None else counter.rehearsal(records), weights)
+
+
+@dataclass(frozen=True)
+class _Trying:
+    """Says what was tried when it fails, whatever a module of somebody's own may raise."""
+
+    name: str
+    records: int
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception):
+            what = {0: "a step without records", 1: "one made-up record"}.get(
+                self.records, f"{self.records} made-up records"
+            )
+            raise RehearsalFailed(
+                f"{self.name} tried {what}, and failed with {type(error).__name__}: {error}. Nothing was spent and no "
+                "record was touched: repair the model, or what goes with it, and begin again"
+            ) from error
+
+
+def _go(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weights: Floats) -> None:
+    """The way of a round: count, train, and what would be sent."""
+    if counter is not None:
+        counter.count(weights)
+    training = RecordTraining(
+        steps=STEPS,
+        sampling_prob=1.0,
+        expected_batch=plan.batch_size,
+        clip_norm=plan.clip_norm,
+        noise_multiplier=1.0,
+        physical_batch=plan.physical_batch,
+        most_records=plan.records,
+    )
+    stand_in = _StandIn(training)
+    start = weights.astype(np.float32)
+    trained = engine.train(start, training, noise=on_tensors(stand_in.noised), batches=stand_in.stream)
+    if stand_in.steps != STEPS:
+        raise ValueError(f"the engine hid {stand_in.steps} sums in {STEPS} steps: one in each is what is paid for")
+    sent = difference(trained.weights, start)
+    if sent.shape != start.shape:
+        raise ValueError(f"the engine gives weights of the shape {sent.shape} for {start.shape}")
+    if not np.isfinite(sent).all():
+        raise ValueError("the weights that come out are not finite: is the learning rate too large?")
+
+
+class _StandIn:
+    """What hides a sum of made-up gradients: numbers that everybody can repeat, of about the size of noise."""
+
+    def __init__(self, training: RecordTraining) -> None:
+        self.stream: Stream = SeededRandomness(seed=0).stream("rehearsal")
+        self.steps = 0
+        self._std = training.noise_multiplier * training.sensitivity
+
+    def noised(self, total: Floats) -> Floats:
+        """The sum with numbers on it."""
+        self.steps += 1
+        hidden: Floats = total + self._std * self.stream.normals(total.size)
+        return hidden
+
+
+def difference(trained: torch.Tensor, start: np.typing.NDArray[np.float32]) -> Floats:
+    """What is sent: by how much the weights have moved."""
+    moved: Floats = trained.numpy().astype(np.float64) - start
+    return moved

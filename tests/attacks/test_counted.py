@@ -1,0 +1,286 @@
+"""Attack: what is counted from private data, and printed or used, tells whether somebody is in them.
+
+Two data sets that differ by one record (or client) are trained under the same settings; whoever compares all that a run
+leaves behind, but for the noise, must see no difference.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd._random import SeededRandomness
+from incrowd.data import FederatedData, Partition
+from incrowd.errors import ConfigError
+from incrowd.federated import class_sums
+from incrowd.federated.class_sums import size_of
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.declared import check_declared, fewest
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.silo_plan import SiloPlan
+from incrowd.privacy.release import PrivateRun
+from incrowd.runs.build import assemble
+from incrowd.runs.config import Config
+from incrowd.runs.run import Run
+from incrowd.runs.settings import parse
+from incrowd.runs.silo_build import assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_run import SiloRun
+from tests.federated.conftest import CLASSES, FEATURES
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tables = dict[str, Any]
+RUN = {"randomness": "seeded", "seed": 7, "plot": False}
+
+
+def table(folder: Path, clients: int, each: int) -> Tables:
+    """A private table of so many clients of so many examples."""
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(3)
+    rows = [f"{who:03d},{x:.3f},{y}" for who in range(clients) for x, y in _examples(generator, each)]
+    (folder / "table.csv").write_text("\n".join(["who,x,y", *rows]) + "\n")
+    return {"name": "table", "folder": str(folder), "file": "table.csv", "client": "who", "label": "y", "classes": 2}
+
+
+def _examples(generator: np.random.Generator, count: int) -> list[tuple[float, int]]:
+    labels = generator.integers(0, 2, count)
+    return [(float(label + generator.normal()), int(label)) for label in labels]
+
+
+def of_silos(data: Tables, **privacy: Any) -> SiloConfig:
+    terms = {"unit": "record", "epsilon": 4.0, "delta": 1e-3, "rounds": 2} | privacy
+    return parse({"data": data | {"clients": 2}, "privacy": terms, "run": RUN}, SiloConfig)
+
+
+def of_clients(data: Tables, **privacy: Any) -> Config:
+    terms = {"epsilon": 4.0, "delta": 1e-3, "rounds": 2, "sampling": "poisson", "cohort": 5.0} | privacy
+    return parse({"data": data, "privacy": terms, "run": RUN, "local": {"batch_size": 4}})
+
+
+NOISED = {"accuracy", "loss", "seconds", "clients_per_second", "client_updates_per_second", "run", "label", "plot"}
+
+
+def seen(folder: Path) -> list[Any]:
+    """All that a run leaves behind and that is not noised, timed, or a name."""
+    found: list[Any] = [json.loads((folder / "summary.json").read_text()), (folder / "statement.txt").read_text()]
+    with closing(sqlite3.connect(folder / "run.sqlite")) as database:
+        database.row_factory = sqlite3.Row
+        names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
+        rows = [row for name in names for row in database.execute(f"SELECT * FROM {name}").fetchall()]  # noqa: S608 - its own names
+        found += [{key: _parsed(cell) for key, cell in dict(row).items()} for row in rows if not {*row} & NOISED]
+    return [_without(item) for item in found]
+
+
+def _parsed(cell: Any) -> Any:
+    try:
+        return json.loads(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        return cell
+
+
+def _without(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _without(value) for key, value in item.items() if key not in NOISED | {"folder", "simulation"}}
+    return [_without(value) for value in item] if isinstance(item, list) else item
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"weigh": "by records"},
+        {"count_std": 20.0, "delta": 0.02},
+        {"clients": {"epsilon": 9.0, "delta": 1e-2}},
+    ],
+    ids=["plain", "weighed", "counts", "both levels"],
+)
+def test_silos_with_a_record_more_or_less_leave_the_same_behind(folder: Path, more: dict[str, Any]) -> None:
+    left = []
+    for each in (46, 47):
+        data = table(folder / str(each), 2, each)
+        run = SiloRun.create(of_silos(data, records=50, **more), folder / f"run-{each}")
+        run.train()
+        left.append(seen(run.folder))
+    assert left[0] == left[1]
+    assert "50 records" in left[0][1]
+
+
+def test_a_silo_that_counts_itself_tells_who_is_there(folder: Path) -> None:
+    """The control: declared public, a table is counted, and the statement says how many records it has."""
+    left = []
+    for each in (46, 47):
+        data = table(folder / str(each), 2, each) | {"public": True}
+        run = SiloRun.create(of_silos(data), folder / f"run-{each}")
+        run.train()
+        left.append(seen(run.folder))
+    assert left[0] != left[1]
+    assert "46 records" in left[0][1]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"sampling": "fixed"},
+        {"sampling": "everyone", "cohort": None},
+        {"sampling": "everyone", "cohort": None, "noise": "correlated", "groups": 2},
+        {"clip": {"kind": "quantile", "bit_noise": 9.0}},
+    ],
+    ids=["poisson", "fixed", "everyone", "correlated", "quantile"],
+)
+def test_a_client_more_or_less_leaves_the_same_behind(folder: Path, how: dict[str, Any]) -> None:
+    left = []
+    for clients in (18, 19):
+        data = table(folder / str(clients), clients, 5) | {"clients": 20}
+        run = Run.create(of_clients(data, **how), folder / f"run-{clients}")
+        assert run.train()["clients"] == 20
+        left.append(seen(run.folder))
+    assert str(left[0]) == str(left[1]) or _only_the_clip_differs(*left)
+
+
+def _only_the_clip_differs(one: list[Any], other: list[Any]) -> bool:
+    """A quantile follows what was released with noise, and so do the bound and the noise of a later round."""
+    return [_unclipped(item) for item in one] == [_unclipped(item) for item in other]
+
+
+def _unclipped(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _unclipped(value) for key, value in item.items() if key not in ("clip_norm", "noise_std")}
+    return item
+
+
+def test_clients_that_are_counted_tell_who_is_there(folder: Path) -> None:
+    left = []
+    for clients in (18, 19):
+        data = table(folder / str(clients), clients, 5) | {"public": True}
+        run = Run.create(of_clients(data), folder / f"run-{clients}")
+        left.append(run.train()["clients"])
+    assert left == [18, 19]
+
+
+REFUSED: list[tuple[Callable[[Tables], object], str]] = [
+    (of_clients, r"data\.clients = None: how many clients a private table has is never counted"),
+    (lambda data: assemble(of_clients(data | {"clients": 49})), r"data\.clients = 49: .* fewer or more"),
+    (lambda data: assemble(of_clients(data | {"clients": 60})), r"data\.clients = 60: .* fewer or more"),
+    (lambda data: assemble(of_clients(data | {"clients": 0})), r"data\.clients = 0"),
+    (lambda data: assemble_silos(of_silos(data)), r"data\.clients = 2: .* fewer or more"),
+]
+
+
+@pytest.mark.parametrize(("attempt", "message"), REFUSED)
+def test_a_number_of_clients_that_is_not_declared_or_does_not_fit_is_refused_without_one(
+    folder: Path, attempt: Callable[[Tables], object], message: str
+) -> None:
+    data = table(folder / "data", 50, 1)
+    with pytest.raises(ConfigError, match=message) as refused:
+        attempt(data)
+    assert "50" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({}, r"privacy\.records = None: how many records a silo has is private and never counted"),
+        ({"records": 46}, r"privacy\.records = 46: the records of silo-1 are fewer or more"),
+        ({"records": 53}, r"privacy\.records = 53: the records of silo-1 are fewer or more"),
+        ({"records": [48, 500]}, r"privacy\.records = 500: the records of silo-2 are fewer or more"),
+        ({"records": [48]}, r"privacy\.records = \(48,\): give one for each of the 2 silos"),
+        ({"records": 0}, r"privacy\.records = 0"),
+        ({"records": 48.5}, r"privacy\.records = 48\.5"),
+    ],
+)
+def test_a_number_of_records_that_is_not_declared_or_does_not_fit_is_refused_without_one(
+    folder: Path, privacy: dict[str, Any], message: str
+) -> None:
+    data = table(folder / "data", 2, 47)
+    with pytest.raises(ConfigError, match=message) as refused:
+        SiloRun.create(of_silos(data, **privacy), folder / "run")
+    assert "47" not in str(refused.value)
+    assert not (folder / "run").exists()
+
+
+def test_what_is_too_few_and_what_is_too_many_look_the_same() -> None:
+    said = set()
+    for held in (0, 89, 101, 10_000):
+        with pytest.raises(ConfigError, match="fewer or more") as refused:
+            check_declared(100, held=held, field="records", what="the records")
+        said.add(str(refused.value))
+    assert len(said) == 1
+    for held in (90, 95, 100):
+        check_declared(100, held=held, field="records", what="the records")
+
+
+def test_a_number_rounded_up_to_two_digits_is_always_allowed() -> None:
+    for held in range(1, 20_000):
+        unit = 10 ** max(0, len(str(held)) - 2)
+        rounded = -(-held // unit) * unit
+        assert fewest(rounded) <= held <= rounded
+
+
+def test_nothing_public_of_a_plan_follows_what_is_there() -> None:
+    """The declared number alone makes the plan: there is nothing else that it could be made of."""
+    plan = SiloPlan(name="a", budget=Budget(epsilon=4, delta=1e-4), rounds=2, records=5000, batch_size=5000)
+    for held in (4500, 4999, 5000):
+        plan.check(held)
+    assert (plan.sampling_prob, plan.steps, plan.most_records) == (1.0, 1, 5000)
+    with pytest.raises(ConfigError, match="batch_size = 5001: give at most the declared number of records"):
+        replace(plan, batch_size=5001)
+
+
+def test_silos_are_known_one_by_one(folder: Path) -> None:
+    data = table(folder / "data", 10, 30)
+    config = of_silos(data, records=30)
+    config = config.model_copy(update={"data": config.data.model_copy(update={"clients": 11})})
+    with pytest.raises(ConfigError, match=r"data\.clients = 11: every silo has to be there"):
+        assemble_silos(config)
+
+
+def test_clients_that_noise_for_themselves_are_all_there(folder: Path) -> None:
+    data = table(folder / "data", 19, 5)
+    local = {"sampling": "everyone", "place": "local", "cohort": None}
+    with pytest.raises(ConfigError, match=r"privacy\.place = 'local': every client sends something"):
+        assemble(of_clients(data | {"clients": 20}, **local))
+    assert assemble(of_clients(data | {"clients": 19}, **local)).data.clients == 19
+
+
+def test_nothing_is_measured_on_private_clients(folder: Path) -> None:
+    data = table(folder / "data", 10, 5) | {"clients": 10}
+    config = of_clients(data).model_copy(update={"run": of_clients(data).run.model_copy(update={"chunk": "measured"})})
+    with pytest.raises(ConfigError, match=r"run\.chunk = 'measured': the time that private examples take"):
+        assemble(config)
+    assert (
+        assemble(config.model_copy(update={"data": config.data.model_copy(update={"public": True})})).engine.chunk > 0
+    )
+
+
+def test_no_share_of_private_examples_is_made_public() -> None:
+    terms = {"epsilon": 4.0, "delta": 1e-3}
+    with pytest.raises(ConfigError, match=r"data\.validation = 0\.1: a share of private examples tells how many"):
+        parse({"data": {"validation": 0.1, "public": False}, "privacy": terms})
+    assert parse({"data": {"validation": 0.1}, "privacy": terms}).data.public
+
+
+def test_those_who_are_declared_and_not_there_add_nothing(data: FederatedData) -> None:
+    lists = [np.arange(3 * client, 3 * client + 3) for client in range(18)]
+    few = replace(data, partition=Partition.of(lists), declared=20)
+    assert (few.clients, few.present, few.describe()["clients"]) == (20, 18, 20)
+    config = PlanConfig(clients=20, schedule=constant(rounds=1, cohort=20), sampling=Everyone)
+    plan = config.calibrate(Budget(epsilon=1e6, delta=1e-5))
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    private = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(1), size=size_of(few))
+    sums, _ = class_sums(few, private)
+    assert sums.shape == (CLASSES, FEATURES + 1)
+    smaller = PlanConfig(clients=18, schedule=constant(rounds=1, cohort=18), sampling=Everyone).calibrate(plan.budget)
+    counted = PrivateRun(smaller, ledger=ledger, randomness=SeededRandomness(1), size=size_of(few), label="counted")
+    with pytest.raises(ConfigError, match="clients = 18: that is what the plan is for"):
+        class_sums(few, counted)

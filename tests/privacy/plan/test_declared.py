@@ -1,0 +1,66 @@
+"""Declared numbers; what happens where they are used is in tests/attacks/test_counted.py and test_plans_taken.py."""
+
+import pytest
+
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.declared import check_declared, check_planned, fewest
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.promise import Noises
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from tests.federated.silos import plan
+
+
+@pytest.mark.parametrize(("declared", "least"), [(1, 1), (9, 9), (10, 9), (11, 10), (20, 18), (1000, 900)])
+def test_nine_tenths_have_to_be_there(declared: int, least: int) -> None:
+    assert fewest(declared) == least
+    for held in range(least, declared + 1):
+        check_declared(declared, held=held, field="records", what="the records")
+    for held in (least - 1, declared + 1):
+        with pytest.raises(ConfigError, match=f"records = {declared}: the records are fewer or more"):
+            check_declared(declared, held=held, field="records", what="the records")
+
+
+def test_a_plan_is_for_those_who_follow_it() -> None:
+    check_planned(20, clients=20)
+    with pytest.raises(ConfigError, match=r"clients = 10: .* plan for 20"):
+        check_planned(10, clients=20)
+
+
+EXTREME = GaussianNoise(noise_multiplier=1e12, clip_norm=1.0)
+FINE = GaussianNoise(noise_multiplier=1.0, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("noises", [Noises(server=EXTREME), Noises(party=EXTREME), Noises(server=FINE, bits=EXTREME)])
+def test_noise_that_fits_no_grid_is_seen_before_it_is_paid_for(noises: Noises) -> None:
+    with pytest.raises(ConfigError, match="noise scale"):
+        noises.check(1000, clients=100)
+
+
+def test_noises_of_plans_pass() -> None:
+    budget = Budget(epsilon=2.0, delta=1e-5)
+    config = PlanConfig(clients=100, schedule=constant(rounds=2, cohort=100), sampling=Everyone)
+    its = config.calibrate(budget)
+    its.noises(0, NormalisedClip()).check(1000, clients=100)
+    its.noises(0, QuantileClip(clip_norm=1.0, bit_noise=50.0)).check(1000, clients=100)
+    CorrelatedPlan(clients=100, rounds=4, groups=2, budget=budget).noises(0, NormalisedClip()).check(1000, clients=100)
+    Noises(party=FINE).check(1000, clients=100)
+
+
+def test_noise_of_a_silo_that_fits_no_grid_is_seen_before_it_is_paid_for() -> None:
+    plan().check_noise(1.0, size=1000)
+    plan(count_std=20.0).check_noise(1.0, size=1000)
+    with pytest.raises(ConfigError, match="noise scale"):
+        plan().check_noise(1e12, size=1000)
+    with pytest.raises(ConfigError, match="noise scale"):
+        plan(count_std=1e13).check_noise(1.0, size=1000)
+
+
+def test_a_silo_holds_what_it_declares() -> None:
+    plan(records=40).check(38)
+    with pytest.raises(ConfigError, match="records = 40: the records of north are fewer or more"):
+        plan(records=40).check(41)
