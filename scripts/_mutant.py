@@ -46,12 +46,12 @@ class Mutant:
 
 def load(folder: Path = ROOT / MUTANTS) -> list[Mutant]:
     """All mutants, topic after topic."""
-    found = []
-    for path in sorted(folder.glob("*.toml")):
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        for each in content["mutant"]:
-            found.append(Mutant(topic=content["title"], **each | {"tests": tuple(each["tests"])}))
-    return found
+    contents = (tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml")))
+    return [
+        Mutant(topic=content["title"], **each | {"tests": tuple(each["tests"])})
+        for content in contents
+        for each in content["mutant"]
+    ]
 
 
 def chosen(mutants: Sequence[Mutant], words: Sequence[str]) -> list[Mutant]:

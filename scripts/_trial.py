@@ -12,10 +12,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -24,9 +23,14 @@ from scripts._mutant import Mutant
 
 Outcome = Literal["killed", "SURVIVED", "hung", "broken", "passed"]
 
-DEPENDENCIES = ("dp_accounting.pld.privacy_loss_distribution", "dp_accounting.rdp", "scipy.optimize", "torch", "typer")
+DEPENDENCIES = (
+    *("dp_accounting.pld.privacy_loss_distribution", "dp_accounting.rdp", "scipy.optimize", "scipy.stats"),
+    *("numba", "opacus", "pydantic", "safetensors.numpy", "sklearn.linear_model", "torch", "typer"),
+    *("anyio", "hypothesis.extra.numpy", "pytest", "pytest_cov", "pytest_timeout", "xdist"),
+)
 
 _LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "_build", "dist", "out")
+_PAUSE_S = 0.05
 _COMPILED = ("*.nbi", "*.nbc")  # loops that numba compiled may hold what another file said before
 
 
@@ -61,29 +65,35 @@ def load_dependencies() -> None:
 def control(tree: Path, tests: Sequence[str], *, limit_s: float) -> Verdict:
     """Whether the tests pass without any mutant. What Python compiles on the way stays in the tree, for the trials."""
     process = _start(tree, tests)
-    found = process.wait(limit_s)
-    return Verdict(**{**vars(found), "outcome": "passed"}) if found.outcome == "SURVIVED" else found
+    while (found := process.verdict(limit_s)) is None:
+        time.sleep(_PAUSE_S)
+    return replace(found, outcome="passed") if found.outcome == "SURVIVED" else found
 
 
 def trials(tree: Path, mutants: Sequence[Mutant], *, jobs: int, limit_s: float) -> Iterator[tuple[Mutant, Verdict]]:
     """The verdict on each mutant, as soon as it is known; so many trials at a time."""
-    waiting, running = deque(mutants), deque[tuple[Mutant, Path, _Process]]()
+    waiting, running = list(reversed(mutants)), list[tuple[Mutant, Path, _Process]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                mutant = waiting.popleft()
-                copy = _mutated(tree, mutant)
+                copy = _mutated(tree, mutant := waiting.pop())
                 running.append((mutant, copy, _start(copy, mutant.tests)))
-            mutant, copy, process = running[0]
-            found = process.wait(limit_s)
-            running.popleft()
-            shutil.rmtree(copy.parent)
-            if found.outcome == "hung" and mutant.hangs:
-                found = Verdict(outcome="killed", by="the time limit", seconds=found.seconds)
-            yield mutant, found
+            for trial in list(running):
+                mutant, copy, process = trial
+                if (found := process.verdict(limit_s)) is not None:
+                    running.remove(trial)
+                    shutil.rmtree(copy.parent)
+                    yield mutant, _as_declared(mutant, found)
+            time.sleep(_PAUSE_S)
     finally:
         for _, _, process in running:
             process.end()
+
+
+def _as_declared(mutant: Mutant, found: Verdict) -> Verdict:
+    if found.outcome == "hung" and mutant.hangs:
+        return replace(found, outcome="killed", by="the time limit")
+    return found
 
 
 def _mutated(tree: Path, mutant: Mutant) -> Path:
@@ -106,15 +116,16 @@ class _Process:
     report: Path
     begun: float
 
-    def wait(self, limit_s: float) -> Verdict:
-        while os.waitpid(self.number, os.WNOHANG) == (0, 0):
-            if time.monotonic() - self.begun > limit_s:
-                self.end()
-                os.waitpid(self.number, 0)
-                return self._verdict("hung")
-            time.sleep(0.02)
-        self.end()
-        return self._verdict(None)
+    def verdict(self, limit_s: float) -> Verdict | None:
+        """How it ended, or None while it has not."""
+        if os.waitpid(self.number, os.WNOHANG) != (0, 0):
+            self.end()
+            return self._verdict(None)
+        if time.monotonic() - self.begun > limit_s:
+            self.end()
+            os.waitpid(self.number, 0)
+            return self._verdict("hung")
+        return None
 
     def end(self) -> None:
         """End it, and what its tests may have left running."""
@@ -160,7 +171,9 @@ def _test(tree: Path, tests: Sequence[str], report: Path) -> NoReturn:
         first = _FirstFailure()
         import pytest
 
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
+        # pytest would rewrite the asserts of its plugins if they were not loaded yet, which takes a second each time.
+        options = ["-x", "-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
+        options += ["--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
         status = int(pytest.main([*options, *tests], plugins=[first]))
         sys.stdout.flush()
         part = report.with_suffix(".part")
@@ -174,6 +187,7 @@ def _move_into(tree: Path) -> None:
     """From here on all that is ours is imported from the tree, in this process and in those that it starts."""
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree)
+    sys.dont_write_bytecode = False  # what is compiled for the control serves all trials
     sys.path[:] = [str(tree), *(place for place in sys.path if place and Path(place).resolve() != ROOT)]
     ours = {path.stem for path in tree.iterdir()}
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:

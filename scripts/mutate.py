@@ -1,8 +1,8 @@
 """Tries every deliberate privacy bug of `scripts/mutants` on the tests that have to notice it.
 
-    python -m scripts.mutate                      all of them; status 1 unless every one is killed
-    python -m scripts.mutate NAME "A topic" ...   some of them
-    python -m scripts.mutate --write              renews the table in docs/conformance.md, without a trial
+python -m scripts.mutate                      all of them; status 1 unless every one is killed
+python -m scripts.mutate NAME "A topic" ...   some of them
+python -m scripts.mutate --write              renews the table in docs/conformance.md, without a trial
 """
 
 import argparse
