@@ -134,11 +134,11 @@ class _Process:
 
     def _verdict(self, outcome: Outcome | None) -> Verdict:
         output = self.report.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
-        found = json.loads(self.report.read_text()) if self.report.is_file() else {"status": None, "by": ""}
+        status, by = json.loads(self.report.read_text()) if self.report.is_file() else (None, "")
         outcomes: dict[int | None, Outcome] = {0: "SURVIVED", 1: "killed"}
         return Verdict(
-            outcome=outcome or outcomes.get(found["status"], "broken"),
-            by=found["by"],
+            outcome=outcome or outcomes.get(status, "broken"),
+            by=by,
             seconds=time.monotonic() - self.begun,
             output=output,
         )
@@ -177,7 +177,7 @@ def _test(tree: Path, tests: Sequence[str], report: Path) -> NoReturn:
         status = int(pytest.main([*options, *tests], plugins=[first]))
         sys.stdout.flush()
         part = report.with_suffix(".part")
-        part.write_text(json.dumps({"status": status, "by": first.test}))
+        part.write_text(json.dumps([status, first.test]))
         part.replace(report)
     finally:
         os._exit(status)

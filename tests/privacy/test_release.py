@@ -296,6 +296,18 @@ class TestAdaptiveClips:
         with pytest.raises(ConfigError, match="give the carry of the round before it"):
             run.round(2)
 
+    def test_later_noise_belongs_to_the_later_bound(self) -> None:
+        size = 20000
+        clip = QuantileClip(clip_norm=5.0, bit_noise=50.0, learning_rate=2.0)
+        run = a_run(a_plan(clip=clip), size=size)
+        first = run.round(0)
+        first.release()
+        released = run.round(1, carry=first.after).release()
+        std = released.clip_norm * clip.update_multiplier(1.0)
+        assert not 4.0 < released.clip_norm < 6.0, "the bound has moved"
+        assert released.noise_std == std
+        assert released.mean.std() * 20 == pytest.approx(std, rel=5 / math.sqrt(2 * size))
+
     def test_the_median_is_read_from_the_round_and_not_kept(self) -> None:
         run = a_run(a_plan(clip=MedianClip()), size=1)
         for number, norms in enumerate(([1.0, 2.0, 9.0], [4.0])):
