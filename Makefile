@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## private training on embedded data: accuracy, epsilon, a plot, the statement
 	@.venv/bin/incrowd train
 
-test: install  ## the fast tests and doctests, with full branch coverage of incrowd/privacy
+test: install  ## the fast tests and doctests, with full branch coverage of the promise
 	@$(RUN) pytest -q -n $(WORKERS) -m "not slow" --cov
 
 test-slow: install  ## the tests that take longer
@@ -65,6 +65,6 @@ format: install  ## puts the layout right
 check:  ## everything, as the continuous integration does it
 	@.ci/run
 
-clean:  ## removes what the targets made, except .venv
-	rm -rf dist out docs/_build htmlcov .coverage .coverage.* .hypothesis .*_cache
+clean:  ## removes what the targets made, except .venv and out/, which holds runs and their ledgers
+	rm -rf dist docs/_build htmlcov .coverage .coverage.* .hypothesis .*_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,11 +1,20 @@
 """Fixtures for tests of every room."""
 
+import os
+import secrets
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from incrowd.learning import threads
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test spends on some data, no other test has spent. The folder is made by whoever needs it."""
+    monkeypatch.setenv("INCROWD_STATE", str(Path(os.environ["INCROWD_STATE"]) / secrets.token_hex(4)))
 
 
 @pytest.fixture

@@ -50,15 +50,10 @@ def draw(examples: int, local: LocalTraining, *, randomness: Randomness, round: 
 
 
 def side_by_side(several: Sequence[Batches]) -> Batches:
-    """Batches of several clients: shorter ones are filled up with steps of size 0."""
-    steps, width = max(one.steps for one in several), max(one.width for one in several)
-    positions = np.zeros((len(several), steps, width), np.int64)
-    sizes = np.zeros((len(several), steps), np.int64)
-    for one, place, size in zip(several, positions, sizes, strict=True):
-        place[: one.steps, : one.width] = one.positions
-        place[: one.steps, one.width :] = one.positions[:, -1:]
-        size[: one.steps] = one.sizes
-    return Batches(positions=positions, sizes=sizes)
+    """The batches of clients with equally many examples."""
+    return Batches(
+        positions=np.stack([one.positions for one in several]), sizes=np.stack([one.sizes for one in several])
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -70,7 +70,7 @@ class DirectSteps:
 def _large(module: nn.Module) -> list[nn.Linear]:
     """The large Linear layers of a Sequential of known modules."""
     leaves = _leaves(module)
-    if type(module) is not nn.Sequential or not all(map(_known, leaves)):
+    if type(module) is not nn.Sequential or not all(map(_plain, leaves)):
         return []
     linear = (leaf for leaf in leaves if type(leaf) is nn.Linear)
     return [layer for layer in linear if layer.weight.numel() >= _LARGE and not layer.weight._backward_hooks]
@@ -82,9 +82,14 @@ def _leaves(module: nn.Module) -> list[nn.Module]:
     return [leaf for child in module for leaf in _leaves(child)]
 
 
-def _known(leaf: nn.Module) -> bool:
-    named = f"{type(leaf).__module__}.".startswith(_KNOWN)
-    return named and not _hooked(leaf) and "forward" not in vars(leaf) and not getattr(leaf, "inplace", False)
+def _plain(leaf: nn.Module) -> bool:
+    return known(leaf) and not getattr(leaf, "inplace", False)
+
+
+def known(module: nn.Module) -> bool:
+    """Whether a module is torch's or ours, and nobody has hung anything on it: then it remembers nothing."""
+    named = f"{type(module).__module__}.".startswith(_KNOWN)
+    return named and not _hooked(module) and "forward" not in vars(module)
 
 
 def _hooked(module: nn.Module) -> bool:

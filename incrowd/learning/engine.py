@@ -1,10 +1,8 @@
 """The cohort engine: local training of many clients, a few at a time, whose memory does not grow with the cohort."""
 
-import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +13,17 @@ from torch import Tensor
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import batches, program
-from incrowd.learning.batches import Batches
+from incrowd.learning import batches
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.batches import Batches, side_by_side
 from incrowd.learning.chunk import Chunk
 from incrowd.learning.fallback import Autograd, starts_linear
+from incrowd.learning.fused import Fused
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.pieces import Piece
-from incrowd.learning.store import MEMORY, ClientTensors, Store
+from incrowd.learning.program import compile_program
+from incrowd.learning.store import MEMORY, ClientTensors, Feed, Store, mostly_zero
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import Shortening, Summed, summed
 from incrowd.learning.workers import CAN_FORK, Group, Staff
@@ -34,27 +35,21 @@ Clients = Sequence[int] | NDArray[np.integer[Any]]
 
 _CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
 _DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once are better
-_CANDIDATES = (1, 2, 4, 8, 16)
-_PROBE_ROWS = 120
-_PROBES = 3
-_NO_SLOWER = 1.03  # a smaller chunk that is slower by so little leaves more of the caches to the sum
 _SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
 _UNFUSED = 8  # what autograd has trained is measured and added up a few at a time, which leaves its caches alone
 _SHARES = 16  # so many chunks at least, for processes to share out
-_ALIKE = 1.1  # clients of one chunk differ in their number of examples by at most this factor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the work is done, which changes its speed and, beyond rounding, nothing else.
+    """How the work is done, which changes its speed and memory, and nothing else.
 
     With more than one thread each has a process of its own, because Python's threads were measured to wait for each
-    other.
+    other. Of `chunk` clients the contributions are in memory at once.
 
-    Guarantee: with `chunk` given, a run on one kind of machine repeats itself bit for bit, with any number of threads.
-
-    Edge cases: without `chunk` it follows from the model and the data; `CohortEngine.measured` finds the fastest.
-    On an accelerator, and where processes cannot be forked (other systems than Linux), there is one thread.
+    Edge cases: without `chunk` it follows from the model. On an accelerator, and where processes cannot be forked
+    (other systems than Linux), there is one thread; on an accelerator a chunk is trained side by side, always so many,
+    and another chunk or device may round differently.
     """
 
     device: str = "cpu"
@@ -85,12 +80,16 @@ class _Task:
 class CohortEngine:
     """Trains clients of one data set with one model.
 
-    Guarantee: what a client contributes depends on its examples, the weights, the settings, and the stream of its round
-    and number; beyond rounding it does not depend on the other clients, the chunks or the threads. Memory does not grow
-    with the cohort.
+    Guarantee: what a client contributes is, bit for bit, a function of its own examples, the weights, the settings and
+    the stream of its round and number. Other clients, the chunk, the threads and the order change nothing: every client
+    is trained on its own, in batches that nobody else fills up, in memory that begins where a processor likes it; which
+    way it is trained follows from the model, the settings and its own examples. Memory does not grow with the cohort.
 
     Edge cases: examples that the model cannot take, labels that the loss does not fit, a client without examples or one
-    that does not exist: refused before anything is trained.
+    that does not exist: refused before anything is trained. What a program told torch before, so that it computes less
+    exactly, does not hold here (see `incrowd.learning.arithmetic`). Another processor or release of torch may round
+    differently. What a module or a loss of your own remembers outside of the module (in a global variable, say) is not
+    noticed.
     """
 
     def __init__(
@@ -103,22 +102,29 @@ class CohortEngine:
         self._data = data.to(self._device)
         outputs = _outputs(model, data)
         local.loss.check(data.labels, outputs)
-        self._program = program.compile_program(model.module, data.shape) if local.loss.canonical else None
+        self._program = compile_program(model.module, data.shape) if local.loss.canonical else None
         # Weight decay changes the weights of features that are always zero, too.
         sparing = self._program is not None or starts_linear(model.module, data.shape)
-        narrow = sparing and local.weight_decay == 0
-        self._store = Store(self._data, narrow=narrow, memory=MEMORY // self.execution.threads)
+        sparing = sparing and local.weight_decay == 0
+        self._store = Store(self._data, sparing=sparing, memory=MEMORY // self.execution.threads)
+        self._fused: Fused | None = None
+        if self._program is not None and local.loss.canonical is not None:
+            self._fused = Fused(self._program, local, local.loss.canonical)
+        self._compiled = np.zeros(data.present, bool)  # who is trained by compiled loops
         self._sparse = self._path_for_sparse()
         self._staff: Staff[_Task] | None = None
         self._autograd: Autograd | None = None
 
     def _path_for_sparse(self) -> "Sparse | None":
-        few = self._store.narrow and self._store.share_of_zeros >= _SPARSE
-        if self._program is None or not few or not self.local.plain:
+        if self._program is None or not self._store.sparing or not self.local.plain:
+            return None
+        sparse = mostly_zero(self._data, _SPARSE)
+        self._compiled = sparse | self._program.small
+        if not self._compiled.any():
             return None
         from incrowd.learning.sparse import Sparse  # numba takes a while to start
 
-        return Sparse(self._program, self._store, self.local, alone=self.execution.chunk in (None, 1))
+        return Sparse(self._program, self._store, self.local, sparse)
 
     @property
     def clients(self) -> int:
@@ -136,15 +142,18 @@ class CohortEngine:
 
     @property
     def chunk(self) -> int:
-        """How many clients are trained side by side."""
+        """Of how many clients the contributions are in memory at once, at most."""
         if self.execution.chunk is not None:
             return self.execution.chunk
+        if self._on_accelerator:
+            return max(1, min(256, _DEVICE_MEMORY // (4 * self.model.size))) if self.fused else 1
         if not self.fused:
             return max(1, min(_UNFUSED, _CACHE // (4 * self.model.size)))
-        if self._sparse is not None:
-            return self._sparse.at_once  # they are trained one after the other, and calls take a while
-        memory, most = (_CACHE, 16) if self._device.type == "cpu" else (_DEVICE_MEMORY, 256)
-        return max(1, min(most, memory // (4 * self.model.size)))
+        return 1 if self._sparse is None else self._sparse.at_once  # calls take a while
+
+    @property
+    def _on_accelerator(self) -> bool:
+        return self._device.type != "cpu"
 
     def train(
         self, weights: ArrayLike | Tensor, clients: Clients, *, randomness: Randomness, round: int
@@ -157,9 +166,10 @@ class CohortEngine:
         task, groups = self._task(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), self._workers() as staff:
             if staff is None:
-                yield from (self._train_group(task, group) for group in groups)
+                for group in groups:
+                    yield from self._train_plainly(task, group)
             else:
-                yield from staff.in_order(task, groups, here=self._train_group)
+                yield from staff.in_order(task, groups, here=self._train_plainly)
 
     def train_and_sum(
         self,
@@ -172,12 +182,12 @@ class CohortEngine:
     ) -> Summed:
         """Train these clients from these weights and add up their contributions, shortened, where they are computed.
 
-        Guarantee: the sum has the same bits with any number of threads.
+        Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
         task, groups = self._task(weights, randomness, round), self._groups([int(client) for client in clients])
-        with one_thread(), self._workers() as staff:
+        with one_thread(), ieee(self.execution.device), self._workers() as staff:
             if staff is None:
-                chunks = (self._train_group(task, group) for group in groups)
+                chunks = (chunk for group in groups for chunk in self._train_group(task, group))
                 return summed(chunks, shortening, size=self.model.size)
             return staff.summed(task, groups, shortening, here=self._train_group)
 
@@ -202,27 +212,6 @@ class CohortEngine:
             else:
                 staff.dismiss()
 
-    def measured(self, clients: Clients, *, randomness: Randomness) -> Execution:
-        """The execution with the chunk that is the fastest for these clients, by a measurement of well under a second.
-
-        Record its `chunk` where a run has to repeat itself bit for bit.
-        """
-        start = self.model.initial(randomness).to(self._device)
-        probed = [int(client) for client in clients]
-        self._check(probed)
-        if not self.fused or self._sparse is not None or not probed:
-            return replace(self.execution, chunk=self.chunk)
-        seconds = {chunk: math.inf for chunk in _CANDIDATES if chunk <= len(probed)}
-        with one_thread():
-            for _ in range(_PROBES):  # the best of several, taking turns, because machines have other things to do
-                for chunk, best in seconds.items():
-                    several = _shortened(self._batches(probed[:chunk], randomness, 0))
-                    begin = time.perf_counter()
-                    self._train_batches(start, probed[:chunk], several)
-                    seconds[chunk] = min(best, (time.perf_counter() - begin) / chunk)
-        good = _NO_SLOWER * min(seconds.values())
-        return replace(self.execution, chunk=min(chunk for chunk, best in seconds.items() if best <= good))
-
     def _check(self, clients: Sequence[int]) -> None:
         for client in clients:
             if not 0 <= client < self._data.present:
@@ -232,64 +221,78 @@ class CohortEngine:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")
 
     def _groups(self, clients: Sequence[int]) -> list[list[int]]:
-        """Groups of clients that are alike in size and features."""
+        """Who is worked on together; it makes no difference to anyone."""
         self._check(clients)
-        sizes = {client: len(self._data.examples(client)) for client in clients}
-        most = self.chunk
-        if self._sparse is not None:  # the group makes no difference
-            most = min(most, -(-len(clients) // self.execution.threads))
-        elif not self.fused:  # which features are left out depends on the group, and rounding on these: not on threads
-            most = min(most, -(-len(clients) // _SHARES))
+        kinds = {client: self._kind(client) for client in clients}
+        share = max(1, -(-len(clients) // self._shares))
         groups: list[list[int]] = []
-        for client in sorted(clients, key=lambda k: (sizes[k], self._store.extent(k), k)):
+        for client in sorted(clients, key=lambda k: (kinds[k], k)):
             group = groups[-1] if groups else []
-            if group and len(group) < most and self._alike(sizes[group[0]], sizes[client]):
+            if group and len(group) < min(share, self._most(client)) and kinds[group[0]] == kinds[client]:
                 group.append(client)
             else:
                 groups.append([client])
         return groups
 
-    def _alike(self, smallest: int, size: int) -> bool:
-        if self.local.plain or self.local.batches is not None or self.local.batch_size is None:
-            return size <= _ALIKE * smallest
-        # With momentum, weight decay or a proximal term a step without examples would still be a step.
-        return -(-size // self.local.batch_size) == -(-smallest // self.local.batch_size)
+    @property
+    def _shares(self) -> int:
+        """Into how many groups the work is divided at least."""
+        if self._on_accelerator:
+            return 1
+        return self.execution.threads if self.fused else _SHARES
 
-    def _batches(self, group: Sequence[int], randomness: Randomness, round: int) -> Batches:
-        return batches.side_by_side(
-            [
-                batches.draw(
-                    len(self._data.examples(client)), self.local, randomness=randomness, round=round, client=client
-                )
-                for client in group
-            ]
-        )
+    def _most(self, client: int) -> int:
+        if self._sparse is not None and self._compiled[client]:
+            return min(self.chunk, self._sparse.at_once)
+        return 1 if self._sparse is not None and self.execution.chunk is None else self.chunk
 
-    def _train_group(self, task: _Task, group: Group) -> Chunk:
-        return self._train_batches(task.weights, group, self._batches(group, task.randomness, task.round))
+    def _kind(self, client: int) -> tuple[bool, int]:
+        """Only clients of one kind can come together."""
+        if self._on_accelerator:
+            return False, len(self._data.examples(client))
+        return bool(self._compiled[client]), int(self._sparse is not None and self._sparse.holds(client))
 
-    def _train_batches(self, start: Tensor, group: Sequence[int], several: Batches) -> Chunk:
-        if self._sparse is not None:
-            return Chunk(tuple(group), self._sparse.train(start, group, several))
-        feed = self._store.feed(group, several)
+    def _batches(self, client: int, task: _Task) -> Batches:
+        examples = len(self._data.examples(client))
+        return batches.draw(examples, self.local, randomness=task.randomness, round=task.round, client=client)
+
+    def _train_plainly(self, task: _Task, group: Group) -> list[Chunk]:
+        with ieee(self.execution.device):
+            return self._train_group(task, group)
+
+    def _train_group(self, task: _Task, group: Group) -> list[Chunk]:
+        """The contributions of a group, in chunks."""
+        drawn = [self._batches(client, task) for client in group]
+        if self._sparse is not None and self._compiled[group[0]]:
+            return [Chunk(tuple(group), self._sparse.train(task.weights, group, drawn))]
         layout = self.model.layout
-        places = zip(start.split_with_sizes(list(layout.sizes)), layout.shapes, strict=True)
+        places = zip(task.weights.split_with_sizes(list(layout.sizes)), layout.shapes, strict=True)
         parameters = [place.view(shape) for place, shape in places]
-        pieces: list[Piece]
-        if self._program is None or self.local.loss.canonical is None:
-            # Kept only after a success, because a failure may leave anything behind.
-            worker, self._autograd = self._autograd, None
-            worker = Autograd(self.model, self.local, self._device) if worker is None else worker
-            pieces = worker.train(parameters, feed)
-            self._autograd = worker
-        else:
-            pieces = program.train(self._program, parameters, feed, self.local, loss=self.local.loss.canonical)
-        return Chunk(tuple(group), pieces)
+        if self._on_accelerator and self._fused is not None:
+            return [self._side_by_side(self._fused, parameters, group, drawn)]
+        return [
+            Chunk((client,), self._train_one(parameters, self._store.feed([client], side_by_side([own]))))
+            for client, own in zip(group, drawn, strict=True)
+        ]
 
+    def _train_one(self, parameters: Sequence[Tensor], feed: Feed) -> list[Piece]:
+        if self._fused is not None:
+            return self._fused.train(parameters, feed)
+        # Kept only after a success, because a failure may leave anything behind.
+        worker, self._autograd = self._autograd, None
+        worker = Autograd(self.model, self.local, self._device) if worker is None else worker
+        pieces = worker.train(parameters, feed)
+        self._autograd = worker
+        return pieces
 
-def _shortened(several: Batches) -> Batches:
-    steps = max(1, _PROBE_ROWS // several.width)
-    return Batches(positions=several.positions[:, :steps], sizes=several.sizes[:, :steps])
+    def _side_by_side(
+        self, fused: Fused, parameters: Sequence[Tensor], group: Group, drawn: Sequence[Batches]
+    ) -> Chunk:
+        """Clients of equal size on an accelerator, always equally many, because their number may decide on rounding."""
+        missing = self.chunk - len(group)
+        feed = self._store.feed([*group, *group[-1:] * missing], side_by_side([*drawn, *drawn[-1:] * missing]))
+        pieces = fused.train(parameters, feed)
+        return Chunk(tuple(group), [piece.part(slice(len(group))) for piece in pieces])
 
 
 def _outputs(model: Model, data: ClientTensors) -> int:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
-from incrowd.learning.direct import DirectSteps
+from incrowd.learning.direct import DirectSteps, known
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
+from incrowd.learning.turned import Turned
 
 _ROWS = 1000  # examples that are brought together at a time
 _NUMBERS = 2**17  # numbers of examples that are made floats at a time, so that they leave the caches to the weights
@@ -26,59 +27,64 @@ def starts_linear(module: nn.Module, shape: Sequence[int]) -> bool:
 class Autograd:
     """A copy of a module at work, for one client at a time; making it takes as long as a few batches.
 
-    Edge cases: a module whose buffers change in training is refused. What it remembers elsewhere is not noticed.
+    Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
+    ours, which remember nothing; other modules get a fresh copy for every client.
+
+    Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
+    generator. What a module remembers outside of itself (in a global variable, say) is not noticed.
     """
 
     def __init__(self, model: Model, local: LocalTraining, device: torch.device) -> None:
-        # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
-        module = copy.deepcopy(model.module).to(device)
-        self.module = module.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # not in its stubs
+        self._model = model
+        self._device = device
+        self._turned = Turned()
+        self._forgets = all(map(known, model.module.modules()))
         self.local = local
+        self._work()
+
+    def _work(self) -> None:
+        """Start with a copy of the module."""
+        # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
+        module = copy.deepcopy(self._model.module).to(self._device)
+        self.module = module.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # not in its stubs
         self.parameters: list[Tensor] = list(self.module.parameters())
         self._whole = self.parameters[0].data  # the first weight when no features are left out
-        self._direct = DirectSteps(self.module) if local.plain else None
-        self._turned: tuple[Tensor, int, Tensor] | None = None
+        self._direct = DirectSteps(self.module) if self.local.plain else None
 
     def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
-        """Train the clients of a feed from the same weights (those of each parameter)."""
-        several = weights if feed.columns is None else weights[1:]
-        rest = torch.empty(len(feed.rows), sum(weight.numel() for weight in several), device=weights[0].device)
-        pieces: list[Piece] = [FlatPiece(rest)]
-        if feed.columns is not None:
-            pieces.insert(0, self._train_narrow(weights, feed, feed.columns, rest))
-            return pieces
-        self.parameters[0].data = self._whole
-        for j, row in enumerate(rest):
-            self._train(list(weights), feed, j)
-            _subtract(self.parameters, weights, row)
+        """Train the one client of a feed from these weights (those of each parameter)."""
+        if not self._forgets:
+            self._work()
+        drawn = torch.get_rng_state()
+        columns = feed.columns
+        pieces = self._train_whole(weights, feed) if columns is None else self._train_narrow(weights, feed, columns)
+        if not torch.equal(drawn, torch.get_rng_state()):
+            remedy = "it draws from torch's global generator, which no client has for itself; leave that out"
+            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
         return pieces
 
-    def _train_narrow(self, weights: Sequence[Tensor], feed: Feed, columns: Tensor, rest: Tensor) -> InputPiece:
-        """Train clients whose features are left out, on a first weight that is stored by input and stays in place."""
-        by_input = self._by_input(weights[0])
-        values = torch.empty(*columns.shape, by_input.shape[1], device=by_input.device)
-        for j, (value, row) in enumerate(zip(values, rest, strict=True)):
-            first = by_input.index_select(0, columns[j])
-            self.parameters[0].data = value.t()
-            self._train([first.t(), *weights[1:]], feed, j)
-            value.sub_(first)
-            _subtract(self.parameters[1:], weights[1:], row)
-        return InputPiece(values, None, columns, len(by_input))
+    def _train_whole(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
+        self.parameters[0].data = self._whole
+        self._train(list(weights), feed)
+        return [_changed(self.parameters, weights)]
 
-    def _by_input(self, first: Tensor) -> Tensor:
-        """The first weight, transposed once for all clients that start from it."""
-        owner = first if first._base is None else first._base
-        if self._turned is None or self._turned[0] is not owner or self._turned[1] != first._version:
-            self._turned = owner, first._version, first.t().contiguous()
-        return self._turned[2]
+    def _train_narrow(self, weights: Sequence[Tensor], feed: Feed, columns: Tensor) -> list[Piece]:
+        """Train without the features left out, on a first weight that is stored by input and stays in place."""
+        by_input = self._turned.of(weights[0])
+        first = by_input.index_select(0, columns[0])
+        value = torch.empty_like(first)
+        self.parameters[0].data = value.t()
+        self._train([first.t(), *weights[1:]], feed)
+        changed = InputPiece(value.sub_(first)[None], None, columns, len(by_input))
+        return [changed, _changed(self.parameters[1:], weights[1:])]
 
-    def _train(self, starts: list[Tensor], feed: Feed, j: int) -> None:
-        """Take client j's steps."""
+    def _train(self, starts: list[Tensor], feed: Feed) -> None:
+        """Take the steps."""
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, starts)
         velocity = [torch.zeros_like(p) for p in self.parameters] if self.local.momentum else None
         buffers = [(name, buffer, buffer._version) for name, buffer in self.module.named_buffers()]
-        for examples, labels in _batches(feed, j):
+        for examples, labels in _batches(feed):
             loss = self.local.loss.value(self.module(examples), labels)
             if self._direct is None:
                 gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
@@ -101,26 +107,25 @@ class Autograd:
         torch._foreach_add_(self.parameters, gradients, alpha=-local.learning_rate)
 
 
-def _subtract(now: Sequence[Tensor], starts: Sequence[Tensor], row: Tensor) -> None:
-    """Put what has changed into a row."""
+def _changed(now: Sequence[Tensor], starts: Sequence[Tensor]) -> FlatPiece:
+    """What has changed."""
+    row = torch.empty(sum(start.numel() for start in starts), device=now[0].device if now else None)
     places = row.split_with_sizes([start.numel() for start in starts])
     for one, start, place in zip(now, starts, places, strict=True):
         torch.sub(one.detach(), start, out=place.view(start.shape))
+    return FlatPiece(row[None])
 
 
-def _batches(feed: Feed, j: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of one client, without what only fills them up. The next one may overwrite the examples."""
-    width, sizes = feed.batches.width, feed.batches.sizes[j].tolist()
+def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of the client, without what only fills them up. The next one may overwrite the examples."""
+    width, sizes = feed.batches.width, feed.batches.sizes[0].tolist()
     for begin in range(0, len(sizes), max(1, _ROWS // width)):
         steps = sizes[begin : begin + max(1, _ROWS // width)]
         rows = slice(begin * width, (begin + len(steps)) * width)
-        examples = _floats(feed, feed.table.index_select(0, feed.rows[j, rows]))
-        labels = torch.split(feed.labels[j, rows], width)
+        examples = _floats(feed, feed.table.index_select(0, feed.rows[0, rows]))
+        labels = torch.split(feed.labels[0, rows], width)
         for some, theirs, size in zip(examples, labels, steps, strict=True):
-            if size == width:
-                yield some, theirs
-            elif size:
-                yield some[:size], theirs[:size]
+            yield some[:size], theirs[:size]
 
 
 def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:

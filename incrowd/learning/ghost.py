@@ -6,9 +6,14 @@ A record's gradient of a Linear layer is the outer product of d, the gradient of
 is no second backward pass. Norms are computed in float64 from these d and a; so are sums, but for those of few records,
 where float32 is twice as fast and its rounding is paid for
 (`incrowd.privacy.mechanism.steps.RecordTraining.sensitivity`).
+
+The rows of a product are computed beside those of other records, but not from them: only where a row lies, and how many
+there are, might make a processor add up in another order. So all rows begin at a line of the cache, their number is a
+multiple of eight, and `rows_are_alike` tries out whether the same row then has the same bits in every place.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -20,6 +25,9 @@ from incrowd.learning.program import Dense, Program
 from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 
 _LEAST = 2.0**-126
+_LINE = 16  # float32 numbers in a line of the cache
+_EIGHT = 8  # rows: of fewer than four, some processors were seen to add up in another order
+_PROBES = 2
 
 
 class Ghost:
@@ -33,6 +41,7 @@ class Ghost:
         self.layers = [_Layer(dense, left, rows) for dense in program.layers]
         self.loss = loss
         self.rows = rows
+        self._inputs = _in_lines(rows, program.layers[0].inputs, weights[0].device)
         size, device = sum(part.numel() for part in weights), weights[0].device
         self._sums = {kind: torch.zeros(size, dtype=kind, device=device) for kind in (torch.float32, torch.float64)}
         for total in self._sums.values():
@@ -55,7 +64,8 @@ class Ghost:
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `Gradients.norms`."""
-        self._forward(features.flatten(1))
+        self._inputs[: len(labels)] = features.flatten(1)
+        self._forward(self._inputs[: _filled_up(len(labels))], records=len(labels))
         self._backward(labels)
         squares = sum((layer.squares() for layer in self.layers[1:]), self.layers[0].squares())
         norms: Floats = squares.sqrt_().cpu().numpy()
@@ -68,16 +78,16 @@ class Ghost:
             layer.add(factors, rows, kind=self._kind, beta=self._beta)
         self._beta = 1
 
-    def _forward(self, x: Tensor) -> None:
+    def _forward(self, x: Tensor, *, records: int) -> None:
         for layer in self.layers:
-            x = layer.forward(x)
+            x = layer.forward(x, records)
 
     def _backward(self, labels: Tensor) -> None:
         last = self.layers[-1]
-        means = self.loss.mean(last.values.t()[None], out=last.values.t()[None])
-        d = torch.sub(means[0].t(), self.loss.target(labels, last.dense.outputs), out=last.d)
+        means = self.loss.mean(last.values, out=last.values)
+        torch.sub(means, self.loss.target(labels, last.dense.outputs), out=last.d)
         for after, before in pairwise(reversed(self.layers)):
-            d = before.backward(after.weight, d)
+            before.backward(after)
 
 
 class _Layer:
@@ -88,12 +98,14 @@ class _Layer:
         self.weight = next(weights)
         self.bias = next(weights) if dense.bias else None
         device = self.weight.device
-        self._values = torch.empty(rows, dense.outputs, device=device)
-        self._d = torch.empty_like(self._values)
-        self._exact_d = torch.empty_like(self._values, dtype=torch.float64)
+        self._values = _in_lines(rows, dense.outputs, device)
+        self._d = _in_lines(rows, dense.outputs, device)
+        self._exact_d = torch.empty(rows, dense.outputs, dtype=torch.float64, device=device)
         self._exact_inputs = torch.empty(rows, dense.inputs, dtype=torch.float64, device=device)
         self._length = torch.empty(0)  # the squared norm of each record's inputs
         self._inputs = torch.empty(0)
+        self.most = rows
+        self._several = 0  # rows, with those that fill up
         self._sums: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
         self.rows = 0
 
@@ -117,24 +129,23 @@ class _Layer:
         """The gradients of the outputs."""
         return self._d[: self.rows]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """What the layer, and the function after it, make of its inputs."""
-        self.rows, self._inputs = len(x), x
-        exact = self._exact_inputs[: self.rows].copy_(x)
+    def forward(self, x: Tensor, records: int) -> Tensor:
+        """What the layer, and the function after it, make of its inputs: those of so many records, and filling."""
+        self.rows, self._several, self._inputs = records, len(x), x[:records]
+        exact = self._exact_inputs[: self.rows].copy_(self._inputs)
         self._length = torch.linalg.vector_norm(exact, dim=1).square_()
-        out = self.values
+        out = self._values[: self._several]
         if self.bias is None:
             torch.mm(x, self.weight.t(), out=out)
         else:
             torch.addmm(self.bias, x, self.weight.t(), out=out)
         return out if self.dense.activation is None else self.dense.activation.apply(out)
 
-    def backward(self, weight: Tensor, d: Tensor) -> Tensor:
+    def backward(self, after: "_Layer") -> None:
         """The gradients of the outputs, from those of the next layer's."""
-        torch.mm(d, weight, out=self.d)
+        torch.mm(after._d[: self._several], after.weight, out=self._d[: self._several])
         if self.dense.activation is not None:
             self.dense.activation.backward(self.d, self.values)
-        return self.d
 
     def squares(self) -> Tensor:
         """The squared norm of each record's gradient, in float64."""
@@ -155,3 +166,52 @@ class _Layer:
         weight_sum.addmm_(d.t(), inputs, beta=beta)
         if self.bias is not None:
             bias_sum.addmv_(d.t(), d.new_ones(len(d)), beta=beta)
+
+
+def _filled_up(rows: int) -> int:
+    return -(-rows // _EIGHT) * _EIGHT
+
+
+def _in_lines(rows: int, columns: int, device: torch.device) -> Tensor:
+    """Zeros [rows, columns] with room for filling up, each row at the beginning of a line of the cache."""
+    stride = -(-columns // _LINE) * _LINE
+    return torch.zeros(_filled_up(rows), stride, device=device)[:, :columns]
+
+
+def alone(program: Program, *, rows: int, device: torch.device) -> bool:
+    """Whether a record's outputs and gradients have the same bits wherever it is among up to so many records.
+
+    It is tried out for every place and number of records, on this machine, with as many threads as torch now has.
+    """
+    shapes = tuple((layer.inputs, layer.outputs, layer.bias) for layer in program.layers)
+    return rows_are_alike(shapes, rows, str(device), torch.get_num_threads())
+
+
+@lru_cache(maxsize=64)
+def rows_are_alike(shapes: tuple[tuple[int, int, bool], ...], rows: int, device: str, _threads: int) -> bool:
+    """See `alone`; layers of these shapes (inputs, outputs, whether there is a bias)."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [size for inputs, outputs, bias in shapes for size in (inputs * outputs, outputs)[: 1 + bias]]
+    for _ in range(_PROBES):
+        # Weights begin where those of a model do.
+        parts = iter(torch.randn(sum(sizes), generator=generator).to(device).split_with_sizes(sizes))
+        for inputs, outputs, bias in shapes:
+            weights = [next(parts).view(outputs, inputs), *(next(parts) for _ in range(bias))]
+            layer = _Layer(Dense(inputs, outputs, bias, None), iter(weights), rows)
+            if not _alike(layer, torch.randn(inputs, generator=generator), torch.randn(outputs, generator=generator)):
+                return False
+    return True
+
+
+def _alike(layer: _Layer, record: Tensor, gradient: Tensor) -> bool:
+    """Whether what a layer makes of a record, and of a gradient of its outputs, is the same in every place."""
+    x, d, below = (_in_lines(layer.most, one.numel(), layer.weight.device) for one in (record, gradient, record))
+    x[:], d[:] = record, gradient
+    expected: tuple[Tensor, Tensor] | None = None
+    for several in range(_EIGHT, len(x) + 1, _EIGHT):
+        outputs = layer.forward(x[:several], min(several, layer.most))
+        torch.mm(d[:several], layer.weight, out=below[:several])
+        expected = (outputs[0].clone(), below[0].clone()) if expected is None else expected
+        if not ((outputs == expected[0]).all() and (below[:several] == expected[1]).all()):
+            return False
+    return True

@@ -405,6 +405,15 @@ def add_steps_of_rows(memory: Memory, used: NDArray[np.int64], factor: float, to
                 own[h] += np.float32(np.trunc(np.float64(row[h]) * factor))
 
 
+@compiled
+def add_steps_at(rows: NDArray[np.float32], used: NDArray[np.int64], factor: float, total: NDArray[np.float32]) -> None:
+    """The same of rows [used, outputs] that were copied."""
+    for j in range(len(used)):
+        row, own = rows[j], total[used[j]]
+        for h in range(len(row)):
+            own[h] += np.float32(np.trunc(np.float64(row[h]) * factor))
+
+
 @inner
 def _write_flat(
     memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], flat: NDArray[np.float32], begin: int

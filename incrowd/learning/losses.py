@@ -28,7 +28,7 @@ def _anything(_labels: Tensor, _outputs: int) -> bool:
 
 
 class Mean(Protocol):
-    """The mean of the label that outputs [c, outputs, rows] stand for (the inverse of the link), written into `out`."""
+    """The mean of the label that outputs [..., outputs] stand for (the inverse of the link), written into `out`."""
 
     def __call__(self, outputs: Tensor, *, out: Tensor) -> Tensor:
         """Compute it."""
@@ -79,7 +79,7 @@ def _poisson(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _softmax(outputs: Tensor, *, out: Tensor) -> Tensor:
-    return torch.softmax(outputs, 1, out=out)
+    return torch.softmax(outputs, -1, out=out)
 
 
 def _identity(outputs: Tensor, *, out: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from incrowd._random import Floats, Stream
 from incrowd.errors import ConfigError
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.gradients import Formed, NoisedSums
 from incrowd.learning.records import StepNoise, Trained
 from incrowd.privacy.mechanism.steps import RecordTraining
@@ -43,7 +44,9 @@ class OpacusRecords:
     Edge cases: a module with layers that Opacus calls unsuitable, or with batch normalisation or running statistics
     even in a frozen part, an optimizer of other parameters, a sampler that prefers some records, a data set without a
     length, and a criterion that does not reduce to a mean or a sum: refused at once, with the remedy. Dropout draws
-    from torch's global generator, whose seed is yours to set. A round leaves its weights in the module.
+    from torch's global generator, whose seed is yours to set. Opacus computes a record's gradient beside those of
+    others, and a processor may round it by how many they are and by its place; the bound does not cover that, and our
+    own engine, `BatchedRecords`, does not do it. A round leaves its weights in the module.
     """
 
     def __init__(
@@ -94,6 +97,12 @@ class OpacusRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
+        with ieee(self.parameters[0].device.type):
+            return self._train(weights, training, noise=noise, batches=batches)
+
+    def _train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
         self._start(torch.as_tensor(weights))
         gradients = _Hooked(self, rows=training.physical_batch)
         sums = NoisedSums(gradients, self._read, records=self.held)

@@ -1,9 +1,9 @@
-"""The gradients of records for any module that torch.func.vmap can follow: a few at a time, each of them formed."""
+"""The gradients of records for any module: each of them formed, one record after the other."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from incrowd._random import Floats
 from incrowd.learning.gradients import Formed
@@ -15,17 +15,20 @@ _NUMBERS = 2**22  # of gradients that are in memory at once; measured, more do n
 class PerRecord:
     """The clipped sum of the gradients of a few records at a time.
 
-    Guarantee: as `incrowd.learning.gradients.Gradients`.
+    Guarantee: as `incrowd.learning.gradients.Gradients`. No other record is beside one while
+    its gradient is computed.
     """
 
     def __init__(self, module: nn.Module, weights: Sequence[Tensor], loss: Loss, *, rows: int) -> None:
         sizes = [weight.numel() for weight in weights]
         self.module = module
-        self.weights = dict(zip((name for name, _ in module.named_parameters()), weights, strict=True))
+        self.parameters: list[Tensor] = list(module.parameters())
+        self.weights = weights
         self.loss = loss
         self.rows = max(1, min(rows, _NUMBERS // sum(sizes)))
         self._formed = Formed(sizes, weights[0].device)
         self.total = self._formed.total
+        self._gradients = [torch.empty(self.rows, size, device=weights[0].device) for size in sizes]
 
     def begin(self, records: int) -> None:
         """See `Gradients.begin`."""
@@ -33,12 +36,16 @@ class PerRecord:
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `Gradients.norms`."""
-        gradients = vmap(grad(self._loss_of_one), (None, 0, 0))(self.weights, features, labels)
-        return self._formed.norms([gradient.flatten(1) for gradient in gradients.values()])
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, list(self.weights))
+        for row in range(len(labels)):
+            one = features[row : row + 1].clone()  # which begins where every record does
+            loss = self.loss.value(self.module(one), labels[row : row + 1])
+            found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+            for gradient, place in zip(found, self._gradients, strict=True):
+                place[row] = gradient.reshape(-1)
+        return self._formed.norms([place[: len(labels)] for place in self._gradients])
 
     def add(self, factors: Tensor) -> None:
         """See `Gradients.add`."""
         self._formed.add(factors)
-
-    def _loss_of_one(self, weights: dict[str, Tensor], features: Tensor, label: Tensor) -> Tensor:
-        return self.loss.value(functional_call(self.module, weights, (features[None],)), label[None])

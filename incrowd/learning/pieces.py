@@ -60,6 +60,10 @@ class Piece(Protocol):
         """Which inputs the changes [c, D, outputs] belong to; None if D is all of them."""
         ...
 
+    def moved(self) -> "Piece":
+        """The same piece in memory that outlives the next training; with loops, they come along and give the same."""
+        ...
+
     def part(self, some: slice) -> "Piece":
         """The piece of some of the clients, in the same memory."""
         ...
@@ -86,6 +90,10 @@ class FlatPiece:
     def size(self) -> int:
         """See `Piece.size`."""
         return self.changes.shape[1]
+
+    def moved(self) -> "FlatPiece":
+        """See `Piece.moved`."""
+        return self
 
     def part(self, some: slice) -> "FlatPiece":
         """See `Piece.part`."""
@@ -116,7 +124,7 @@ class InputPiece:
     start: Tensor | None
     columns: Tensor | None
     inputs: int
-    loops: None = field(default=None, init=False)
+    loops: Loops | None = None
 
     @cached_property
     def changes(self) -> Tensor:
@@ -128,12 +136,16 @@ class InputPiece:
         """See `Piece.size`."""
         return self.inputs * self.values.shape[2]
 
+    def moved(self) -> "InputPiece":
+        """See `Piece.moved`."""
+        return self
+
     def part(self, some: slice) -> "InputPiece":
         """See `Piece.part`."""
         begun = self.start is None or "changes" in self.__dict__
         start = None if begun or self.start is None else self.start.expand_as(self.values)[some]
         columns = None if self.columns is None else self.columns[some]
-        return InputPiece(self.values[some], start, columns, self.inputs)
+        return InputPiece(self.values[some], start, columns, self.inputs, self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
         """See `Piece.empty_total`."""
@@ -142,7 +154,8 @@ class InputPiece:
     def add_to(self, total: Tensor, rows: Tensor) -> None:
         """See `Piece.add_to`."""
         if self.columns is None:
-            total.add_(rows.view(-1, *total.shape).sum(0))
+            whole = rows.view(-1, *total.shape)
+            total.add_(whole[0] if len(whole) == 1 else whole.sum(0))
         else:
             total.index_add_(0, self.columns.reshape(-1), rows.view(-1, total.shape[1]))
 
@@ -190,6 +203,8 @@ def norms(pieces: Sequence[Piece], cut: Sequence[Segment], *, clients: int) -> F
 def squares(piece: Piece, place: slice = slice(None)) -> Floats:
     """The squared L2 norm of this place in each row of changes, never below the real one and at most 2^-14 of it above.
 
+    Each row is measured on its own, so that its norm has the same bits whoever else is there.
+
     In any order of adding, the squared length of a run of B numbers that float32 computes is at least its real value
     times (1 - u)^(B + 2), u = 2^-24: one rounding for each square, B - 1 for the sum, two for a root (Higham 2002,
     section 3.1). Squares below 2^-126 may vanish; but n of them are less than n 2^-56 of a squared norm of 2^-70.
@@ -205,9 +220,11 @@ def squares(piece: Piece, place: slice = slice(None)) -> Floats:
 
 def run_squares(piece: Piece, place: slice) -> Floats:
     """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64."""
-    rows = piece.changes.flatten(1)[:, place]
-    runs = rows.shape[1] // RUN
-    lengths = torch.linalg.vector_norm(rows[:, : runs * RUN].view(len(rows), runs, RUN), dim=2).cpu().numpy()
-    rest = rows[:, runs * RUN :].cpu().numpy()
-    found: Floats = np.square(lengths, dtype=np.float64).sum(axis=1) + np.square(rest, dtype=np.float64).sum(axis=1)
-    return found
+    return np.array([_run_squares(row.flatten()[place]) for row in piece.changes])
+
+
+def _run_squares(row: Tensor) -> float:
+    runs = len(row) // RUN
+    lengths = torch.linalg.vector_norm(row[: runs * RUN].view(runs, RUN), dim=1).cpu().numpy()
+    rest = row[runs * RUN :].cpu().numpy()
+    return float(np.square(lengths, dtype=np.float64).sum() + np.square(rest, dtype=np.float64).sum())

@@ -1,8 +1,8 @@
 """Our engine for record-level training: gradients of many records at once, clipped one by one.
 
 Stacks of Linear layers go through `incrowd.learning.ghost`, which never forms a record's gradient; other modules
-through `incrowd.learning.per_record`, which does. Which is faster was measured: on a 784-200-10 perceptron, in batches
-of 100, the first is about ten times as fast.
+through `incrowd.learning.per_record`, which does, record after record. Which is faster was measured: on a 784-200-10
+perceptron, in batches of 100, the first is about ten times as fast.
 """
 
 import copy
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from incrowd._random import Stream
 from incrowd.errors import DataError
-from incrowd.learning.ghost import Ghost
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
@@ -26,14 +27,14 @@ from incrowd.privacy.mechanism.steps import RecordTraining
 class BatchedRecords:
     """Trains a model on the records of a silo, a physical batch at a time.
 
-    Guarantee: as `RecordEngine`. One record moves a step's sum of the others' gradients by at most
-    ``training.sensitivity``, the rounding of the sum included; but see "Edge cases". The module that the model was made
-    of is never written to.
+    Guarantee: as `RecordEngine`. What a record adds to a step's sum is, bit for bit, a function of the record, the
+    weights and the settings: the others of its batch, and its place among them, change nothing. So one record moves the
+    sum by at most ``training.sensitivity``, the rounding of the sum included. The module that the model was made of is
+    never written to.
 
-    Edge cases: gradients are computed in float32 beside those of others, and a matrix product may round differently
-    when it has another number of rows; as everywhere in learning, this is not covered by the bound. Records that the
-    model cannot take, labels that the loss does not fit, and a module that torch.func.vmap cannot follow: refused at
-    once. Without records every step is noise alone.
+    Edge cases: where a processor rounds the rows of a product by their place, which is tried out for the model's shapes
+    before the first step, records are taken one after the other. Records that the model cannot take, and labels that
+    the loss does not fit: refused at once. Without records every step is noise alone.
     """
 
     def __init__(
@@ -72,6 +73,12 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
+        with ieee(self.records.features.device.type):
+            return self._train(weights, training, noise=noise, batches=batches)
+
+    def _train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
         now = self.model.flat(weights).to(self.records.features.device, copy=True)
         gradients = self._gradients(now, training.physical_batch)
         sums = NoisedSums(gradients, Reader(self.records, gradients.rows).take, records=len(self.records))
@@ -83,10 +90,11 @@ class BatchedRecords:
     def _gradients(self, weights: Tensor, rows: int) -> Gradients:
         places = zip(weights.split_with_sizes(list(self.model.layout.sizes)), self.model.layout.shapes, strict=True)
         parameters = [place.view(shape) for place, shape in places]
-        if self._program is None or self.loss.canonical is None:
+        program, loss = self._program, self.loss.canonical
+        if program is None or loss is None or not alone(program, rows=rows, device=weights.device):
             module = copy.deepcopy(self.model.module).to(weights.device).train()
             return PerRecord(module, parameters, self.loss, rows=rows)
-        return Ghost(self._program, parameters, self.loss.canonical, rows=rows)
+        return Ghost(program, parameters, loss, rows=rows)
 
 
 class _Walk:

@@ -1,9 +1,13 @@
-"""The path for sparse examples: a client's training is one call of compiled code, which touches no zero."""
+"""The compiled path: a client's training is one call of compiled code, which touches no zero.
+
+It is for examples that are mostly zero, and for models so small that calling operations takes longer than their work.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +21,7 @@ from incrowd.learning.local import LocalTraining
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Canonical
 from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, Piece
 from incrowd.learning.program import ACTIVATIONS, Activation, Program
-from incrowd.learning.store import Store
+from incrowd.learning.store import ClientTensors, Store
 from incrowd.learning.vector import LINE, padded
 
 _ACTIVATIONS: dict[Activation | None, int] = {
@@ -65,6 +69,22 @@ class _Loops:
 LOOPS = _Loops()
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Loops for what an `ApartPiece` held before it was moved, which give the same bits: its squares are known."""
+
+    squares: float
+
+    def run_squares(self, piece: Piece, place: slice) -> Floats:
+        """See `Loops.run_squares`."""
+        return np.array([self.squares])
+
+    def add_steps(self, total: Tensor, piece: Piece, place: slice, factors: Floats) -> None:
+        """See `Loops.add_steps`."""
+        if factors[0] and piece.columns is not None:
+            kernel.add_steps_at(piece.changes[0].numpy(), piece.columns[0].numpy(), float(factors[0]), total.numpy())
+
+
 @dataclass(frozen=True, eq=False)
 class ApartPiece:
     """What one client changed in a wide first weight, still where it was trained.
@@ -103,6 +123,12 @@ class ApartPiece:
         """See `Piece.size`."""
         return int(self.memory.layers[0, kernel.INPUTS] * self.memory.layers[0, kernel.OUTPUTS])
 
+    def moved(self) -> InputPiece:
+        """The same in memory of its own."""
+        squares = float(self.loops.run_squares(self, slice(None))[0])
+        rows = self._rows
+        return InputPiece(rows.values, None, rows.columns, rows.inputs, Measured(squares))
+
     def part(self, some: slice) -> Piece:
         """See `Piece.part`."""
         return self if len(range(1)[some]) else self._rows.part(some)
@@ -118,24 +144,30 @@ class ApartPiece:
 
 
 class Sparse:
-    """Trains clients with a program, one after the other; if they come `alone`, one at a time."""
+    """Trains clients with a program, one after the other.
 
-    def __init__(self, program: Program, store: Store, local: LocalTraining, *, alone: bool) -> None:
+    The examples of `sparse` clients are held as pairs of what is not zero; others' are made such pairs when they train.
+
+    Guarantee: what a client learns, and the bits of its norm, do not depend on who else is in the call.
+    """
+
+    def __init__(self, program: Program, store: Store, local: LocalTraining, sparse: NDArray[np.bool_]) -> None:
         data = store.data
         self._program = program
         self._store = store
-        self._alone = alone
+        self._features: NDArray[Any] = data.features.flatten(1).numpy()
+        self._labels = data.labels.numpy().astype(np.float32)
+        self._scale, self._rate = np.float32(data.scale), np.float32(local.learning_rate)
+        self._loss = _MEANS[local.loss.canonical]
         self._layers = _table(program)
-        self._task = kernel.Task(
-            examples=_pairs(data.features.flatten(1).numpy()),
-            labels=data.labels.numpy().astype(np.float32),
-            scale=np.float32(data.scale),
-            rate=np.float32(local.learning_rate),
-            loss=_MEANS[local.loss.canonical],
-        )
+        self._task = self._task_of(_pairs(self._features, _rows_of(data, sparse)), self._labels)
+        self._held = sparse
         self._memory: kernel.Memory | None = None
         self._start: tuple[Tensor, NDArray[np.float32]] | None = None
         self._compile()
+
+    def _task_of(self, examples: kernel.Pairs, labels: NDArray[np.float32]) -> kernel.Task:
+        return kernel.Task(examples, labels, self._scale, self._rate, self._loss)
 
     def _compile(self) -> None:
         """Train nobody, so that processes that are forked from this one find the machine code ready."""
@@ -150,30 +182,50 @@ class Sparse:
 
     @property
     def at_once(self) -> int:
-        """How many clients had best come in one call."""
+        """How many clients had best come in one call; either all are sparse or none."""
         return 1 if self._program.wide else _FEW
 
-    def train(self, weights: Tensor, group: Sequence[int], batches: Batches) -> list[Piece]:
+    def holds(self, client: int) -> bool:
+        """Whether the client's examples are held as pairs."""
+        return bool(self._held[client])
+
+    def train(self, weights: Tensor, group: Sequence[int], several: Sequence[Batches]) -> list[Piece]:
         """Train these clients from the same flat weights."""
-        used = [self._store.used_by(client) for client in group]
         own = [self._store.data.examples(client) for client in group]
-        columns = np.zeros((len(group), max(map(len, used))), np.int64)
-        for column, features in zip(columns, used, strict=True):
-            column[: len(features)] = features
-        rows = [own[place] for own, place in zip(own, batches.positions, strict=True)]
-        several = kernel.Group(
-            rows=np.stack(rows).astype(np.int64),
-            sizes=batches.sizes,
-            used=columns,
+        if self._held[group[0]]:
+            task, rows = self._task, [own[batches.positions] for own, batches in zip(own, several, strict=True)]
+            used = [self._store.used_by(client) for client in group]
+        else:
+            task, rows = self._gathered(own, several)
+            used = [np.arange(self._features.shape[1])] * len(group)
+        together = kernel.Group(
+            rows=_filled(rows, np.int64),
+            sizes=_filled([batches.sizes for batches in several], np.int64),
+            used=_filled(used, np.int64),
             counts=np.array([len(features) for features in used]),
         )
         # One client's first weight may stay where it is, which spares the caches a lot.
-        apart = self._program.wide and self._alone
-        memory, start = self._room(batches.width), self._arranged(weights)
+        apart = self._program.wide
+        memory, start = self._room(max(batches.width for batches in several)), self._arranged(weights)
         flat = torch.empty(len(group), sum(_sizes(self._program)[int(apart) :]))
-        kernel.train(self._task, memory, start, several, flat.numpy(), int(apart))
+        kernel.train(task, memory, start, together, flat.numpy(), int(apart))
         rest = FlatPiece(flat, LOOPS)
         return [ApartPiece(memory, used[0]), rest] if apart else [rest]
+
+    def _gathered(
+        self, own: Sequence[NDArray[Any]], several: Sequence[Batches]
+    ) -> tuple[kernel.Task, list[NDArray[np.int64]]]:
+        """The examples of some clients, zeros and all, one after the other; and which rows their batches take."""
+        rows = np.concatenate(own)
+        width = self._features.shape[1]
+        examples = kernel.Pairs(
+            starts=np.arange(len(rows) + 1) * width,
+            places=np.tile(np.arange(width, dtype=_kind_of(width)), len(rows)),
+            numbers=self._features[rows].ravel(),
+        )
+        firsts = np.cumsum([0, *map(len, own)])
+        places = [first + batches.positions for first, batches in zip(firsts, several, strict=False)]
+        return self._task_of(examples, self._labels[rows]), places
 
     def _arranged(self, weights: Tensor) -> NDArray[np.float32]:
         """Flat weights as they lie in memory for training. The last ones are kept: a cohort starts from the same."""
@@ -255,15 +307,35 @@ def _arrange(weight: Tensor, row: NDArray[np.int64], arranged: NDArray[np.float3
         tile[:, : outputs - begin] = weight[begin : begin + width].t().numpy()
 
 
-def _pairs(table: NDArray[np.uint8 | np.float32]) -> kernel.Pairs:
-    """What is not zero in a table of rows."""
-    starts = np.append(0, np.cumsum(np.count_nonzero(table, axis=1)))
-    places = np.empty(starts[-1], np.uint16 if table.shape[1] <= 2**16 else np.uint32)
+def _filled(several: Sequence[NDArray[Any]], kind: type[np.int64]) -> NDArray[np.int64]:
+    """Arrays side by side, filled up with zeros, which nobody looks at."""
+    shape = np.max([one.shape for one in several], axis=0)
+    filled = np.zeros((len(several), *shape), kind)
+    for place, one in zip(filled, several, strict=True):
+        place[tuple(map(slice, one.shape))] = one
+    return filled
+
+
+def _rows_of(data: ClientTensors, clients: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows are examples of these clients."""
+    rows = np.zeros(len(data.features), bool)
+    rows[data.indices[np.repeat(clients, np.diff(data.offsets))]] = True
+    return rows
+
+
+def _kind_of(width: int) -> type[np.uint16 | np.uint32]:
+    return np.uint16 if width <= 2**16 else np.uint32
+
+
+def _pairs(table: NDArray[Any], wanted: NDArray[np.bool_]) -> kernel.Pairs:
+    """What is not zero in the rows of a table that are wanted; the others count as empty."""
+    starts = np.append(0, np.cumsum(np.count_nonzero(table, axis=1) * wanted))
+    places = np.empty(starts[-1], _kind_of(table.shape[1]))
     numbers = np.empty(starts[-1], table.dtype)
     for begin in range(0, len(table), _ROWS):
         rows = table[begin : begin + _ROWS]
         part = slice(starts[begin], starts[begin + len(rows)])
-        there = np.nonzero(rows)
+        there = np.nonzero(rows if wanted[begin : begin + _ROWS].all() else rows * wanted[begin : begin + _ROWS, None])
         places[part], numbers[part] = there[1], rows[there]
     return kernel.Pairs(starts, places, numbers)
 

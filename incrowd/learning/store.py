@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from incrowd.data import FederatedData
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
+_ROWS = 4096  # examples that are searched at a time
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 
 
@@ -152,51 +153,36 @@ class Feed:
 
 @dataclass(eq=False)
 class Store:
-    """Brings clients' examples together, and knows which features a client never uses.
+    """Brings a client's examples together, and knows which features the client never uses.
 
-    ``narrow`` asks for feeds without the features that are zero in all examples of a client, where that saves enough.
+    With ``sparing`` a client's features that are zero in all of its examples are left out, where that saves enough.
     Examples without such features are kept, up to ``memory`` bytes; those of other clients are made anew each time.
+
+    Guarantee: what is left out of a client's examples follows from these alone.
     """
 
     data: ClientTensors
-    narrow: bool
+    sparing: bool
     memory: int = MEMORY
     _used: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
-    _kept: dict[int, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
-    _scratch: NDArray[Any] | None = field(default=None, init=False, repr=False)
+    _using_all: set[int] = field(default_factory=set, init=False, repr=False)
+    _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Zero in storage is zero in meaning only without an offset.
-        self.narrow = self.narrow and self.data.offset == 0 and self.data.features.device.type == "cpu"
-        # Among numbers of which few are zero no client leaves many features out, and looking takes long.
-        self.narrow = self.narrow and self.share_of_zeros > 1 - _PAYS
-
-    @cached_property
-    def share_of_zeros(self) -> float:
-        """Of all features, by a thousand examples."""
-        some = self._features[:: max(1, len(self._features) // 1000)]
-        return float(np.mean(some == 0)) if some.size else 0.0
-
-    def extent(self, client: int) -> int:
-        """How many features this client uses, for sorting clients of one kind together."""
-        return len(self.used_by(client)) if self.narrow else 0
+        self.sparing = self.sparing and self.data.offset == 0 and self.data.features.device.type == "cpu"
 
     def feed(self, clients: Sequence[int], batches: Batches) -> Feed:
-        """The examples of these clients in these batches.
-
-        Edge cases: without unused features they are in memory that the next feed overwrites.
-        """
+        """The examples of these clients in these batches. Edge cases: features are left out for one client alone."""
         own = [self.data.examples(client) for client in clients]
         places = batches.positions.reshape(len(clients), -1)
         rows = np.stack([indices[place] for indices, place in zip(own, places, strict=True)]).astype(np.int64)
         chosen = torch.from_numpy(rows).to(self.data.features.device)
         labels = self.data.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
         table, columns = self.data.features, None
-        width = max(map(self.extent, clients))
-        if self.narrow and width <= _PAYS * self._features.shape[1]:
-            table, columns = self._narrowed(clients, width)
-            starts = np.cumsum([0, *map(len, own[:-1])])
-            chosen = torch.from_numpy(places + starts[:, None])
+        used = self._worth_leaving_out(clients[0]) if len(clients) == 1 else None
+        if used is not None:
+            table, columns, chosen = self._without(clients[0], used), torch.from_numpy(used)[None], _whole(places)
         return Feed(
             table=table,
             rows=chosen,
@@ -221,29 +207,37 @@ class Store:
             self._used[client] = np.flatnonzero(together)
         return self._used[client]
 
-    def _narrow_examples(self, client: int) -> NDArray[Any]:
+    def _worth_leaving_out(self, client: int) -> NDArray[np.int64] | None:
+        """The features in use, if there are so few that the others had best be left out."""
+        if not self.sparing or client in self._using_all:
+            return None
+        used = self.used_by(client)
+        if len(used) <= _PAYS * self._features.shape[1]:
+            return used
+        self._using_all.add(client)
+        del self._used[client]
+        return None
+
+    def _without(self, client: int, used: NDArray[np.int64]) -> Tensor:
+        """A client's examples, one after the other, of the features in use alone."""
         if client in self._kept:
             return self._kept[client]
         # A way to index that gives rows contiguous in memory; mode="clip" only saves a check.
         own = self._features[self.data.examples(client)]
-        examples: NDArray[Any] = own.take(self.used_by(client), axis=1, mode="clip")
+        examples = torch.from_numpy(own.take(used, axis=1, mode="clip"))
         if examples.nbytes <= self.memory:
             self.memory -= examples.nbytes
             self._kept[client] = examples
         return examples
 
-    def _narrowed(self, clients: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
-        """Their examples one after the other without unused features, and which these are (filled up with 0)."""
-        several = [self._narrow_examples(client) for client in clients]
-        numbers = sum(map(len, several)) * width
-        if self._scratch is None or self._scratch.size < numbers:
-            self._scratch = np.empty(numbers, self._features.dtype)
-        table = self._scratch[:numbers].reshape(-1, width)
-        columns = np.zeros((len(clients), width), np.int64)
-        start = 0
-        for client, examples, column in zip(clients, several, columns, strict=True):
-            end, used = start + len(examples), examples.shape[1]
-            table[start:end, :used], table[start:end, used:] = examples, 0
-            column[:used] = self.used_by(client)
-            start = end
-        return torch.from_numpy(table), torch.from_numpy(columns)
+
+def mostly_zero(data: ClientTensors, share: float) -> NDArray[np.bool_]:
+    """Whose stored features are zero by at least this share: of each client by its own examples."""
+    table = data.features.flatten(1).numpy()
+    there = np.concatenate([np.count_nonzero(table[b : b + _ROWS], axis=1) for b in range(0, len(table), _ROWS)])
+    totals = np.append(0, np.cumsum(there[data.indices]))[data.offsets]
+    return np.diff(totals) <= (1 - share) * table.shape[1] * np.diff(data.offsets)
+
+
+def _whole(places: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(places.astype(np.int64))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
@@ -123,13 +124,19 @@ class Summed:
 
 
 def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> Summed:
-    """The sum of all chunks; each is used up before the next one is asked for."""
-    total: Total | None = None
+    """The sum of all chunks; each is used up before the next one is asked for.
+
+    Clients may come in pieces of several kinds, because each one's own examples decide; such sums are exact as well.
+    """
+    totals: dict[tuple[tuple[int, int | None], ...], Total] = {}
     norms = [np.empty((0, 1 if shortening.parts is None else len(shortening.parts)))]
     for chunk in chunks:
-        total = Total(chunk.pieces, shortening) if total is None else total
-        norms.append(total.add(chunk))
-    return Summed(norms=np.concatenate(norms), total=np.zeros(size) if total is None else total.flat())
+        kind = tuple((piece.size, piece.inputs) for piece in chunk.pieces)
+        if kind not in totals:
+            totals[kind] = Total(chunk.pieces, shortening)
+        norms.append(totals[kind].add(chunk))
+    several = [total.flat() for total in totals.values()]
+    return Summed(norms=np.concatenate(norms), total=reduce(np.add, several) if several else np.zeros(size))
 
 
 def _steps(piece: Piece, places: Sequence[Segment], factors: Floats) -> Tensor:

@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats, Integers
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.chunk import Chunk
-from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
+from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, Piece
 from incrowd.learning.total import Shortening, Summed, summed
 
 Group = list[int]
 Task = TypeVar("Task")
-Work = Callable[[Task, Group], Chunk]
+Work = Callable[[Task, Group], Sequence[Chunk]]  # together they have all of the group
 
 CAN_FORK = sys.platform == "linux"
 _SLOTS = 2  # contributions of so many groups a worker may have lying ready
@@ -54,16 +55,16 @@ class Staff(Generic[Task]):
         self.dismiss = weakref.finalize(self, _dismiss, self._workers)
 
     def in_order(self, task: Task, groups: Sequence[Group], *, here: Work[Task]) -> Iterator[Chunk]:
-        """The chunk of each group, in the order of the groups; a chunk holds until the next one is asked for.
+        """The chunks of each group, in the order of the groups; they hold until those of the next are asked for.
 
         `here` is the same work, for what has to be done in this process.
         """
         self._start(task, groups, None)
         several, done_here = len(self._workers), 0
         for number, group in enumerate(groups):
-            chunk = self._workers[number % several].next_chunk(group)
-            done_here += chunk is None
-            yield here(task, group) if chunk is None else chunk
+            chunks = self._workers[number % several].next_chunks()
+            done_here += chunks is None
+            yield from here(task, group) if chunks is None else chunks
         self.fit = done_here == 0
 
     def summed(self, task: Task, groups: Sequence[Group], shortening: Shortening, *, here: Work[Task]) -> Summed:
@@ -73,7 +74,8 @@ class Staff(Generic[Task]):
         for worker in self._workers:
             share = worker.sum()
             if share is None:
-                return summed((here(task, group) for group in groups), shortening, size=self._size)
+                chunks = (chunk for group in groups for chunk in here(task, group))
+                return summed(chunks, shortening, size=self._size)
             norms.append(share.norms)
             total += share.total
         self.fit = True
@@ -90,8 +92,9 @@ class _Form:
     """A piece without its numbers."""
 
     shape: tuple[int, ...]
-    columns: Integers | None = None
-    inputs: int | None = None
+    columns: Integers | None
+    inputs: int | None
+    loops: Loops | None
 
 
 class _Worker(Generic[Task]):
@@ -122,7 +125,7 @@ class _Worker(Generic[Task]):
         with suppress(OSError):  # a worker that is gone will be noticed when something is due
             self.pipe.send((task, groups, shortening))
 
-    def next_chunk(self, group: Group) -> Chunk | None:
+    def next_chunks(self) -> list[Chunk] | None:
         """The contributions of the worker's next group, or None if it cannot go on."""
         try:
             if self._received and self._left >= _SLOTS:
@@ -132,7 +135,7 @@ class _Worker(Generic[Task]):
             return None
         slot = self._slots[self._received % _SLOTS]
         self._received, self._left = self._received + 1, self._left - 1
-        return Chunk(tuple(group), _unpacked(forms, slot))
+        return _unpacked(forms, slot)
 
     def sum(self) -> Summed | None:
         """The worker's sum, or None if it cannot go on; it holds until the next task."""
@@ -160,13 +163,14 @@ def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor], total: F
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here
     torch.set_num_threads(1)
-    with suppress(Exception):  # the parent meets the error again when it does the work itself
+    with suppress(Exception), ieee():  # the parent meets the error again when it does the work itself
         while True:
             task, groups, shortening = pipe.recv()
             if shortening is None:
                 _hand_over(work, task, groups, pipe, slots)
             else:
-                found = summed((work(task, group) for group in groups), shortening, size=total.size)
+                chunks = (chunk for group in groups for chunk in work(task, group))
+                found = summed(chunks, shortening, size=total.size)
                 total[:] = found.total
                 pipe.send(found.norms)
     pipe.close()
@@ -176,32 +180,39 @@ def _hand_over(
     work: Work[Task], task: Task, groups: Sequence[Group], pipe: Connection, slots: Sequence[Tensor]
 ) -> None:
     for number, group in enumerate(groups):
-        pieces = work(task, group).pieces
+        chunks = work(task, group)
         if number >= _SLOTS:
             pipe.recv()
-        pipe.send(_packed(pieces, slots[number % _SLOTS]))
+        pipe.send(_packed(chunks, slots[number % _SLOTS]))
 
 
-def _packed(pieces: Sequence[Piece], slot: Tensor) -> list[_Form]:
-    forms, place = [], 0
-    for piece in pieces:
-        end = place + piece.changes.numel()
-        slot[place:end].view(piece.changes.shape).copy_(piece.changes)
-        place, shape = end, tuple(piece.changes.shape)
-        forms.append(_Form(shape, None if piece.columns is None else piece.columns.numpy(), piece.inputs))
-    return forms
+def _packed(chunks: Sequence[Chunk], slot: Tensor) -> list[tuple[Group, list[_Form]]]:
+    """Put the numbers of some chunks into a slot; what they are."""
+    place, packed = 0, []
+    for chunk in chunks:
+        forms = []
+        for piece in (one.moved() for one in chunk.pieces):
+            end = place + piece.changes.numel()
+            slot[place:end].view(piece.changes.shape).copy_(piece.changes)
+            columns = None if piece.columns is None else piece.columns.numpy()
+            forms.append(_Form(tuple(piece.changes.shape), columns, piece.inputs, piece.loops))
+            place = end
+        packed.append((list(chunk.clients), forms))
+    return packed
 
 
-def _unpacked(forms: Sequence[_Form], slot: Tensor) -> list[Piece]:
-    pieces: list[Piece] = []
-    place = 0
-    for form in forms:
-        end = place + prod(form.shape)
-        changes = slot[place:end].view(form.shape)
-        if form.inputs is None:
-            pieces.append(FlatPiece(changes))
-        else:
-            columns = None if form.columns is None else torch.from_numpy(form.columns)
-            pieces.append(InputPiece(changes, None, columns, form.inputs))
-        place = end
-    return pieces
+def _unpacked(packed: Sequence[tuple[Group, list[_Form]]], slot: Tensor) -> list[Chunk]:
+    place, chunks = 0, []
+    for clients, forms in packed:
+        pieces: list[Piece] = []
+        for form in forms:
+            end = place + prod(form.shape)
+            changes = slot[place:end].view(form.shape)
+            if form.inputs is None:
+                pieces.append(FlatPiece(changes, form.loops))
+            else:
+                columns = None if form.columns is None else torch.from_numpy(form.columns)
+                pieces.append(InputPiece(changes, None, columns, form.inputs, form.loops))
+            place = end
+        chunks.append(Chunk(tuple(clients), pieces))
+    return chunks

@@ -307,6 +307,9 @@ class PrivacySection(Section):
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
 
+    `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
+    them it is in the user's state folder, or, of public data, in the run's.
+
     With `unit` "record" the section is another one: see `incrowd.runs.silo_config`.
     """
 
@@ -323,6 +326,8 @@ class PrivacySection(Section):
     groups: int | None = None
     buffers: int | None = None
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
+    ledger: str | None = None
+    witness: str | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse what only the other kind of noise takes."""
@@ -374,12 +379,12 @@ class BasicRunSection(Section):
 class RunSection(BasicRunSection):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
-    `dropout` and `diagnose` are for simulations. `chunk` is how many clients are trained side by side: a number,
-    "measured" (the fastest here), or, when it is left out, a function of the model's size alone.
+    `dropout` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when it is
+    left out, it follows from the model. It changes nothing else.
     """
 
     threads: int | None = None
-    chunk: int | Literal["measured"] | None = None
+    chunk: int | None = None
     dropout: float = 0.0
     diagnose: bool = False
 

@@ -72,12 +72,11 @@ def test_orders_are_uniform() -> None:
     assert np.abs(shares - 1 / 6).max() < 4 * 0.0068
 
 
-def test_side_by_side_fills_up_with_steps_of_size_zero() -> None:
-    short, long = drawn(3, batch_size=2), drawn(9, batch_size=3)
-    both = side_by_side([short, long])
-    assert both.sizes.tolist() == [[2, 1, 0], [3, 3, 3]]
-    assert both.steps == 3
-    assert both.width == 3
-    assert np.array_equal(both.positions[0, :2, :2], short.positions)
-    assert (both.positions[0, :2, 2] == short.positions[:, 1]).all()
-    assert np.array_equal(both.positions[1], long.positions)
+def test_only_clients_with_equally_many_examples_come_side_by_side() -> None:
+    one, other = drawn(3, batch_size=2), drawn(3, batch_size=2, client=1)
+    both = side_by_side([one, other])
+    assert both.sizes.tolist() == [[2, 1], [2, 1]]
+    assert (both.steps, both.width) == (2, 2)
+    assert np.array_equal(both.positions, [one.positions, other.positions])
+    with pytest.raises(ValueError, match="same shape"):
+        side_by_side([one, drawn(9, batch_size=2)])

@@ -297,20 +297,13 @@ def test_an_empty_cohort_has_no_chunks() -> None:
     assert list(engine.train(model.weights, [], randomness=RANDOMNESS, round=0)) == []
 
 
-def test_the_chunk_follows_from_the_weights_or_is_given_or_measured() -> None:
+def test_the_chunk_follows_from_the_model_or_is_given() -> None:
     model, data, local = linear(FEATURES, CLASSES), clients(), LocalTraining(learning_rate=0.3, batch_size=5)
-    sparse = clients(dead=0.8)
-    assert CohortEngine(model, sparse, local).chunk == 25
-    assert CohortEngine(mlp((FEATURES, 70, CLASSES)), sparse, local).chunk == 1
-    assert CohortEngine(model, sparse, local).measured(COHORT, randomness=RANDOMNESS).chunk == 25
-    assert CohortEngine(model, data, local).chunk == 16
-    assert CohortEngine(mlp((FEATURES, 30_000, CLASSES)), data, local).chunk == 2
+    assert CohortEngine(model, data, local).chunk == 25
+    assert CohortEngine(mlp((FEATURES, 70, CLASSES)), clients(dead=0.8), local).chunk == 1
+    assert CohortEngine(mlp((FEATURES, 30_000, CLASSES)), data, local).chunk == 1
     assert CohortEngine(model, data, local, Execution(chunk=5)).chunk == 5
-    measured = CohortEngine(model, data, local, Execution(threads=2)).measured(COHORT, randomness=RANDOMNESS)
-    assert measured.chunk in (1, 2, 4, 8)
-    assert measured.threads == 2
-    assert CohortEngine(model, data, local).measured([], randomness=RANDOMNESS).chunk == 16
-    assert CohortEngine(normalised(), data, local).measured(COHORT, randomness=RANDOMNESS).chunk == 8
+    assert CohortEngine(normalised(), data, local).chunk == 8
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:

@@ -80,3 +80,9 @@ def test_changes_are_computed_once_for_the_whole_or_for_its_parts(shape: tuple[i
         assert torch.equal(part.changes, expected[j : j + 1])
         assert part.columns is not None
         assert part.columns.tolist() == [list(range(7))]
+
+
+def test_pieces_that_outlive_the_next_training_need_not_be_moved() -> None:
+    flat, by_input = FlatPiece(torch.ones(1, 3)), InputPiece(torch.ones(1, 2, 3), None, None, 2)
+    assert flat.moved() is flat
+    assert by_input.moved() is by_input

@@ -6,50 +6,69 @@ from incrowd._random import SeededRandomness
 from incrowd.data import FederatedData, from_arrays, iid
 from incrowd.errors import DataError
 from incrowd.learning import ClientTensors, LocalTraining
-from incrowd.learning.batches import draw, side_by_side
-from incrowd.learning.store import Store
+from incrowd.learning.batches import Batches, draw, side_by_side
+from incrowd.learning.store import Store, mostly_zero
 from tests.learning.cohorts import FEATURES, RANDOMNESS, clients
 
 LOCAL = LocalTraining(learning_rate=1, batch_size=4)
 
 
+def drawn(client: int, examples: int) -> Batches:
+    return side_by_side([draw(examples, LOCAL, randomness=RANDOMNESS, round=0, client=client)])
+
+
 @pytest.mark.parametrize("memory", [0, 2**20])
 @pytest.mark.parametrize("real", [False, True])
 def test_leaving_features_out_loses_nothing(real: bool, memory: int) -> None:
-    data, group = clients(real=real), [2, 3, 4]
-    batches = side_by_side(
-        [draw(len(data.examples(k)), LOCAL, randomness=RANDOMNESS, round=0, client=k) for k in group]
-    )
-    whole = Store(data, narrow=False).feed(group, batches)
-    store = Store(data, narrow=True, memory=memory)
-    for _ in range(2):  # made, then kept
-        narrow = store.feed(group, batches)
+    data = clients(real=real)
+    store = Store(data, sparing=True, memory=memory)
+    for client in (2, 3, 4, 2, 3, 4):  # made, then kept
+        batches = drawn(client, len(data.examples(client)))
+        whole, narrow = Store(data, sparing=False).feed([client], batches), store.feed([client], batches)
         assert narrow.columns is not None
-        assert narrow.columns.shape[1] == max(map(store.extent, group)) < FEATURES
+        assert narrow.columns.shape[1] == len(store.used_by(client)) < FEATURES
         everything = slice(0, batches.steps * batches.width)
-        full = torch.zeros(3, everything.stop, FEATURES)
-        for j, columns in enumerate(narrow.columns):
-            full[j].index_add_(1, columns, narrow.examples(slice(None), everything)[j])
-        assert torch.equal(full, whole.examples(slice(None), everything))
+        full = torch.zeros(everything.stop, FEATURES)
+        full.index_add_(1, narrow.columns[0], narrow.examples(0, everything))
+        assert torch.equal(full, whole.examples(0, everything))
         assert torch.equal(narrow.labels, whole.labels)
 
 
 @pytest.mark.parametrize(("dead", "offset"), [(0.0, 0.0), (0.5, 0.25)])
 def test_features_stay_when_it_does_not_pay_or_when_zero_means_something(dead: float, offset: float) -> None:
-    data = clients(dead=dead, offset=offset)
-    batches = side_by_side([draw(12, LOCAL, randomness=RANDOMNESS, round=0, client=0)])
-    assert Store(data, narrow=True).feed([0], batches).columns is None
+    store = Store(clients(dead=dead, offset=offset), sparing=True)
+    for _ in range(2):  # looked for, then known
+        assert store.feed([0], drawn(0, 12)).columns is None
+
+
+def test_several_clients_come_with_all_their_features() -> None:
+    data = clients([8, 8])
+    store = Store(data, sparing=True)
+    both = side_by_side([draw(8, LOCAL, randomness=RANDOMNESS, round=0, client=k) for k in range(2)])
+    assert store.feed([0, 1], both).columns is None
+    assert store.feed([0], drawn(0, 8)).columns is not None
 
 
 def test_full_batches_need_no_weights() -> None:
     data = clients([8, 6])
-    feeds = [
-        Store(data, narrow=False).feed([k], side_by_side([draw(n, LOCAL, randomness=RANDOMNESS, round=0, client=k)]))
-        for k, n in enumerate((8, 6))
-    ]
+    feeds = [Store(data, sparing=False).feed([k], drawn(k, n)) for k, n in enumerate((8, 6))]
     assert feeds[0].weights is None
     assert feeds[1].weights is not None
     assert feeds[1].weights.ravel().tolist() == [1, 1, 1, 1, 2, 2, 0, 0]
+
+
+def test_who_is_mostly_zero_is_decided_by_its_own_examples() -> None:
+    alone = mostly_zero(clients([40, 0, 0], dead=0.8), 0.6)
+    assert alone.tolist()[0]
+    generator = np.random.default_rng(0)
+    features = (generator.random((300, 10)) < np.repeat([0.3, 0.9, 0.5], 100)[:, None]).astype(np.uint8)
+    data = ClientTensors(
+        features=torch.from_numpy(features),
+        labels=torch.zeros(300, dtype=torch.int64),
+        offsets=np.array([0, 100, 200, 300]),
+        indices=np.arange(300),
+    )
+    assert mostly_zero(data, 0.6).tolist() == [True, False, False]
 
 
 def test_tensors_of_federated_data_are_not_copies() -> None:
@@ -78,15 +97,9 @@ def test_tensors_of_another_kind_are_refused(features: torch.Tensor, labels: tor
         ClientTensors(features=features, labels=labels, offsets=np.array([0, 3]), indices=np.arange(3))
 
 
-def test_among_dense_features_nobody_looks_for_unused_ones() -> None:
-    data = clients(real=True, dead=0.0)
-    assert not Store(data, narrow=True).narrow
-    assert Store(clients(real=True, dead=0.5), narrow=True).narrow
-
-
 def test_floats_are_handed_out_as_they_are_and_overwritten_by_the_next() -> None:
     data = clients([6], real=True, dead=0.0)
-    feed = Store(data, narrow=False).feed([0], side_by_side([draw(6, LOCAL, randomness=RANDOMNESS, round=0, client=0)]))
+    feed = Store(data, sparing=False).feed([0], drawn(0, 6))
     before = data.features.clone()
     feed.examples(0, slice(0, 2)).zero_()
     assert torch.equal(data.features, before)

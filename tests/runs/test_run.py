@@ -72,6 +72,7 @@ def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "run").iterdir()) == [
         "checkpoints",
         "curve.png",
+        "ledger.json",
         "ledger.sqlite",
         "ledger.sqlite.witness",
         "model.safetensors",
@@ -131,7 +132,7 @@ def test_seeded_runs_repeat_themselves_and_others_do_not(folder: Path) -> None:
 
 
 def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
-    run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=measured"), folder)
+    run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2"), folder)
     again = Run.open(folder)
     assert again.config == run.config
     assert planned(again.federation) == planned(run.federation)
@@ -303,7 +304,7 @@ def test_a_ledger_that_is_gone_or_older_is_not_replaced(folder: Path) -> None:
         Run.open(folder).train()
     plan = Run.open(folder).federation.plan
     Ledger.open(ledger, budget=plan.budget, relation=plan.relation, data_identity="digits").close()
-    with pytest.raises(LedgerRolledBack, match=r"a checkpoint after 3 rounds, its ledger knows 0"):
+    with pytest.raises(LedgerRolledBack, match="is not the ledger that this run was begun with"):
         Run.open(folder).train()
 
 

@@ -39,7 +39,7 @@ from incrowd.privacy.mechanism.noise import Purpose
 class NoiseState:
     """Where the noise of a run stands: the next round, and what to remember, as plain arrays of `size` numbers.
 
-    Private: with the releases it gives the sums away. It needs the care that the contributions get.
+    Private: with the releases it gives the sums away. It needs the care that the contributions get, so it has no repr.
     """
 
     round: int

@@ -1,0 +1,365 @@
+"""What a client contributes is, bit for bit, its own: neighbours, chunks, threads and order change nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from incrowd._random import Floats
+from incrowd.errors import ConfigError
+from incrowd.learning import (
+    ClientTensors,
+    Cohort,
+    CohortEngine,
+    Execution,
+    LocalTraining,
+    Model,
+    ghost,
+    linear,
+    mlp,
+    small_cnn,
+    threads,
+)
+from incrowd.learning.ghost import Ghost
+from incrowd.learning.per_record import PerRecord
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, Records
+from incrowd.learning.total import Shortening, Summed
+from incrowd.privacy.mechanism.clipping import FixedClip
+from tests.learning.cohorts import RANDOMNESS
+
+CLIP = 1.0
+STEP = 2.0**-19  # of the sum's grid; the clip bound is 1
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On tiny matrices torch's own threads mostly wait for each other."""
+    with threads.one_thread():
+        yield
+
+
+def made_up(
+    sizes: Sequence[int], *, features: int, classes: int, zeros: Sequence[float] = (0.0,), seeds: Sequence[int] = (0,)
+) -> ClientTensors:
+    """Clients whose examples depend on their number, size, seed and share of zeros alone (given in turns)."""
+    several = []
+    for number, size in enumerate(sizes):
+        share = zeros[number % len(zeros)]
+        generator = np.random.default_rng((seeds[number % len(seeds)], number))
+        own = generator.standard_normal((size, features)) * (generator.random(features) >= share)
+        several.append((own * (generator.random(own.shape) >= share), generator.integers(0, classes, size)))
+    return ClientTensors(
+        features=torch.from_numpy(np.concatenate([own for own, _ in several]).astype(np.float32)),
+        labels=torch.from_numpy(np.concatenate([labels for _, labels in several])),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        indices=np.arange(sum(sizes)),
+    )
+
+
+def summed(engine: CohortEngine, cohort: Sequence[int], *, round: int = 0) -> Summed:
+    how = Shortening(bound=CLIP, parts=None, factors=FixedClip(clip_norm=CLIP).factors)
+    weights = engine.model.initial(RANDOMNESS)
+    return engine.train_and_sum(weights, cohort, how, randomness=RANDOMNESS, round=round)
+
+
+def longest_move(sum_of: Callable[[Sequence[int]], Floats], cohort: Sequence[int], leavers: Sequence[int]) -> float:
+    """How far the sum moves when one client leaves, at most."""
+    everyone = sum_of(cohort)
+    return max(float(np.linalg.norm(everyone - sum_of([k for k in cohort if k != one]))) for one in leavers)
+
+
+# The attack: chaotic local training amplifies a difference in the last bit until the contribution is another one.
+
+SIZES = (*[30] * 16, 33)
+CHAOS = LocalTraining(learning_rate=2.0, epochs=200)
+
+
+def padded_to_the_longest(data: ClientTensors, model: Model, cohort: Sequence[int]) -> Floats:
+    """The broken twin: clients train in full batches that are filled up, with weight 0, to the cohort's longest."""
+    width = max(len(data.examples(k)) for k in cohort)
+    total = np.zeros(model.size)
+    for client in cohort:
+        module = model.with_weights(model.initial(RANDOMNESS)).train()
+        own = torch.from_numpy(data.examples(client))
+        features = torch.zeros(width, data.shape[0])
+        features[: len(own)] = data.features[own]
+        labels = torch.zeros(width, dtype=torch.int64)
+        labels[: len(own)] = data.labels[own]
+        weight = (torch.arange(width) < len(own)) / len(own)
+        parameters = list(module.parameters())
+        for _ in range(CHAOS.epochs):
+            losses = nn.functional.cross_entropy(module(features), labels, reduction="none")
+            gradients = torch.autograd.grad((losses * weight).sum(), parameters)
+            with torch.no_grad():
+                torch._foreach_add_(parameters, list(gradients), alpha=-CHAOS.learning_rate)
+        learnt = torch.cat([p.detach().reshape(-1) for p in parameters]) - model.initial(RANDOMNESS)
+        row = learnt.numpy().astype(np.float64)
+        total += row * min(1.0, CLIP / np.linalg.norm(row))
+    return total
+
+
+def test_leaving_a_client_out_moves_the_sum_by_no_more_than_the_clip() -> None:
+    data, model = made_up(SIZES, features=64, classes=4, seeds=(2,)), mlp((64, 50, 50, 4))
+    engine, cohort = CohortEngine(model, data, CHAOS), range(len(SIZES))
+    moved = longest_move(lambda some: summed(engine, some).total, cohort, (0, 7, 16))
+    assert moved <= CLIP
+    broken = longest_move(partial(padded_to_the_longest, data, model), cohort, (16,))
+    assert broken > 1.2 * CLIP
+
+
+# The class: every way to train, in every company.
+
+FEATURES, CLASSES, ONE, MANY = 48, 4, 3, 9
+
+
+def bent(*widths: int, by: type[nn.Module]) -> Model:
+    first, hidden, last = widths
+    return Model(nn.Sequential(nn.Linear(first, hidden), by(), nn.Linear(hidden, last)))
+
+
+class Remembering(nn.Module):
+    """A module of the user's own that remembers whom it has seen, outside of its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.seen = 1.0
+
+    def forward(self, examples: Tensor) -> Tensor:
+        self.seen += 1.0
+        outputs: Tensor = self.layer(examples) / self.seen
+        return outputs
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "linear": lambda: linear(FEATURES, CLASSES),
+    "wide linear without bias": lambda: linear(FEATURES, 70, bias=False),
+    "small": lambda: mlp((FEATURES, 17, CLASSES)),
+    "narrow": lambda: mlp((FEATURES, 40, 180, CLASSES)),
+    "wide": lambda: mlp((FEATURES, 190, 11, CLASSES)),
+    "wide without bias": lambda: mlp((FEATURES, 190, CLASSES), bias=False),
+    "tanh": lambda: bent(FEATURES, 170, CLASSES, by=nn.Tanh),
+    "sigmoid": lambda: bent(FEATURES, 33, CLASSES, by=nn.Sigmoid),
+    "direct": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.GELU(), nn.Linear(700, CLASSES))),
+    "layer norm": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES))),
+    "remembering": lambda: Model(Remembering()),
+}
+LOCALS: dict[str, dict[str, Any]] = {
+    "batches of 7": {"batch_size": 7, "epochs": 2},
+    "three batches": {"batches": 3},
+    "all at once": {"epochs": 3},
+    "momentum": {"batch_size": 7, "momentum": 0.9},
+    "all terms": {"batches": 2, "momentum": 0.5, "weight_decay": 0.1, "proximal": 0.3},
+    "proximal": {"batch_size": 4, "proximal": 0.5},
+}
+
+
+def company(kind: str, *, zeros: float) -> ClientTensors:
+    """Client ONE as it always is, with others who are not there, or of all sizes, or of the other kind."""
+    sizes = {
+        "nobody": [0] * MANY,
+        "all sizes": [5, 31, 12, 0, 64, 1, 30, 29, 33],
+        "the same size": [30] * MANY,
+        "others": [90, 2, 2, 0, 7, 50, 60, 3, 1],
+    }[kind]
+    sizes[ONE] = 30
+    shares, seeds = [1 - zeros if kind == "others" else zeros] * MANY, [hash(kind) % 1000] * MANY
+    shares[ONE], seeds[ONE] = zeros, 0
+    return made_up(sizes, features=FEATURES, classes=CLASSES, zeros=shares, seeds=seeds)
+
+
+def alone_or_not(engine: CohortEngine, cohort: Sequence[int]) -> tuple[NDArray[np.float32], float]:
+    """The contribution of ONE and its norm, as a cohort's chunks have them."""
+    weights = engine.model.initial(RANDOMNESS)
+    for chunk in engine.train(weights, cohort, randomness=RANDOMNESS, round=0):
+        if ONE in chunk.clients:
+            place = chunk.clients.index(ONE)
+            norm = float(chunk.norms()[place, 0])
+            found = chunk.rows()[place], norm
+    return found
+
+
+ZEROS = (0.0, 0.45, 0.8)  # in turns, so that every model and every way to take steps meets all of them
+CASES = [(name, steps, ZEROS[(i + j) % 3]) for i, name in enumerate(MODELS) for j, steps in enumerate(LOCALS)]
+
+
+@pytest.mark.parametrize(("name", "steps", "zeros"), CASES)
+def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str, zeros: float) -> None:
+    model, local = MODELS[name](), LocalTraining(learning_rate=0.3, **LOCALS[steps])
+    expected, norm = alone_or_not(CohortEngine(model, company("nobody", zeros=zeros), local), [ONE])
+    for kind, chunk in (("all sizes", None), ("the same size", 2), ("the same size", 16), ("others", 5)):
+        data = company(kind, zeros=zeros)
+        engine = CohortEngine(model, data, local, Execution(chunk=chunk))
+        there = [k for k in range(MANY) if len(data.examples(k))]
+        for cohort in ([ONE], there, there[::-1]):
+            found, length = alone_or_not(engine, cohort)
+            assert np.array_equal(found, expected), (kind, chunk)
+            assert length == norm, (kind, chunk)
+        everyone, others = summed(engine, there).total, summed(engine, [k for k in there if k != ONE]).total
+        own = summed(engine, [ONE]).total
+        assert np.array_equal(everyone - others, own)
+        assert np.array_equal(own, np.round(own / STEP * 2) * STEP / 2)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["linear", "wide", "narrow", "direct", "layer norm", "remembering"])
+def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) -> None:
+    model, local = MODELS[name](), LocalTraining(learning_rate=0.3, batch_size=7)
+    data = company("all sizes", zeros=zeros)
+    cohort = range(MANY)
+    expected = summed(CohortEngine(model, data, local), cohort).total
+    for threads_ in (1, 2, 3):
+        for chunk in (None, 2):
+            engine = CohortEngine(model, data, local, Execution(threads=threads_, chunk=chunk))
+            assert np.array_equal(summed(engine, cohort).total, expected)
+            watched = Cohort(
+                engine=engine,
+                weights=model.initial(RANDOMNESS),
+                clients=cohort,
+                randomness=RANDOMNESS,
+                round=0,
+                see=lambda chunk: chunk.norms(),
+            )
+            total = watched.summed(bound=CLIP, parts=None, factors=FixedClip(clip_norm=CLIP).factors).total
+            assert np.array_equal(total, expected)
+
+
+def test_images_through_convolutions_have_the_same_bits_in_every_company() -> None:
+    local = LocalTraining(learning_rate=0.1, batch_size=7)
+    found = []
+    for sizes in ((0, 20), (33, 20), (5, 20)):
+        data = made_up(sizes, features=256, classes=10, zeros=(0.3,), seeds=(len(found), 0))
+        data = replace(data, features=data.features.view(-1, 16, 16))
+        model = small_cnn(side=16)
+        for cohort in ([1], [k for k in range(2) if sizes[k]]):
+            engine = CohortEngine(model, data, local)
+            for chunk in engine.train(model.initial(RANDOMNESS), cohort, randomness=RANDOMNESS, round=0):
+                found += [chunk.rows()[chunk.clients.index(1)]] if 1 in chunk.clients else []
+    assert len(found) == 6
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
+    # Its slopes would depend on who was trained before.
+    model = Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Linear(9, CLASSES)))
+    engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
+    with pytest.raises(ConfigError, match="global generator"):
+        summed(engine, [ONE])
+
+
+# Records of a silo: the gradient of one, however many are beside it.
+
+RECORD_MODELS = {
+    "one layer": lambda: linear(30, CLASSES),
+    "odd widths": lambda: mlp((7, 33, 3)),
+    "wide": lambda: mlp((57, 200, 10)),
+    "without bias": lambda: mlp((50, 2, CLASSES), bias=False),
+    "layer norm": lambda: Model(nn.Sequential(nn.Linear(20, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES))),
+}
+
+
+@pytest.mark.parametrize("name", RECORD_MODELS)
+def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
+    model = RECORD_MODELS[name]()
+    (inputs, outputs), generator = _ends(model), np.random.default_rng(0)
+    features = torch.from_numpy(generator.standard_normal((70, inputs)).astype(np.float32))
+    labels = torch.from_numpy(generator.integers(0, outputs, 70))
+    engine = BatchedRecords(model, Records(features=features, labels=labels), Descent(learning_rate=1.0))
+    for rows in (5, 64):
+        found = []
+        for others in ([], [1], [*range(1, 4)], [*range(1, 40)], [*range(1, 64)]):
+            for place in {0, len(others) // 2, len(others)}:
+                batch = torch.tensor([*others[:place], 0, *others[place:]])[:rows]
+                if 0 not in batch:
+                    continue
+                gradients = engine._gradients(model.initial(RANDOMNESS), rows)
+                gradients.begin(len(batch))
+                norms = gradients.norms(features[batch], labels[batch])
+                gradients.add((batch == 0).double())
+                found.append((norms[int((batch == 0).nonzero())], gradients.total.clone()))
+        assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)
+
+
+def _ends(model: Model) -> tuple[int, int]:
+    layers = [layer for layer in model.module.modules() if isinstance(layer, nn.Linear)]
+    return layers[0].in_features, layers[-1].out_features
+
+
+def test_where_a_processor_adds_up_by_place_records_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp((7, 33, 3))
+    records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
+    engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
+    assert type(engine._gradients(model.weights, 64)) is Ghost
+    moody = torch.mm
+
+    def by_place(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+        moody(left, right, out=out)
+        out[1::2] *= 1 + 2.0**-23  # the control: a product whose odd rows are rounded in another way
+        return out
+
+    ghost.rows_are_alike.cache_clear()
+    monkeypatch.setattr(torch, "mm", by_place)
+    assert type(engine._gradients(model.weights, 64)) is PerRecord
+    ghost.rows_are_alike.cache_clear()
+
+
+# What a program has told torch before must not reach the arithmetic that the bounds on rounding assume.
+
+BEHIND_US: dict[str, Callable[[], object]] = {
+    "matrix products in bfloat16": lambda: torch.set_float32_matmul_precision("medium"),
+    "TF32": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    "small numbers are 0": lambda: torch.set_flush_denormal(True),
+    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
+}
+
+
+def settings() -> tuple[object, ...]:
+    flushed = bool(torch.tensor([1e-40], dtype=torch.float32) * 1.0 == 0)
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.get_default_dtype(),
+        flushed,
+    )
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("name", BEHIND_US)
+@pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
+def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: str) -> None:
+    data, local = company("all sizes", zeros=0.0), LocalTraining(learning_rate=0.3, batch_size=7)
+    engine = CohortEngine(MODELS[model](), data, local)
+    weights = engine.model.initial(RANDOMNESS) * 1e-38  # most products of so small numbers are not normal numbers
+    found = []
+    for tell in (lambda: None, BEHIND_US[name]):
+        tell()
+        told = settings()
+        chunks = engine.train(weights, [ONE], randomness=RANDOMNESS, round=0)
+        found.append(np.concatenate([chunk.rows() for chunk in chunks]))
+        assert settings() == told
+    assert np.array_equal(*found)
+
+
+def test_casts_of_the_caller_s_stay_outside() -> None:
+    data, local = company("all sizes", zeros=0.0), LocalTraining(learning_rate=0.3, batch_size=7)
+    for model in ("wide", "layer norm"):
+        engine = CohortEngine(MODELS[model](), data, local)
+        expected = summed(engine, [ONE]).total
+        with torch.autocast("cpu"):
+            assert np.array_equal(summed(engine, [ONE]).total, expected)
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16  # the control: it is on
