@@ -29,6 +29,11 @@ DEPENDENCIES = (
     *("anyio", "hypothesis.extra.numpy", "pytest", "pytest_cov", "pytest_timeout", "xdist"),
 )
 
+_OPTIONS = (
+    *("-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"),
+    *("-o", "timeout=0"),  # a test that takes too long has noticed nothing
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # for plugins that are loaded already, which saves a second
+)
 _LEFT_OUT = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "_build", "dist", "out")
 _PAUSE_S = 0.05
 _COMPILED = ("*.nbi", "*.nbc")  # loops that numba compiled may hold what another file said before
@@ -171,10 +176,8 @@ def _test(tree: Path, tests: Sequence[str], report: Path) -> NoReturn:
         first = _FirstFailure()
         import pytest
 
-        # pytest would rewrite the asserts of its plugins if they were not loaded yet, which takes a second each time.
-        options = ["-x", "-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
-        options += ["--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
-        status = int(pytest.main([*options, *tests], plugins=[first]))
+        options = ["--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
+        status = int(pytest.main([*_OPTIONS, *options, *tests], plugins=[first]))
         sys.stdout.flush()
         part = report.with_suffix(".part")
         part.write_text(json.dumps([status, first.test]))
