@@ -101,9 +101,7 @@ def test_public_data_are_said_to_be_public(tmp_path: Path) -> None:
 
 
 def test_a_fresh_start_is_said_for_good(tmp_path: Path) -> None:
-    forgets = [
-        Forgotten(id=str(place), entries=3, epsilon=epsilon, delta=1e-6) for place, epsilon in enumerate((7.5, None))
-    ]
+    forgets = [Forgotten(ledger="old", entries=3, epsilon=epsilon, delta=1e-6) for epsilon in (7.5, None)]
     ledger = Ledger.open(
         tmp_path / "fresh", budget=BUDGET, relation=a_plan().relation, data_identity="patients", forgets=forgets
     )
