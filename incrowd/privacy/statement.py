@@ -18,13 +18,13 @@ FORMAT = "incrowd statement 1"
 RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: "add or remove one",
     Relation.REPLACE_ONE: "replace one",
-    Relation.REPLACE_SPECIAL: "replace one by a null record",
+    Relation.REPLACE_SPECIAL: "zero out one",
 }
 
 QUESTIONS = {
     Relation.ADD_OR_REMOVE_ONE: "whether one {unit} took part",
     Relation.REPLACE_ONE: "which of two values one {unit} had",
-    Relation.REPLACE_SPECIAL: "whether one {unit} had anything to say",
+    Relation.REPLACE_SPECIAL: "whether one {unit} contributed or left its place empty (how many there are is public)",
 }
 
 CENTRAL_TRUST = "the server is trusted to clip, to add the noise and to keep single contributions to itself"
@@ -65,6 +65,16 @@ SIMULATION = "SIMULATION: the random numbers come from a seed, so whoever knows 
 SHARED = "epsilon is that of the whole ledger, which also holds {others} charges of other runs on the same data"
 
 FORGOTTEN = "the ledger was kept in memory only: what other runs spent on the same data is not in epsilon"
+
+PUBLIC = (
+    "the data are declared public, so that nobody in them is protected: each run on them has a ledger of its own, and "
+    "what others spent is not in epsilon"
+)
+
+AFRESH = (
+    "a deliberate fresh start: what was spent on the same data before (epsilon: {spent}, as far as it is known) is not "
+    "in epsilon"
+)
 
 UNNUMBERED = (
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
@@ -174,13 +184,16 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said.
+    so do a ledger that nobody kept, data that are declared public, and a fresh start. What other runs spent is in
+    epsilon, and is said.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
     marks = (
         SIMULATION if simulated else None,
         None if ledger.kept else FORGOTTEN,
+        PUBLIC if ledger.data_identity.public else None,
+        AFRESH.format(spent=", ".join(_known(each.epsilon) for each in ledger.forgets)) if ledger.forgets else None,
         SHARED.format(others=others) if others > 0 else None,
     )
     return Statement(
@@ -194,6 +207,10 @@ def stated(
         assumed=assumed,
         caveats=(*(mark for mark in marks if mark is not None), *caveats),
     )
+
+
+def _known(epsilon: float | None) -> str:
+    return "unknown" if epsilon is None else rounded_up(epsilon)
 
 
 def rounded_up(value: float) -> str:
