@@ -242,7 +242,7 @@ def test_both_levels_have_a_ledger_and_a_claim_each(folder: Path) -> None:
     text = " ".join(summary["statement"]["text"].split())
     assert "silo-1, silo-2, silo-3 may claim" in text
     assert "the server may claim" in text
-    assert "add or remove one client" in text
+    assert "zero out one client" in text
     assert "add or remove one record" in text
 
 
