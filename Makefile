@@ -62,6 +62,6 @@ format: install  ## puts the layout right
 check:  ## everything, as the continuous integration does it
 	@.ci/run
 
-clean:  ## removes what the targets made, except .venv
-	rm -rf dist out docs/_build htmlcov .coverage .coverage.* .hypothesis .*_cache
+clean:  ## removes what the targets made, except .venv and out/, which holds runs and their ledgers
+	rm -rf dist docs/_build htmlcov .coverage .coverage.* .hypothesis .*_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the cache of prices apart from the user's own; before collection, which may already compute some."""
+    """Keeps the state that commands leave apart from the user's own; before collection, which may already run some."""
     folder = tempfile.TemporaryDirectory(prefix="incrowd-tests-")
-    os.environ["INCROWD_CACHE"] = folder.name
+    os.environ["INCROWD_STATE"] = folder.name
     config.add_cleanup(folder.cleanup)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from incrowd import Budget, Everyone, Ledger, NormalisedClip, PlanConfig, PrivateRun, SystemRandomness, constant
 from incrowd.data import FederatedData, iid, load_digits
+from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.runs.plots import axes
 
 CLIENTS, PIXELS, DIGITS = 100, 64, 10
@@ -47,11 +48,10 @@ def main() -> None:
     )
     plan = config.calibrate(BUDGET)
     OUT.mkdir(parents=True, exist_ok=True)
-    for old in OUT.glob("ledger.sqlite*"):
-        old.unlink()  # every run of this example asks clients that were dealt afresh
-    with Ledger.open(
-        OUT / "ledger.sqlite", budget=BUDGET, relation=plan.relation, data_identity="digits, dealt afresh"
-    ) as ledger:
+    # The digits are public, and every run asks clients that were dealt afresh: so each has a ledger of its own.
+    place = OUT / f"ledger-{len(list(OUT.glob('ledger-*.sqlite'))) + 1}.sqlite"
+    identity = DataIdentity(name="digits, dealt afresh", public=True)
+    with Ledger.open(place, budget=BUDGET, relation=plan.relation, data_identity=identity) as ledger:
         run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=DIGITS * PIXELS)
         asked = run.round(0)
         exact = np.zeros(DIGITS * PIXELS)

@@ -14,6 +14,7 @@ The tree::
         ├── LedgerDamaged      truncated, edited, or not a ledger
         ├── LedgerRolledBack   older than its witness says: events are missing from the end
         ├── LedgerMismatch     a ledger of other data, another budget or another relation
+        ├── LedgerMisplaced    a copy, a second name, a backup, or what others may write: not the ledger itself
         └── LedgerUnwritable   disk full, no permission, or another process holds it too long
 """
 
@@ -73,6 +74,10 @@ class LedgerRolledBack(LedgerError):
 
 class LedgerMismatch(LedgerError):
     """The ledger belongs to other data, another budget or another neighbouring relation."""
+
+
+class LedgerMisplaced(LedgerError):
+    """Not the ledger itself but a copy of it, a second name, a backup, or a file that others may write."""
 
 
 class LedgerUnwritable(LedgerError):

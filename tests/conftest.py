@@ -1,11 +1,20 @@
 """Fixtures for tests of every room."""
 
+import os
+import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from incrowd.learning import threads
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test spends on some data, no other test has spent. The folder is made by whoever needs it."""
+    monkeypatch.setenv("INCROWD_STATE", str(Path(os.environ["INCROWD_STATE"]) / secrets.token_hex(4)))
 
 
 @pytest.fixture
@@ -23,3 +32,17 @@ def one_thread() -> Iterator[None]:
     """
     with threads.one_thread():
         yield
+
+
+@pytest.fixture
+def given_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Let a path belong to somebody else: really, where the tests may, or by being somebody else."""
+    stranger = 12345
+
+    def give(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, stranger, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: stranger)
+
+    return give

@@ -13,6 +13,7 @@ from incrowd.bench.works import CLIP_NORM, NOISE_MULTIPLIER, RANDOMNESS, Task
 from incrowd.federated import FedAvg, ServerStep, State
 from incrowd.learning import ClientTensors, Cohort, CohortEngine, Execution
 from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import FixedClip
@@ -22,6 +23,9 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
 
 _ROUNDS = 1000  # more than anyone measures
+
+PUBLIC = DataIdentity(name="bench", public=True)
+"""Whom the work is done for: nobody."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,10 @@ class Ours:
         self._folder = TemporaryDirectory(prefix="incrowd-bench-")
         plan = _plan(task.work.cohort)
         self._ledger = Ledger.open(
-            Path(self._folder.name) / "ledger.sqlite", budget=plan.budget, relation=plan.relation, data_identity="bench"
+            Path(self._folder.name) / "ledger.sqlite",
+            budget=plan.budget,
+            relation=plan.relation,
+            data_identity=PUBLIC,
         )
         private = PrivateRun(plan, ledger=self._ledger, randomness=_RealNoise(), size=self.engine.model.size)
         self.algorithm = FedAvg(engine=self.engine, private=private, server=ServerStep())

@@ -1,6 +1,8 @@
 """What the commands share on the way in: options that several have, lists with commas, what has to be installed."""
 
+import json
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +10,19 @@ import typer
 from incrowd.errors import ConfigError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="FILE", help="The ledger of the data; short for --set privacy.ledger."),
+]
+WitnessOption = Annotated[
+    Path | None, typer.Option("--witness", metavar="FILE", help="Its witness; short for --set privacy.witness.")
+]
+
+
+def ledger_overrides(ledger: Path | None, witness: Path | None) -> list[str]:
+    """The two options as settings."""
+    places = {"privacy.ledger": ledger, "privacy.witness": witness}
+    return [f"{key}={json.dumps(str(path))}" for key, path in places.items() if path is not None]
 
 
 def need_training() -> None:

@@ -1,32 +1,50 @@
-"""`incrowd ledger`: what has been spent, and whether the record is intact."""
+"""`incrowd ledger`: what has been spent, whether the record is intact, and care for it."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json
-from incrowd.cli._print import print_facts, print_json
+from incrowd.cli._options import Json, WitnessOption, need_training
+from incrowd.cli._print import print_facts, print_json, print_table
+from incrowd.errors import ConfigError
 
-app = typer.Typer(help="What has been spent, and whether the record is intact.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from incrowd.privacy.ledger.registry import Registered
+
+app = typer.Typer(
+    help="What has been spent, whether the record is intact, and care for ledgers: one for one data set.",
+    no_args_is_help=True,
+)
 
 LedgerFile = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger, an SQLite file.")]
+Target = Annotated[Path, typer.Argument(metavar="TO", help="A new file.")]
+Epsilon = Annotated[float, typer.Option(help="The budget of all that will ever be charged to it.")]
+Delta = Annotated[float, typer.Option(help="Its delta, which every run on it has to have.")]
+RelationOption = Annotated[
+    str | None, typer.Option("--relation", help="zero-out-one, add-or-remove-one or replace-one; settings say it.")
+]
+Override = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value in CONFIG; may be repeated.")
+]
+DataOption = Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")]
 
 
 @app.command("show")
 def show(file: LedgerFile, as_json: Json = False) -> None:
-    """List what was charged, and what it comes to.
+    """List what was charged and what is reserved, and what it comes to.
 
     Example: incrowd ledger show out/demo/ledger.sqlite
     """
     from incrowd.privacy.ledger.ledger import Ledger
     from incrowd.privacy.ledger.ledger import verify as check
+    from incrowd.privacy.ledger.overview import describe
 
     found: dict[str, Any] = dict(check(file))
     if found["intact"]:
         with Ledger.read(file) as ledger:
-            found |= {"budget": asdict(ledger.budget), "relation": ledger.relation.name, "data": ledger.data_identity}
+            found |= describe(ledger)
             found["entries"] = [asdict(entry) for entry in ledger.entries()]
     if as_json:
         print_json(found)
@@ -45,16 +63,223 @@ def verify(
     head: Annotated[str | None, typer.Option(help="A head hash that you kept elsewhere.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the hashes, the witness and a head hash kept elsewhere. Exit status 1 when they do not hold.
+    """Check the hashes, the witnesses and a head hash kept elsewhere. Exit status 1 when they do not hold.
 
     Example: incrowd ledger verify out/demo/ledger.sqlite
     """
     from incrowd.privacy.ledger.ledger import verify as check
 
     found = dict(check(file, head=head))
-    if as_json:
-        print_json(found)
-    else:
-        print_facts(found)
+    print_json(found) if as_json else print_facts(found)
     if not found["intact"]:
         raise typer.Exit(1)
+
+
+@app.command("list")
+def list_ledgers(as_json: Json = False) -> None:
+    """List all ledgers that you have, each with its data, what is spent and where it is.
+
+    Example: incrowd ledger list
+    """
+    from incrowd.privacy.ledger.home import Home
+    from incrowd.privacy.ledger.overview import overview
+
+    found = overview(Home.of_user())
+    if as_json:
+        print_json({"ledgers": found})
+    else:
+        print_table(found, leave_out={"names", "problem", "witness"})
+
+
+@app.command("new")
+def new(
+    epsilon: Epsilon,
+    delta: Delta,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Where it shall be; in your state folder without it.")
+    ] = None,
+    data_of: Annotated[
+        Path | None, typer.Option("--data-of", metavar="CONFIG", help="Settings that name the data.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Without settings: what the data are called (data.identity).")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="Without settings: client or record, who is protected.")] = "client",
+    relation: RelationOption = None,
+    witness: WitnessOption = None,
+    override: Override = None,
+    data: DataOption = None,
+    as_json: Json = False,
+) -> None:
+    """Begin the ledger of some data with a budget of your own, before the first run does with its own.
+
+    Example: incrowd ledger new --data-of shop.toml --epsilon 20 --delta 1e-5 --witness /mnt/other/shop.witness
+    """
+    from incrowd.privacy.account.accounting import Budget
+    from incrowd.privacy.ledger.home import Home
+    from incrowd.privacy.ledger.identity import DataIdentity
+
+    budget = Budget(epsilon=epsilon, delta=delta)
+    if data_of is not None:
+        need_training()
+        from incrowd.runs.data_ledgers import begin_ledgers
+        from incrowd.runs.settings import tables
+
+        found = begin_ledgers(
+            tables(data_of, overrides=override or [], data=data), budget=budget, path=file, witness=witness
+        )
+    else:
+        if name is None or unit not in ("client", "record"):
+            raise ConfigError(field="name", value=name, remedy="give --data-of CONFIG, or --name and --unit")
+        identity = DataIdentity(name=name, unit=unit)
+        its = _relation(relation or "zero-out-one")
+        found = [Home.of_user().ledger_of(identity, budget=budget, relation=its, path=file, witness=witness)]
+    _say([_facts(each) for each in found], as_json)
+
+
+@app.command("include")
+def include(
+    data_of: Annotated[Path, typer.Option("--data-of", metavar="CONFIG", help="Settings that name the data.")],
+    override: Override = None,
+    data: DataOption = None,
+    as_json: Json = False,
+) -> None:
+    """Let a ledger go on for data that have changed and kept their name: the same people, some more, some corrected.
+
+    Example: incrowd ledger include --data-of shop.toml
+    """
+    need_training()
+    from incrowd.runs.data_ledgers import include_data
+    from incrowd.runs.settings import tables
+
+    found = include_data(tables(data_of, overrides=override or [], data=data))
+    _say([_facts(each) for each in found], as_json)
+
+
+@app.command("move")
+def move(
+    file: Annotated[Path, typer.Argument(metavar="FROM", help="Where it is, or was before it was moved by hand.")],
+    target: Annotated[Path, typer.Argument(metavar="TO", help="Where it shall be; FROM once more for the witness.")],
+    witness: WitnessOption = None,
+    as_json: Json = False,
+) -> None:
+    """Move a ledger, its witness, or both, say the witness to another disk. Cut off anywhere, the same command goes on.
+
+    Example: incrowd ledger move shop.sqlite /srv/ledgers/shop.sqlite --witness /mnt/other/shop.witness
+    """
+    from incrowd.privacy.ledger import care
+    from incrowd.privacy.ledger.home import Home
+
+    _say([_facts(care.move(Home.of_user(), file, target, witness=witness))], as_json)
+
+
+@app.command("backup")
+def backup(file: LedgerFile, target: Target, as_json: Json = False) -> None:
+    """Copy a ledger as it stands, also while it is in use. Nothing can be charged to the copy.
+
+    Example: incrowd ledger backup shop.sqlite /mnt/other/shop-backup.sqlite
+    """
+    from incrowd.privacy.ledger import care
+
+    mark = care.backup(file, target)
+    _say([{"backup": str(target), "entries": mark.entries, "head": mark.head}], as_json)
+
+
+@app.command("restore")
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="BACKUP", help="What `incrowd ledger backup` wrote.")],
+    target: Annotated[Path, typer.Argument(metavar="TO", help="Where the lost ledger was.")],
+    as_json: Json = False,
+) -> None:
+    """Put a backup back where its ledger was lost. One that lacks entries which were seen is refused.
+
+    Example: incrowd ledger restore /mnt/other/shop-backup.sqlite shop.sqlite
+    """
+    from incrowd.privacy.ledger import care
+
+    mark = care.restore(file, target)
+    _say([{"ledger": str(target), "entries": mark.entries, "head": mark.head}], as_json)
+
+
+@app.command("release")
+def release(
+    file: LedgerFile,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="The reservation, as `incrowd ledger show` lists it.")],
+    as_json: Json = False,
+) -> None:
+    """Give back what a run that was given up had reserved and not spent; that run cannot go on afterwards.
+
+    Example: incrowd ledger release shop.sqlite 5f0c6a2d9b1e4877
+    """
+    from incrowd.privacy.ledger.ledger import Ledger
+
+    with Ledger.open(file) as ledger:
+        ledger.release_reservation(label)
+        found = asdict(ledger.reservation(label)) | {"epsilon": ledger.spent().epsilon}
+    _say([{name: found[name] for name in ("label", "charged", "released", "epsilon")}], as_json)
+
+
+@app.command("fresh")
+def fresh(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The data, as `incrowd ledger list` names them.")],
+    epsilon: Epsilon,
+    delta: Delta,
+    unit: Annotated[str, typer.Option(help="client or record, who is protected.")] = "client",
+    relation: RelationOption = None,
+    understand: Annotated[
+        bool, typer.Option("--i-understand", help="Do not ask: what was spent is left out of account for good.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Begin a new ledger for data on which something was spent. This breaks the promise that the old one kept.
+
+    The new ledger says for good what it forgets.
+
+    Example: incrowd ledger fresh /data/shop.csv --epsilon 8 --delta 1e-5
+    """
+    from incrowd.privacy.account.accounting import Budget
+    from incrowd.privacy.ledger import care
+    from incrowd.privacy.ledger.home import Home
+
+    home = Home.of_user()
+    known = home.registry.named(unit, name) if home.registry.path.exists() else None
+    if known is None:
+        raise ConfigError(field="NAME", value=name, remedy="no data are known by this name: see `incrowd ledger list`")
+    if not understand:
+        typer.echo(
+            f"{known.path} has {known.mark.entries} entries. A new ledger would leave all that was spent on "
+            f"{', '.join(known.names)} out of account: the people in the data would be promised less than they were.",
+            err=True,
+        )
+        if typer.prompt("Type the name of the data to go on", err=True) != name:
+            raise ConfigError(field="NAME", value=name, remedy="another name was typed, and nothing was done")
+    its = None if relation is None else _relation(relation)
+    _say([_facts(care.fresh(home, known, budget=Budget(epsilon=epsilon, delta=delta), relation=its))], as_json)
+
+
+def _relation(word: str) -> Any:
+    from incrowd.privacy.statement import RELATIONS
+
+    known = {words.replace(" ", "-"): relation for relation, words in RELATIONS.items()}
+    if word not in known:
+        raise ConfigError(field="relation", value=word, remedy=f"choose from {', '.join(known)}")
+    return known[word]
+
+
+def _facts(known: "Registered") -> dict[str, Any]:
+    return {
+        "ledger": str(known.path),
+        "witness": str(known.witness),
+        "data": list(known.names),
+        "unit": known.unit,
+        "entries": known.mark.entries,
+    }
+
+
+def _say(found: list[dict[str, Any]], as_json: bool) -> None:
+    """One ledger's facts, or those of several."""
+    if as_json:
+        print_json(found[0] if len(found) == 1 else {"ledgers": found})
+        return
+    for each in found:
+        print_facts(each)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, need_training
+from incrowd.cli._options import Json, LedgerOption, WitnessOption, ledger_overrides, need_training
 from incrowd.cli._print import print_facts, print_json, print_table, short
 from incrowd.errors import ConfigError
 
@@ -72,6 +72,8 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder for the search; out/sweep-... without it.")
     ] = None,
+    ledger: LedgerOption = None,
+    witness: WitnessOption = None,
     as_json: Json = False,
 ) -> None:
     """Compare settings by runs side by side, and state what the choice costs.
@@ -88,7 +90,7 @@ def sweep(
     jobs = _processors() if jobs is None else jobs
     search = Search(
         source=config,
-        overrides=override or [],
+        overrides=[*(override or []), *ledger_overrides(ledger, witness)],
         data=data,
         axes=[read(text) for text in axis or []],
         random=random,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from incrowd.cli._options import Json, need_training
+from incrowd.cli._options import Json, LedgerOption, WitnessOption, ledger_overrides, need_training
 from incrowd.cli._print import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -29,11 +29,14 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
+    ledger: LedgerOption = None,
+    witness: WitnessOption = None,
     as_json: Json = False,
 ) -> None:
     """Train one private federation, simulated on this machine.
 
-    Without CONFIG it is the embedded digits, in under a minute.
+    Without CONFIG it is the embedded digits, in under a minute. All runs on the same data are charged to one ledger,
+    which is in your state folder unless it is named; runs on public data, such as the digits, have a ledger each.
 
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
@@ -43,6 +46,7 @@ def train(
     from incrowd.runs.units import create
 
     overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
+    overrides += ledger_overrides(ledger, witness)
     found = tables(config, overrides=overrides, data=data)
     _finish(create(found, free_folder(Path("out")) if out is None else out), as_json)
 
@@ -73,5 +77,6 @@ def _finish(run: "Run | SiloRun", as_json: bool) -> None:
         print_json(summary)
         return
     statement = summary.pop("statement")
-    print_facts({name.replace("_", " "): value for name, value in summary.items() if name != "budget"})
+    shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
+    print_facts({name.replace("_", " "): value for name, value in shown.items()})
     typer.echo(f"\n{statement['text']}")

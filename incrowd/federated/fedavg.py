@@ -31,7 +31,10 @@ from incrowd.privacy.release import PrivateRun, Release
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
 
-    `published` is what may leave the server. The rest is for the server alone, because correlated noise has a memory.
+    All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
+    the server alone and only until the last round is over.
+
+    Guarantee: `to_arrays` holds nothing secret, and neither does the repr.
     """
 
     round: int
@@ -40,6 +43,11 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
+
+    @property
+    def secret(self) -> NoiseState | None:
+        """What nobody else may know: with the releases it gives the sums away."""
+        return self.carry.noise
 
     @property
     def published(self) -> Floats:
@@ -67,7 +75,7 @@ class State:
         )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The state as named arrays, for a file.
+        """The public part of the state as named arrays, for a file.
 
         Guarantee: `restored` gives back the very same numbers.
         """
@@ -80,30 +88,29 @@ class State:
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
         if isinstance(self.carry.clip, QuantileClip):
             arrays["clip_norm"] = np.array([self.carry.clip.clip_norm])
-        if self.carry.noise is not None:
-            arrays |= {f"noise.{index}": array for index, array in enumerate(self.carry.noise.memory)}
         return arrays
 
-    def restored(self, arrays: Mapping[str, NDArray[np.generic]]) -> "State":
-        """The state that `to_arrays` wrote; this one, from `FedAvg.init`, says what belongs to it.
+    def secret_arrays(self) -> dict[str, NDArray[np.generic]] | None:
+        """The private part, for a file that nobody else may read; None where there is none."""
+        if self.secret is None:
+            return None
+        memory = {f"noise.{index}": array for index, array in enumerate(self.secret.memory)}
+        return {"round": np.array([self.secret.round]), **memory}
 
-        Edge cases: arrays of another kind of run, or other sizes, are refused.
+    def restored(
+        self, arrays: Mapping[str, NDArray[np.generic]], secret: Mapping[str, NDArray[np.generic]] | None = None
+    ) -> "State":
+        """The state that `to_arrays` and `secret_arrays` wrote; this one, from `FedAvg.init`, says what belongs to it.
+
+        Edge cases: arrays of another kind of run, or other sizes, are refused, and so are two parts that are not of the
+        same round.
         """
-        clip, noise = self.carry.clip, self.carry.noise
-        remembered = (
-            0 if noise is None else sum(name.startswith("noise.") for name in arrays)
-        )  # may grow over the rounds
-        expected = {name: _form(array) for name, array in self.to_arrays().items() if not name.startswith("noise.")}
-        expected |= {f"noise.{index}": _form(self.weights) for index in range(remembered)}
-        found = {name: _form(array) for name, array in arrays.items()}
-        if expected != found:
-            raise ConfigError(field="state", value=found, remedy=f"give the arrays of a run like this one: {expected}")
+        clip = self.carry.clip
+        _check_forms(arrays, {name: _form(array) for name, array in self.to_arrays().items()})
         if isinstance(clip, QuantileClip):
             clip = replace(clip, clip_norm=float(arrays["clip_norm"][0]))
         number = int(arrays["round"][0])
-        if noise is not None:
-            memory = tuple(_floats(arrays, f"noise.{index}") for index in range(remembered))
-            noise = NoiseState(round=number, size=noise.size, memory=memory)
+        noise = None if secret is None else self._remembered(secret, number)
         return State(
             round=number,
             weights=_floats(arrays, "weights"),
@@ -113,17 +120,30 @@ class State:
             carry=Carry(clip=clip, noise=noise),
         )
 
+    def _remembered(self, arrays: Mapping[str, NDArray[np.generic]], number: int) -> NoiseState:
+        """What the noise remembers after so many rounds; how many arrays that are may grow over the rounds."""
+        names = [f"noise.{index}" for index in range(len(arrays) - 1)] if self.secret is not None else []
+        _check_forms(arrays, {"round": _form(np.array([0])), **{name: _form(self.weights) for name in names}})
+        found = int(arrays["round"][0])
+        if self.secret is None or found != number:
+            raise ConfigError(
+                field="secret", value=found, remedy=f"give what belongs to the state after {number} rounds"
+            )
+        return NoiseState(round=found, size=self.secret.size, memory=tuple(_floats(arrays, name) for name in names))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """What happened in one round. All of it is public but `observed` and `diagnostics`, which are simulation only."""
+    """What happened in one round. All of it is public but what only a simulation sees, and is None otherwise:
+    `observed`, `diagnostics`, and the seconds, for how long a round takes depends on who took part.
+    """
 
     round: int
     clip_norm: float
     noise_std: float
     learning_rate: float
-    seconds: float
-    seconds_of_training: float
+    seconds: float | None
+    seconds_of_training: float | None
     observed: Observed | None
     diagnostics: Diagnostics | None
 
@@ -186,13 +206,14 @@ class FedAvg:
         trained = time.perf_counter()
         release = open_round.release()
         after = state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=open_round.after)
+        simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
             clip_norm=release.clip_norm,
             noise_std=release.noise_std,
             learning_rate=self.server.rate(state.round, self.private.plan.rounds),
-            seconds=time.perf_counter() - begin,
-            seconds_of_training=trained - begin,
+            seconds=time.perf_counter() - begin if simulated else None,
+            seconds_of_training=trained - begin if simulated else None,
             observed=release.observed,
             diagnostics=None if watch is None else self._seen(watch, release),
         )
@@ -209,6 +230,12 @@ class FedAvg:
         """The clients of a round's cohort that are there and answer."""
         stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
         return self.engine.present(cohort[stays])
+
+
+def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:
+    found = {name: _form(array) for name, array in arrays.items()}
+    if expected != found:
+        raise ConfigError(field="state", value=found, remedy=f"give the arrays of a run like this one: {expected}")
 
 
 def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:

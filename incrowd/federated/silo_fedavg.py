@@ -43,12 +43,14 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class SiloReport:
-    """What happened in one round. All of it is public."""
+    """What happened in one round. All of it is public; `seconds`, which depend on the records that were drawn, are for
+    simulations and None otherwise.
+    """
 
     round: int
     silos: tuple[Standing, ...]
     learning_rate: float
-    seconds: float
+    seconds: float | None
 
     @property
     def epsilon(self) -> float:
@@ -116,7 +118,7 @@ class SiloFedAvg:
             round=state.round,
             silos=tuple(map(_standing, answers)),
             learning_rate=self.server.rate(state.round, self.rounds),
-            seconds=time.perf_counter() - begin,
+            seconds=time.perf_counter() - begin if self.randomness.simulated else None,
         )
         return after, report
 

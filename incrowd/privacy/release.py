@@ -20,6 +20,7 @@ from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipped_sum import Clients, ClippedSum, Cohort, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.promise import Carry, Pending, Promise
 from incrowd.privacy.statement import UNNUMBERED, Statement
 
@@ -152,6 +153,26 @@ class PrivateRun:
         return self.plan.statement(self._ledger, own=self.next_round, caveats=() if self.numbered else (UNNUMBERED,))
 
 
+@dataclass(frozen=True)
+class _Local:
+    """What each client does for itself in a round where noise is local."""
+
+    number: int
+    clip: Clip
+    noise: GaussianNoise
+
+    @classmethod
+    def of(cls, plan: Promise, number: int, clip: Clip) -> "_Local | None":
+        """It, where a plan's noise is local."""
+        noise = plan.noises(number, clip).party
+        return None if noise is None else cls(number, clip, noise)
+
+    def sent(self, contribution: Whole, *, receipt: Receipt, client: int) -> Whole:
+        """What a client sends: its own noise is on it."""
+        at = "noise", self.number, client
+        return self.noise.add(contribution, receipt=receipt, at=at, contributions_bound=1)
+
+
 class PrivateRound:
     """One round's sum, on its way to being released.
 
@@ -161,7 +182,7 @@ class PrivateRound:
     After a release the sum is gone. After a failed charge the round is as it was, and may be released again.
 
     Edge cases: no contributions at all give noise (and nothing where noise is local); a second release, or a
-    contribution after the release, is refused.
+    contribution after the release, is refused. After the last round nothing is remembered of its noise.
     """
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
@@ -175,6 +196,7 @@ class PrivateRound:
         self._waiting: set[int] | None = None
         self._receipt: Receipt | None = None
         self._sum = ClippedSum(run.size, carry.clip, contributions_bound=self._clients)
+        self._local = None if isinstance(carry.clip, MedianClip) else _Local.of(run.plan, number, carry.clip)
 
     @property
     def after(self) -> Carry:
@@ -187,17 +209,19 @@ class PrivateRound:
         """Take contributions in, one vector or one a row, with their clients' numbers."""
         rows = np.atleast_2d(rows)
         self._sum.check_fits(rows)
-        self._admit(clients, contributions=len(rows))
-        if self._run.plan.place == "local":
-            for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
-                self._sum.add_noised(row, partial(self._with_its_own_noise, client=client))
-        else:
+        if self._local is None:
+            self._admit(clients, contributions=len(rows))
             self._sum.add(rows)
+            return
+        receipt = self._paid(self._local.clip)
+        self._admit(clients, contributions=len(rows))
+        for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
+            self._sum.add_noised(self._local.clip, row, partial(self._local.sent, receipt=receipt, client=client))
 
     def add_cohort(self, cohort: Cohort) -> None:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live."""
         clip = self._sum.clip
-        if self._run.plan.place == "central" and isinstance(clip, ScalingClip):
+        if self._local is None and isinstance(clip, ScalingClip):
             self._sum.check_open()
             self._admit(cohort.clients, contributions=len(cohort.clients))
             self._sum.add_summed(clip, cohort)
@@ -218,7 +242,8 @@ class PrivateRound:
         receipt = self._paid(clip)
         pending = Pending(round=number, total=self._sum.close(), clip=clip)
         hidden = run.plan.hide(pending, memory=self._carry.noise, receipt=receipt)
-        self._after = Carry(clip=self._next_clip(clip, receipt), noise=hidden.noise)
+        memory = hidden.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
+        self._after = Carry(clip=self._next_clip(clip, receipt), noise=memory)
         return Release(
             round=number,
             total=hidden.total,
@@ -233,15 +258,6 @@ class PrivateRound:
         if self._receipt is None:
             self._receipt = self._run.charge(self._number, clip)
         return self._receipt
-
-    def _with_its_own_noise(self, contribution: Whole, *, client: int) -> Whole:
-        """What a client sends where noise is local."""
-        clip = self._sum.clip
-        assert not isinstance(clip, MedianClip)  # noqa: S101 - a plan with local noise has none
-        party = self._run.plan.noises(self._number, clip).party
-        assert party is not None  # noqa: S101 - so it is with local noise
-        at = "noise", self._number, client
-        return party.add(contribution, receipt=self._paid(clip), at=at, contributions_bound=1)
 
     def _admit(self, clients: Clients | None, *, contributions: int) -> None:
         """Each contribution is of a client of the cohort, and its first; where numbers are given, or have to be."""

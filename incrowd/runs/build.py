@@ -84,9 +84,10 @@ class Federation:
     server: ServerStep
     randomness: Randomness
 
-    def algorithm(self, config: Config, ledger: Ledger) -> FedAvg:
-        """DP-FedAvg that is paid from this ledger, where it reserves the whole plan."""
-        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=self.engine.model.size)
+    def algorithm(self, config: Config, ledger: Ledger, *, label: str) -> FedAvg:
+        """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
+        size = self.engine.model.size
+        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
         with section("run"):
             return FedAvg(
                 engine=self.engine,
@@ -140,7 +141,7 @@ def federated_data(config: CommonSections) -> FederatedData:
 
 def _split(data: DigitsData | MnistData) -> Split:
     """What is dealt out, and what the server holds: the test examples, or some of the others, declared public."""
-    split = load_digits() if data.name == "digits" else load_mnist(_mnist_folder(data.folder))
+    split = load_digits() if data.name == "digits" else load_mnist(mnist_folder(data.folder))
     if data.validation is None:
         return split
     _validate.fraction(validation=data.validation)
@@ -149,12 +150,17 @@ def _split(data: DigitsData | MnistData) -> Split:
     return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(seed=0))
 
 
+def whole_split(data: DigitsData | MnistData) -> Split:
+    """The examples as they are, whatever is held out for validation."""
+    return _split(data.model_copy(update={"validation": None}))
+
+
 def untouched_test(config: Config) -> Examples | None:
     """The test examples, with features, of a config that holds examples out for validation; of others None."""
     if isinstance(config.data, TableData) or config.data.validation is None:
         return None
     with section("data"):
-        test = _split(config.data.model_copy(update={"validation": None})).test
+        test = whole_split(config.data).test
     wanted = config.features
     if test is None or isinstance(wanted, NoFeatures):
         return test
@@ -170,16 +176,6 @@ def featured(config: CommonSections, data: FederatedData) -> FederatedData:
     with section("features"):
         cache = None if wanted.cache is None else Path(wanted.cache)
         return transform_federated(_feature_map(wanted, data.examples.shape), data, cache=cache)
-
-
-def data_identity(config: CommonSections) -> str:
-    """What the ledger calls the data: public, and the same for the same data."""
-    data = config.data
-    if data.identity is not None:
-        return data.identity
-    if isinstance(data, TableData):
-        return f"{data.file}, one client for each {data.client}"
-    return f"{data.name}, {data.partition} over {data.clients} clients, seed {data.seed}"
 
 
 def randomness(config: CommonSections) -> Randomness:
@@ -213,7 +209,8 @@ def _feature_map(wanted: UnitFeatures | EnergyFeatures, shape: tuple[int, ...]) 
     return GlyphMetric(base=base, shape=(shape[0], shape[1]), dimensions=wanted.dimensions)
 
 
-def _mnist_folder(folder: str | None) -> Path:
+def mnist_folder(folder: str | None) -> Path:
+    """Where the four files are."""
     if folder is None:
         raise ConfigError(field="folder", value=None, remedy="name the folder that holds mnist/, or give --data DIR")
     inner = Path(folder) / "mnist"

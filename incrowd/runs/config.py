@@ -307,6 +307,9 @@ class PrivacySection(Section):
     With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
 
+    `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
+    them it is in the user's state folder, or, of public data, in the run's.
+
     With `unit` "record" the section is another one: see `incrowd.runs.silo_config`.
     """
 
@@ -323,6 +326,8 @@ class PrivacySection(Section):
     groups: int | None = None
     buffers: int | None = None
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
+    ledger: str | None = None
+    witness: str | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse what only the other kind of noise takes."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd.errors import DataError
 
 Migration = Callable[[sqlite3.Connection], None]
@@ -37,20 +38,37 @@ def _silos(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE rounds ADD COLUMN silos TEXT")
 
 
+@migration
+def _times_only_in_simulations(connection: sqlite3.Connection) -> None:
+    """SQLite cannot take NOT NULL away from a column: the table is made anew."""
+    columns = (
+        "round, epsilon, seconds, clients_per_second, clip_norm, noise_std, accuracy, loss, lost, simulation, silos"
+    )
+    connection.execute("ALTER TABLE rounds RENAME TO rounds_before")
+    connection.execute(
+        "CREATE TABLE rounds (round INTEGER PRIMARY KEY, epsilon REAL NOT NULL, seconds REAL, "
+        "clients_per_second REAL, clip_norm REAL, noise_std REAL, accuracy REAL, loss REAL, "
+        "lost INTEGER NOT NULL, simulation TEXT, silos TEXT)"
+    )
+    connection.execute(f"INSERT INTO rounds SELECT {columns} FROM rounds_before")  # noqa: S608 - our own names
+    connection.execute("DROP TABLE rounds_before")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One round as it is remembered. Public, but for `simulation`.
+    """One round as it is remembered. Public, but for what only a simulation has.
 
     `epsilon` is what all rounds up to this one cost together. `accuracy` and `loss` are measured on the test set that
     the server holds, in the rounds that are reported. `lost` marks a round that a crash cut off after it had been paid
-    for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise. `silos`
-    says how each silo stands, in a run of silos.
+    for: nothing of it was used. `simulation` holds what only a simulation may look at, and is None otherwise; so are
+    `seconds` and `clients_per_second`, because how long a round took tells who took part. `silos` says how each silo
+    stands, in a run of silos.
     """
 
     round: int
     epsilon: float
-    seconds: float
-    clients_per_second: float
+    seconds: float | None = None
+    clients_per_second: float | None = None
     clip_norm: float | None = None
     noise_std: float | None = None
     accuracy: float | None = None
@@ -76,6 +94,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            _files.create(path)
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._migrate()

@@ -1,16 +1,19 @@
 """The folder of a run, whichever unit it protects: what lies where, and whether a run may begin or go on there."""
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
+from incrowd import _files
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.statement import Claims, Statement
-from incrowd.runs import _files
 from incrowd.runs.database import Database
 
-DATABASE, LEDGER = "run.sqlite", "ledger.sqlite"
+DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
+MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
+CURVE, LOCK, SILOS = "curve.png", "run.lock", "silos"
 
 Unit = Literal["client", "record"]
 Summary = dict[str, Any]
@@ -52,10 +55,23 @@ def settings_in(folder: Path, *, unit: Unit | None = None) -> Summary:
     return settings
 
 
+def write_payer(folder: Path, ledger: Mapping[str, object]) -> None:
+    """Put down which ledger the run is charged to. It is not among the settings, which others may see."""
+    _files.write(folder / PAYER, json.dumps(ledger, indent=1))
+
+
+def payer_in(folder: Path) -> Summary:
+    """What `write_payer` put down. Edge cases: it is gone: `DataError`."""
+    try:
+        return dict(json.loads((folder / PAYER).read_text()))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / PAYER} cannot be read ({error}), and says what the run is charged to") from error
+
+
 def write_results(folder: Path, claims: Statement | Claims, summary: Summary) -> Summary:
     """Put down what a run may claim and what came out; the summary is given back with the claims and the folder."""
     summary = {**summary, "statement": claims.to_json(), "run": str(folder)}
-    _files.write(folder / "statement.txt", claims.text() + "\n")
-    _files.write(folder / "statement.json", json.dumps(summary["statement"], indent=1))
-    _files.write(folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+    _files.write(folder / STATEMENT_TEXT, claims.text() + "\n")
+    _files.write(folder / STATEMENT, json.dumps(summary["statement"], indent=1))
+    _files.write(folder / SUMMARY, json.dumps(summary, indent=1, allow_nan=False))
     return summary

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from incrowd import _files
 from incrowd.errors import DataError, LedgerRolledBack
 from incrowd.federated import State
-from incrowd.runs import _files
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.config import BasicRunSection
 from incrowd.runs.database import Database, Record
-from incrowd.runs.folder import Summary, database_in
+from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
 Step = Callable[[State], tuple[State, Record]]
@@ -23,9 +23,12 @@ class Journey:
     """One process's part of the way, from where the run stands to its end.
 
     Guarantee: a round that is part of the model has its row: the row is written before the checkpoint. However the
-    journey ends, by itself, by an error or by its user, its last state is kept and the watchers are told.
+    journey ends, by itself, by an error or by its user, its last state is kept and the watchers are told. What is
+    secret of a state lies in `private/`, is there before the state is and as long as that is needed, and is gone from
+    the disk before any result is written.
 
-    Edge cases: two processes cannot be on the way in one folder at a time (`ConfigError`).
+    Edge cases: two processes cannot be on the way in one folder at a time (`ConfigError`); secrets that cannot be
+    removed are a `DataError`, and there is no result.
     """
 
     folder: Path
@@ -33,24 +36,38 @@ class Journey:
     wanted: BasicRunSection
     database: Database
     checkpoints: Checkpoints
+    secrets: Checkpoints
 
     @classmethod
     @contextmanager
     def begin(cls, folder: Path, wanted: BasicRunSection, *, rounds: int) -> Iterator["Journey"]:
         """Keep others from the folder, and open what is written on the way."""
-        lock = _files.alone(folder / "run.lock", what="trains in this folder")
+        lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:
-            checkpoints = Checkpoints(folder / "checkpoints", keep=wanted.keep)
-            yield cls(folder=folder, rounds=rounds, wanted=wanted, database=database, checkpoints=checkpoints)
+            simulated = wanted.seed is not None
+            yield cls(
+                folder=folder,
+                rounds=rounds,
+                wanted=wanted,
+                database=database,
+                checkpoints=Checkpoints(folder / CHECKPOINTS, keep=wanted.keep, dated=simulated),
+                secrets=Checkpoints(folder / PRIVATE, dated=simulated),
+            )
 
     def departure(self, first: State, *, charged: int) -> State:
         """The state in the last checkpoint; before the first round, this first one, which is kept.
 
-        Edge cases: no checkpoint although rounds were charged: `DataError`.
+        Edge cases: no checkpoint although rounds were charged, or one without what is secret of it: `DataError`.
         """
-        arrays = self.checkpoints.latest()
-        if arrays is not None:
-            return first.restored(arrays)
+        newest = max(self.checkpoints.rounds(), default=None)
+        arrays = None if newest is None else self.checkpoints.at(newest)
+        if newest is not None and arrays is not None:
+            state = first.restored(arrays, self.secrets.at(newest))
+            if first.secret is not None and state.secret is None and state.round < self.rounds:
+                raise DataError(
+                    f"{self.secrets.folder} has nothing of round {newest}, which the next needs: put it back"
+                )
+            return state
         if charged > 0:
             raise DataError(f"{self.checkpoints.folder} is empty, and {charged} rounds are paid for: put it back")
         self._save(first)
@@ -73,7 +90,7 @@ class Journey:
             return state
         for number in range(state.round, charged):
             spent = epsilon(number + 1)
-            self.database.add(Record(round=number, epsilon=spent, seconds=0.0, clients_per_second=0.0, lost=True))
+            self.database.add(Record(round=number, epsilon=spent, lost=True))
         return replace(state, round=charged)
 
     def travel(
@@ -86,7 +103,8 @@ class Journey:
         watchers: Sequence[Tracker],
     ) -> Summary:
         """Go from this state to the last round, and finish there."""
-        watchers = [*trackers(self.wanted.trackers, self.folder), *watchers]
+        simulated = self.wanted.seed is not None
+        watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
         past = [record for record in self.database.rounds() if record.round < state.round]
         summary: Summary | None = None
         for watcher in watchers:
@@ -100,6 +118,7 @@ class Journey:
                 for watcher in watchers:
                     watcher.round(record)
             self._save(state)
+            _files.remove(self.secrets.folder)  # nothing needs it any more: see `_save`
             summary = finish(state)
         finally:
             self._save(state)
@@ -112,5 +131,11 @@ class Journey:
         return state.round % self.wanted.report_every == 0 or state.round == self.rounds
 
     def _save(self, state: State) -> None:
-        if state.round not in self.checkpoints.rounds():
-            self.checkpoints.save(state.round, state.to_arrays())
+        """Keep a state. Whenever this is cut off, the newest that is kept has its secrets, if it needs any."""
+        if state.round in self.checkpoints.rounds():
+            return
+        secret = state.secret_arrays()
+        if secret is not None:  # after the last round there is none
+            self.secrets.add(state.round, secret)
+        self.checkpoints.save(state.round, state.to_arrays())
+        self.secrets.leave(self.checkpoints.rounds())

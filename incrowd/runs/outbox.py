@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd import _files
 from incrowd._random import Floats
 from incrowd.errors import DataError, LedgerRolledBack
 from incrowd.federated import Answer, Silo
-from incrowd.runs import _files
 from incrowd.runs.checkpoints import Arrays, Checkpoints
 
 _BESIDE = 4096
@@ -53,7 +53,7 @@ class Outbox:
         """A file that takes what an answer will take, to be given up for it."""
         path = self.sent.folder / f"room{_files.PART}"
         try:
-            self.sent.folder.mkdir(parents=True, exist_ok=True)
+            _files.folder(self.sent.folder)
             _files.write(path, bytes(size + _BESIDE))
         except OSError as error:
             raise DataError(

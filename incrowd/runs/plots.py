@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from incrowd import _files
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.survey import row
@@ -38,7 +40,9 @@ def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) ->
     figure = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained")
     yield list(figure.subplots(rows, columns, squeeze=False).ravel())
     try:
-        figure.savefig(path, dpi=150)
+        picture = BytesIO()
+        figure.savefig(picture, dpi=150, format=path.suffix.removeprefix(".") or "png")
+        _files.write(path, picture.getvalue())
     except (OSError, ValueError) as error:
         raise ConfigError(
             field="plot", value=str(path), remedy=f"name a writable .png, .svg or .pdf ({error})"

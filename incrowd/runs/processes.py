@@ -31,7 +31,8 @@ def side_by_side(
     work happens here, too.
 
     Edge cases: after a task that failed those that have begun come to an end, no other begins, and its error is raised
-    (as `IncrowdError` if it happened in a process). An interruption interrupts all.
+    (as `IncrowdError` if it happened in a process), that of the first alone: how many failed may be no one's business.
+    An interruption interrupts all.
     """
     _validate.count(jobs=jobs)
     if jobs == 1 or not CAN_FORK:
@@ -60,7 +61,7 @@ def side_by_side(
         for process in running.values():
             process.stop()
     if failures:
-        raise IncrowdError("; ".join(failures))
+        raise IncrowdError(failures[0])
 
 
 class Orphan:

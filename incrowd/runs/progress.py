@@ -1,4 +1,7 @@
-"""How far a run is, on standard error: a bar on a terminal, plain lines elsewhere."""
+"""How far a run is, on standard error: a bar on a terminal, plain lines elsewhere.
+
+How fast it is, and how long it will take, is shown in simulations alone.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -30,11 +33,13 @@ class Lines:
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
-        self._seconds.append(record.seconds)
         done = record.round + 1
+        if record.seconds is not None:
+            self._seconds.append(record.seconds)
         if done % self._every == 0 or done == self._rounds:
-            left = (self._rounds - done) * sum(self._seconds) / len(self._seconds)
-            self._say(f"round {done}/{self._rounds}  {figures(record)}  {left:.0f} s left")
+            left = (self._rounds - done) * sum(self._seconds) / max(1, len(self._seconds))
+            words = f"  {left:.0f} s left" if self._seconds else ""
+            self._say(f"round {done}/{self._rounds}  {figures(record)}{words}")
 
     def end(self, summary: Facts | None) -> None:
         """See `Tracker.end`."""
@@ -47,21 +52,22 @@ class Bar:
     """A bar that moves."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: Record | None = None
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        simulated = settings["config"]["run"]["seed"] is not None
         self._progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=console,
+            *((TimeRemainingColumn(), TextColumn("left")) if simulated else ()),
+            console=self._console,
         )
-        self._task = self._progress.add_task("run", total=None, figures="")
-        self._last: Record | None = None
-
-    def start(self, settings: Facts, past: Sequence[Record]) -> None:
-        """See `Tracker.start`."""
-        self._progress.update(self._task, total=settings["rounds"], completed=past[-1].round + 1 if past else 0)
+        done = past[-1].round + 1 if past else 0
+        self._task = self._progress.add_task("run", total=settings["rounds"], completed=done, figures="")
         self._progress.start()
 
     def round(self, record: Record) -> None:
@@ -83,7 +89,7 @@ def progress(stream: TextIO) -> Tracker:
 
 
 def figures(record: Record, *, measured: Record | None = None) -> str:
-    """Epsilon, the last measured accuracy (or loss), the silos that have left, and the speed."""
+    """Epsilon, the last measured accuracy (or loss), the silos that have left, and, in a simulation, the speed."""
     measured = measured or record
     words = [f"epsilon {record.epsilon:.3f}"]
     if measured.accuracy is not None:
@@ -94,4 +100,6 @@ def figures(record: Record, *, measured: Record | None = None) -> str:
     if left:
         words.append(f"left: {', '.join(left)}")
     speed = record.clients_per_second
-    return "  ".join([*words, f"{speed:.0f} clients/s" if speed >= 1 else f"{speed:.2g} clients/s"])
+    if speed is not None:
+        words.append(f"{speed:.0f} clients/s" if speed >= 1 else f"{speed:.2g} clients/s")
+    return "  ".join(words)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from incrowd import _files
 from incrowd._random import Floats
 from incrowd.data import Examples
 from incrowd.federated import score
 from incrowd.learning import Loss, Model
-from incrowd.runs import _files
 from incrowd.runs.checkpoints import to_bytes
 from incrowd.runs.database import Record
+from incrowd.runs.folder import CURVE, MODEL
 
 
 def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
@@ -38,7 +39,7 @@ def write_model(folder: Path, model: Model, weights: Floats) -> None:
     """The released model, under torch's names and in its shapes."""
     arrays = model.layout.unflatten(weights)
     content = {name: array.astype(np.float32) for name, array in arrays.items()}
-    _files.write(folder / "model.safetensors", to_bytes(content))
+    _files.write(folder / MODEL, to_bytes(content))
 
 
 def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: bool) -> str | None:
@@ -47,6 +48,6 @@ def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: b
         return None
     from incrowd.runs.plots import draw_curve
 
-    path = folder / "curve.png"
+    path = folder / CURVE
     draw_curve(path, records, simulated=simulated)
     return str(path)

@@ -41,7 +41,8 @@ class Search:
     search may cost; with `fit` the noise of all runs is raised by one factor until it does not cost more.
 
     Edge cases: whatever is wrong with any of the configs is a `ConfigError` before anything is loaded; the number of
-    runs can only be drawn for `private`, and nothing can be fitted without a budget or where nothing is charged.
+    runs can only be drawn for `private`, and nothing can be fitted without a budget or where nothing is charged. Runs
+    that a tracker would be told of cannot be kept back, so for `private` there is none.
     """
 
     source: Path | str | None = None
@@ -114,6 +115,9 @@ class Search:
 
     def _candidate(self, point: Point) -> Candidate:
         config = load(self.source, overrides=[*self._prepared, *self.overrides, *point], data=self.data)
+        if self.select == "private" and config.run.trackers:
+            remedy = "leave them out: of a private selection only the best may be seen, and they are told of all"
+            raise ConfigError(field="run.trackers", value=list(config.run.trackers), remedy=remedy)
         dump = config.model_dump(mode="json")
         return Candidate(settings={key: _value(dump, key) for key in self.keys}, config=config)
 

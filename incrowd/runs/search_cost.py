@@ -117,9 +117,8 @@ class Cost:
         )
         return [plan.config.scaled(max(1.0, factor)).plan(plan.budget) for plan in plans]
 
-    def statement(self, ledger: Ledger, *, on_test: bool) -> Statement:
-        """What the search promises, which is charged to this ledger."""
-        own = ledger.charges()[0]
+    def statement(self, ledger: Ledger, *, own: int, on_test: bool) -> Statement:
+        """What the search promises, so many of whose own charges are on this ledger."""
         statements = [plan.statement(ledger, own=own) for plan in self.plans]
         first = statements[0]
         runs = "every run" if self.repetitions is None else "the best of a random number of runs"

@@ -27,9 +27,11 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=_merit, reverse=True)
 
 
-def table(rows: Sequence[Row], keys: Sequence[str]) -> str:
+MEASURED = ("accuracy", "loss", "epsilon", "rounds", "seconds", "run")
+
+
+def table(rows: Sequence[Row], keys: Sequence[str], *, measured: Sequence[str] = MEASURED) -> str:
     """The rows as a CSV file, the best first."""
-    measured = ("accuracy", "loss", "epsilon", "rounds", "seconds", "run")
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*keys, *measured])

@@ -108,7 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _make_absolute(found: dict[str, Any], folder: Path) -> None:
-    for name, key in (("data", "folder"), ("features", "cache"), ("privacy", "ledgers")):
+    for name, key in (("data", "folder"), ("features", "cache"), ("privacy", "ledger"), ("privacy", "witness")):
         section = found.get(name)
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = str(folder.resolve() / section[key])

@@ -53,11 +53,12 @@ class SiloFederation:
             threads=self.config.run.threads,
         )
 
-    def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None) -> SiloFedAvg:
-        """The federation; the ledger is the server's, where silos are protected as a whole, too."""
+    def algorithm(self, asks: tuple[Ask, ...], ledger: Ledger | None, *, label: str) -> SiloFedAvg:
+        """The federation; the ledger, and the label there, are the server's, where silos are protected as a whole."""
         private = None
         if self.clients is not None and ledger is not None:
-            private = PrivateRun(self.clients, ledger=ledger, randomness=self.randomness, size=self.model.size)
+            size = self.model.size
+            private = PrivateRun(self.clients, ledger=ledger, randomness=self.randomness, size=size, label=label)
         by_records = self.config.privacy.weigh == "by records"
         return SiloFedAvg(
             asks=asks,

@@ -56,7 +56,8 @@ class RecordPrivacySection(Section):
     `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with
     `noise_multiplier` in its place there are as many rounds as the budget allows. `hardlimit` may be left out, because
     there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
-    noised counts a round. `ledgers` is a folder for the silos' ledgers that outlives the run.
+    noised counts a round. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for
+    their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
     """
 
     unit: Literal["record"]
@@ -71,7 +72,8 @@ class RecordPrivacySection(Section):
     count_std: float | None = None
     hardlimit: bool = True
     weigh: Literal["equally", "by records"] = "equally"
-    ledgers: str | None = None
+    ledger: str | None = None
+    witness: str | None = None
     clients: ClientLevelSection | None = None
 
     def model_post_init(self, context: Any, /) -> None:

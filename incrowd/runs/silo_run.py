@@ -3,36 +3,37 @@
 | file                                          | holds                                                        |
 | --------------------------------------------- | ------------------------------------------------------------ |
 | `run.sqlite`                                  | the settings and a row for each round, silo by silo          |
-| `silos/silo-1/ledger.sqlite`, its `.witness`  | what the silo spent, written before anything was drawn       |
+| `ledger.json`                                 | which ledgers are charged, for which data; not for others    |
+| `silos/silo-1/ledger.sqlite`, its `.witness`  | what the silo spent; only of public data, others' are outside |
 | `silos/silo-1/sent/`                          | the silo's last answers, which it gives again if asked again |
-| `ledger.sqlite`                               | the server's own ledger, where silos are protected as a whole |
+| `ledger.sqlite`                               | likewise the server's, where silos are protected as a whole  |
 | `checkpoints/`, `model.safetensors`, ...      | as in any run (`incrowd.runs.run`)                           |
 """
 
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from incrowd import __version__
+from incrowd import __version__, _files
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Claims
 from incrowd.runs import results
-from incrowd.runs.build import data_identity
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
     DATABASE,
     LEDGER,
+    SILOS,
     Summary,
     check_unused,
     database_in,
+    payer_in,
     settings_in,
+    write_payer,
     write_results,
 )
 from incrowd.runs.journey import Journey
@@ -40,9 +41,8 @@ from incrowd.runs.outbox import Outbox
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import SiloFederation, assemble_silos
 from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_ledgers import SiloLedgers
 from incrowd.runs.trackers import Tracker, trackers
-
-SILOS = "silos"
 
 
 class SiloRun:
@@ -53,46 +53,54 @@ class SiloRun:
     that never stopped. Under the operating system's a round that a silo had paid for and not yet sent is lost for that
     silo: it stays paid, and the silo goes on with the next.
 
+    Each silo has one ledger for all runs on its records, and the server one for all that protect the same clients
+    (`incrowd.runs.run_ledger`).
+
     Edge cases: a folder that holds a run is refused for a new run; so are ledgers of other data or another budget. A
     silo whose budget is spent sends nothing more, and the others go on. Two processes cannot train in one folder at a
-    time.
+    time. A run whose data have changed does not go on.
     """
 
-    def __init__(self, folder: Path, federation: SiloFederation, *, label: str) -> None:
+    def __init__(self, folder: Path, federation: SiloFederation, ledgers: SiloLedgers) -> None:
         self.folder = folder
         self.config = federation.config
         self.federation = federation
-        self.label = label
+        self.ledgers = ledgers
 
     @classmethod
     def create(cls, config: SiloConfig, folder: Path | str) -> "SiloRun":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
-        Ledgers that are there already, because `privacy.ledgers` names a folder that outlives its runs, are taken up
-        with all that was spent.
+        Ledgers that are there already are taken up with all that was spent.
+
+        Edge cases: where no silo can pay for a round any more, or the server's ledger has no room, `BudgetExceeded`.
         """
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, LEDGER, SILOS)
         federation = assemble_silos(config)
-        trackers(config.run.trackers, folder)
-        run = cls(folder, federation, label=secrets.token_hex(8))
+        trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
+        run = cls(folder, federation, SiloLedgers.find(federation, folder))
         run._begin()
         return run
 
     @classmethod
     def open(cls, folder: Path | str) -> "SiloRun":
-        """The run in a folder, with its own settings."""
+        """The run in a folder, with its own settings.
+
+        Edge cases: data that have changed since the run began are refused (`DataError`).
+        """
         folder = Path(folder).resolve()
         settings = settings_in(folder, unit="record")
         config = parse(json.dumps(settings["config"]), SiloConfig)
-        return cls(folder, assemble_silos(config), label=settings["label"])
+        ledgers = SiloLedgers.from_json(payer_in(folder))
+        ledgers.check_same(config)
+        return cls(folder, assemble_silos(config), ledgers)
 
     @property
     def settings(self) -> Summary:
         """What the run was made with; the noise is that of the first silo's first round on an unspent budget."""
         return {
             "config": self.config.model_dump(mode="json"),
-            "label": self.label,
             "version": __version__,
             "rounds": self.config.privacy.rounds,
             "clients": self.federation.data.clients,
@@ -104,11 +112,12 @@ class SiloRun:
         with ExitStack() as stack:
             way = Journey.begin(self.folder, self.config.run, rounds=self.config.privacy.rounds)
             journey = stack.enter_context(way)
-            ledgers = [stack.enter_context(self._ledger(place)) for place in range(len(self.federation.plans))]
+            ledgers = [stack.enter_context(each) for each in self.ledgers.open(self.folder)]
             outboxes = [self._outbox(place, ledger) for place, ledger in enumerate(ledgers)]
-            clients = self.federation.clients
-            server = stack.enter_context(Ledger.open(self.folder / LEDGER, budget=clients.budget)) if clients else None
-            algorithm = self.federation.algorithm(tuple(outbox.answer for outbox in outboxes), server)
+            clients = self.ledgers.server
+            server = None if clients is None else stack.enter_context(clients.open(self.folder / LEDGER))
+            label = "" if clients is None else clients.label
+            algorithm = self.federation.algorithm(tuple(outbox.answer for outbox in outboxes), server, label=label)
 
             def step(state: State) -> tuple[State, Record]:
                 after, report = algorithm.apply(state)
@@ -123,40 +132,19 @@ class SiloRun:
             )
 
     def _begin(self) -> None:
-        identity = data_identity(self.config)
-        # Those that are there first: if one of them is refused, no other is begun.
-        for place in sorted(range(len(self.federation.plans)), key=lambda place: not self._ledger_path(place).exists()):
-            plan, path = self.federation.plans[place], self._ledger_path(place)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            its = f"{identity}, {plan.name}"
-            Ledger.open(path, budget=plan.budget, relation=RELATION, data_identity=its).close()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self.federation.clients is not None:
-            plan_of_all = self.federation.clients
-            Ledger.open(
-                self.folder / LEDGER,
-                budget=plan_of_all.budget,
-                relation=plan_of_all.relation,
-                data_identity=identity,
-            ).close()
+        _files.folder(self.folder)
+        write_payer(self.folder, self.ledgers.to_json())
         with database_in(self.folder) as database:
             database.write_settings(self.settings)
 
     def _folder(self, place: int) -> Path:
         return self.folder / SILOS / self.federation.plans[place].name
 
-    def _ledger_path(self, place: int) -> Path:
-        kept = self.config.privacy.ledgers
-        parent = self._folder(place) if kept is None else Path(kept) / self.federation.plans[place].name
-        return parent / LEDGER
-
-    def _ledger(self, place: int) -> Ledger:
-        return Ledger.open(self._ledger_path(place), budget=self.federation.plans[place].budget)
-
     def _outbox(self, place: int, ledger: Ledger) -> Outbox:
-        silo = self.federation.silo(place, ledger, label=self.label)
+        silo = self.federation.silo(place, ledger, label=self.ledgers.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
-        return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=self.config.run.checkpoint_every + 1))
+        keep, simulated = self.config.run.checkpoint_every + 1, self.federation.randomness.simulated
+        return Outbox(silo, Checkpoints(self._folder(place) / "sent", keep=keep, dated=simulated))
 
     def _restored(self, journey: Journey, algorithm: SiloFedAvg, outboxes: Sequence[Outbox]) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""
@@ -186,7 +174,7 @@ class SiloRun:
             round=report.round,
             epsilon=report.epsilon,
             seconds=report.seconds,
-            clients_per_second=sent / max(report.seconds, 1e-9),
+            clients_per_second=None if report.seconds is None else sent / max(report.seconds, 1e-9),
             clip_norm=self.config.privacy.clip_norm,
             accuracy=measured.get("accuracy"),
             loss=measured.get("loss"),
@@ -221,7 +209,7 @@ class SiloRun:
             "epsilon_by_silo": spent,
             "left": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
             "noise_multiplier": self.federation.noise_multiplier,
-            "seconds": sum(record.seconds for record in records),
+            "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
             "simulated": simulated,
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }

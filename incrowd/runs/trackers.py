@@ -10,8 +10,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
+from incrowd import _files
 from incrowd.errors import ConfigError
-from incrowd.runs import _files
 from incrowd.runs.database import Record
 
 Facts = Mapping[str, Any]
@@ -45,8 +45,7 @@ class JsonLines:
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(self._line(record))
+        _files.append(self.path, self._line(record))
 
     def end(self, summary: Facts | None) -> None:
         """See `Tracker.end`."""
@@ -68,8 +67,7 @@ class Csv:
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(self._line(record))
+        _files.append(self.path, self._line(record))
 
     def end(self, summary: Facts | None) -> None:
         """See `Tracker.end`."""
@@ -93,8 +91,11 @@ class TensorBoard:
 
     def start(self, settings: Facts, past: Sequence[Record]) -> None:
         """See `Tracker.start`."""
+        _files.folder(self.folder)
         self._writer = self._make(str(self.folder), purge_step=len(past))
         self._writer.add_text("settings", json.dumps(settings, indent=1), 0)
+        self._writer.flush()
+        _files.close_to_others(self.folder)
 
     def round(self, record: Record) -> None:
         """See `Tracker.round`."""
@@ -104,6 +105,36 @@ class TensorBoard:
     def end(self, summary: Facts | None) -> None:
         """See `Tracker.end`."""
         self._writer.close()
+
+
+@dataclass
+class AtTheEnd:
+    """Tells another tracker all of a run at once, when the run is over.
+
+    For trackers that note when they were told, or tell someone who may be looking on: how long a round took is no
+    business of theirs unless the run is a simulation. A run that was stopped tells them nothing until it is over.
+    """
+
+    tracker: Tracker
+    _settings: Facts = field(default_factory=dict, init=False)
+    _records: list[Record] = field(default_factory=list, init=False)
+
+    def start(self, settings: Facts, past: Sequence[Record]) -> None:
+        """See `Tracker.start`."""
+        self._settings, self._records = settings, list(past)
+
+    def round(self, record: Record) -> None:
+        """See `Tracker.round`."""
+        self._records.append(record)
+
+    def end(self, summary: Facts | None) -> None:
+        """See `Tracker.end`."""
+        if summary is None:
+            return
+        self.tracker.start(self._settings, [])
+        for record in self._records:
+            self.tracker.round(record)
+        self.tracker.end(summary)
 
 
 @dataclass
@@ -141,9 +172,18 @@ TRACKERS: dict[str, Callable[[Path], Tracker]] = {
 """The trackers by the names that configuration files use, for a run in a folder."""
 
 
-def trackers(names: Sequence[str], folder: Path) -> list[Tracker]:
-    """The named trackers. Edge cases: one whose package is not installed is a `ConfigError`."""
-    return [TRACKERS[name](folder) for name in names]
+_WITH_A_CLOCK = ("tensorboard", "mlflow")
+
+
+def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tracker]:
+    """The named trackers; those that know what time it is hear of a run in earnest when it is over.
+
+    Edge cases: one whose package is not installed is a `ConfigError`.
+    """
+    found = {name: TRACKERS[name](folder) for name in names}
+    return [
+        AtTheEnd(tracker) if name in _WITH_A_CLOCK and not simulated else tracker for name, tracker in found.items()
+    ]
 
 
 def _imported(module: str, package: str) -> Any:

@@ -17,16 +17,17 @@ UNITS = ("client", "record")
 def create(tables: Mapping[str, Any], folder: Path) -> Run | SiloRun:
     """A new run of what TOML tables spell: `privacy.unit` says who is protected, "client" unless it is given."""
     return (
-        SiloRun.create(parse(tables, SiloConfig), folder) if _of_records(tables) else Run.create(parse(tables), folder)
+        SiloRun.create(parse(tables, SiloConfig), folder) if of_records(tables) else Run.create(parse(tables), folder)
     )
 
 
 def reopen(folder: Path) -> Run | SiloRun:
     """The run in a folder, of whichever unit it is. Edge cases: no run there, or one that was never begun: refused."""
-    return SiloRun.open(folder) if _of_records(settings_in(folder)["config"]) else Run.open(folder)
+    return SiloRun.open(folder) if of_records(settings_in(folder)["config"]) else Run.open(folder)
 
 
-def _of_records(tables: Mapping[str, Any]) -> bool:
+def of_records(tables: Mapping[str, Any]) -> bool:
+    """Whether single records are protected. Edge cases: no known unit: `ConfigError`."""
     privacy = tables.get("privacy")
     unit = privacy.get("unit", "client") if isinstance(privacy, Mapping) else "client"
     if unit not in UNITS:

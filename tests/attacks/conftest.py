@@ -1,6 +1,23 @@
-"""What the attacks attack: the federation and the folders that other tests use."""
+"""What the attacks attack: the federation, the folders and the table that several of them use."""
 
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.shop import HEADER, rows, write
+from tests.command import Command, command
 from tests.federated.conftest import data
 from tests.runs.conftest import folder
 
-__all__ = ["data", "folder"]
+__all__ = ["data", "folder", "incrowd", "shop"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    return write(tmp_path / "data" / "shop.csv", HEADER, rows())
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from incrowd import _files
 from incrowd._random import Floats, SystemRandomness
 from incrowd.data import FederatedData
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
@@ -35,7 +36,6 @@ from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs import _files
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.outbox import Outbox
 from incrowd.runs.silo_run import SiloRun

@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism import grid
@@ -30,7 +32,7 @@ from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.permit import Permit
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.promise import Noises, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
@@ -167,6 +169,14 @@ def test_what_leaves_a_silo_s_steps_and_a_device_is_whole_steps() -> None:
             charge=lambda each: roomy(RELATION).charge(each.event("model"), pays_for=each.pays_for)
         )
         assert not left_over(numbers, 2.0**-40).any()
+
+
+def test_noise_of_so_many_clients_that_their_sum_would_wrap_is_refused_before_it_is_paid_for() -> None:
+    """Whole numbers of 64 bits wrap in silence: what came out would be neither the sum nor anything like it."""
+    noise = GaussianNoise(noise_multiplier=1e6, clip_norm=1.0)
+    Noises(party=noise).check(1000, clients=1000)
+    with pytest.raises(ConfigError, match="does not fit 64 bits"):
+        Noises(party=noise).check(1000, clients=2**25)
 
 
 @given(st.integers(1, 2**26), st.floats(1e-12, 1e12))

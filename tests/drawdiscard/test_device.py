@@ -308,7 +308,7 @@ def test_a_device_has_its_own_files(table: ExampleTable, tmp_path: Path) -> None
     own.ledger.close()
     again = Device.open(table=table, ledger=tmp_path / "ledger.db", policy=POLICY)
     assert charges(again) == 1
-    assert again.ledger.data_identity == "a device's examples, per model"
+    assert again.ledger.data_identity.name == "a device's examples, per model"
     again.ledger.close()
     with pytest.raises(LedgerMismatch, match="data_identity"):
         Device.open(table=table, ledger=tmp_path / "ledger.db", policy=replace(POLICY, unit="feature"))

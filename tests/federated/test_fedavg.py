@@ -119,8 +119,10 @@ def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, na
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         stopped = run(make(plan=plan, server=server, ledger=ledger), rounds=stop)
         arrays = {key: array.copy() for key, array in stopped.to_arrays().items()}
+        secret = stopped.secret_arrays()
+        assert (secret is not None) is (name in ("correlated", "blt") and stop < plan.rounds)
         resumed = make(plan=plan, server=server, ledger=ledger)
-        again = resumed.init().restored(arrays)
+        again = resumed.init().restored(arrays, secret)
         assert again.round == stop
         assert same(run(resumed, state=again), whole)
 
@@ -135,6 +137,24 @@ def test_arrays_of_another_run_are_refused(make: Maker) -> None:
     ):
         with pytest.raises(ConfigError, match="give the arrays of a run like this one"):
             make().init().restored(wrong)
+
+
+def test_the_memory_of_another_round_or_of_another_kind_of_noise_is_refused(make: Maker) -> None:
+    correlated = make(plan=PROMISES["correlated"])
+    first = correlated.init()
+    after, _ = correlated.apply(first)
+    secret = after.secret_arrays()
+    assert secret is not None
+    for wrong in (
+        first.secret_arrays(),
+        secret | {"noise.0": secret["noise.0"][:-1]},
+        secret | {"more": secret["round"]},
+    ):
+        with pytest.raises(ConfigError, match="give "):
+            first.restored(after.to_arrays(), wrong)
+    plain = make().init()
+    with pytest.raises(ConfigError, match=r"give what belongs|give the arrays"):
+        plain.restored(plain.to_arrays(), secret)
 
 
 def test_first_weights_are_fresh_ones_times_start(make: Maker) -> None:

@@ -90,7 +90,7 @@ def test_the_event_is_charged_before_the_noise_is_drawn() -> None:
 
 
 def test_nothing_is_drawn_when_the_charge_fails() -> None:
-    ledger = Ledger.in_memory(budget=BUDGET, relation=Relation.ADD_OR_REMOVE_ONE)
+    ledger = Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_SPECIAL)
     run = a_run(a_plan(), size=2, ledger=ledger)
     open_round = run.round(0)
     ledger.release_reservation("run")
@@ -100,14 +100,14 @@ def test_nothing_is_drawn_when_the_charge_fails() -> None:
 
 
 def test_a_plan_that_the_ledger_cannot_pay_is_refused_at_once() -> None:
-    ledger = Ledger.in_memory(budget=Budget(epsilon=1.0, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
+    ledger = Ledger.in_memory(budget=Budget(epsilon=1.0, delta=1e-6), relation=Relation.REPLACE_SPECIAL)
     with pytest.raises(BudgetExceeded):
         a_run(a_plan(), size=2, ledger=ledger)
     assert ledger.promised().epsilon == 0
 
 
 def test_a_ledger_of_another_relation_is_refused() -> None:
-    with pytest.raises(LedgerMismatch, match="ADD_OR_REMOVE_ONE, the ledger's is REPLACE_ONE"):
+    with pytest.raises(LedgerMismatch, match="REPLACE_SPECIAL, the ledger's is REPLACE_ONE"):
         a_run(a_plan(), size=1, ledger=Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_ONE))
 
 

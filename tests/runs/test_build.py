@@ -13,7 +13,7 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.runs.build import assemble, data_identity, federated_data, randomness, untouched_test
+from incrowd.runs.build import assemble, federated_data, randomness, untouched_test
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from tests.runs.small import planned, seeded, small, write_mnist
@@ -223,14 +223,6 @@ def test_wrong_labels_for_the_loss_are_refused() -> None:
 def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:
     assert randomness(small()) == SystemRandomness()
     assert randomness(seeded()).simulated
-
-
-def test_what_the_ledger_calls_the_data_changes_with_the_data(tmp_path: Path) -> None:
-    changes: tuple[tuple[str, ...], ...] = ((), ("data.seed=1",), ("data.clients=13",), ("data.identity=mine",))
-    names = {data_identity(small(*change)) for change in changes}
-    assert len(names) == 4
-    assert "mine" in names
-    assert data_identity(shop(tmp_path)) == "shop.csv, one client for each user"
 
 
 def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settings() -> None:

@@ -63,7 +63,7 @@ def test_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(DataError, match="is of version 99: this incrowd knows 2; update it"):
+    with pytest.raises(DataError, match="is of version 99: this incrowd knows 3; update it"):
         Database(path)
 
 
@@ -81,7 +81,7 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
     assert store.rounds() == [RECORD]
     store.close()
     with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
         assert connection.execute("SELECT * FROM notes").fetchall() == []
     connection.close()
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from incrowd.runs.database import Record
 from incrowd.runs.progress import Bar, Lines, figures, progress
 
-SETTINGS = {"rounds": 6, "clients": 12, "noise_multiplier": 2.0, "config": {"run": {"report_every": 2}}}
+SETTINGS = {"rounds": 6, "clients": 12, "noise_multiplier": 2.0, "config": {"run": {"report_every": 2, "seed": 1}}}
 
 
 def record(number: int, *, accuracy: float | None = None, loss: float | None = None) -> Record:
@@ -58,6 +58,20 @@ def test_the_stream_decides(monkeypatch: pytest.MonkeyPatch, terminal: str, kind
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", terminal)
     assert isinstance(progress(StringIO()), kind)
+
+
+def test_a_run_in_earnest_says_nothing_of_its_speed() -> None:
+    settings = {**SETTINGS, "config": {"run": {"report_every": 1, "seed": None}}}
+    timeless = replace(record(5, accuracy=0.75, loss=1.0), seconds=None, clients_per_second=None)
+    plain, terminal = StringIO(), StringIO()
+    for tracker in (Lines(plain), Bar(Console(file=terminal, force_terminal=True, width=120))):
+        tracker.start(settings, [])
+        tracker.round(timeless)
+        tracker.end({})
+    assert plain.getvalue().splitlines()[1:] == ["round 6/6  epsilon 2.500  accuracy 0.7500"]
+    assert "6/6" in terminal.getvalue()
+    assert "left" not in terminal.getvalue()
+    assert "clients/s" not in terminal.getvalue()
 
 
 def test_slow_clients_are_not_rounded_to_none() -> None:

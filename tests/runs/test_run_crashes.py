@@ -68,7 +68,7 @@ def check_ledger(folder: Path) -> None:
 BEFORE_THE_CHARGE = [
     Place("runs/run.py", "_restored", "call"),
     Place("runs/checkpoints.py", "save", "call"),
-    Place("runs/_files.py", "write", "call"),
+    Place("incrowd/_files.py", "write", "call"),
     Place("runs/checkpoints.py", "save", "return"),
     Place("privacy/plan/sampling.py", "draw", "return", 2),
     Place("learning/engine.py", "_train_group", "return", 3),
@@ -79,15 +79,15 @@ CHARGED_AND_NOT_KEPT = [
     Place("privacy/ledger/ledger.py", "charge", "return", 2),
     Place("privacy/release.py", "charge", "return", 2),
     Place("privacy/plan/plan.py", "hide", "return", 2),
-    Place("federated/fedavg.py", "_stepped", "return", 2),
+    Place("federated/fedavg.py", "moved", "return", 2),
     Place("federated/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),
     Place("runs/database.py", "add", "return", 3),
-    Place("runs/_files.py", "write", "call", 3),
+    Place("incrowd/_files.py", "write", "call", 3),
     Place("federated/fedavg.py", "apply", "return", 4),
 ]
 KEPT = [
-    Place("runs/_files.py", "write", "return", 3),
+    Place("incrowd/_files.py", "write", "return", 3),
     Place("runs/checkpoints.py", "save", "return", 3),
     Place("runs/run.py", "_finished", "call"),
     Place("runs/run.py", "_finished", "return"),

@@ -124,14 +124,14 @@ def test_the_statement_is_of_the_search_and_leaves_no_caution_out() -> None:
     ledger = Ledger.in_memory(budget=Budget(epsilon=100.0, delta=DELTA), relation=whole.relation)
     for number, (event, _) in enumerate(whole.events):
         ledger.charge(event, randomness=SeededRandomness(0) if number else SystemRandomness())
-    shown = whole.statement(ledger, on_test=False)
+    shown = whole.statement(ledger, own=2, on_test=False)
     assert shown.epsilon == pytest.approx(whole.price.epsilon)
     assert shown.caveats == (SIMULATION, FORGOTTEN)
     assert "every run, of 2 settings" in shown.sampler
     assert set(plans[0].statement(ledger, own=2).assumed) < set(shown.assumed)
     assert HASTE not in shown.not_covered
     law = Repetitions(mean=3.0)
-    selected = cost(*plans, select="private", repetitions=law).statement(ledger, on_test=True)
+    selected = cost(*plans, select="private", repetitions=law).statement(ledger, own=2, on_test=True)
     assert selected.caveats == (SIMULATION, FORGOTTEN, ON_TEST)
     assert HASTE in selected.not_covered
     assert "random number" in selected.sampler

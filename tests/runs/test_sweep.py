@@ -16,7 +16,7 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
 from incrowd.privacy.account.selection import LAWS, Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.folder import DATABASE, LEDGER
+from incrowd.runs.folder import DATABASE, LEDGER, PRIVATE
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
@@ -246,10 +246,10 @@ def test_the_number_of_runs_is_drawn_and_kept_over_an_interruption(
     monkeypatch.setattr(Run, "train", counting)
     with pytest.raises(Stop):
         run(private(seed), folder)
-    picks = json.loads((folder / "search" / ATTEMPTS).read_text())
+    picks = json.loads((folder / "search" / PRIVATE / ATTEMPTS).read_text())
     assert len(picks) == 3
     found = run(private(seed), folder)
-    assert [path.name for path in trained] == ["0002"]
+    assert [path.name for path in trained] == [picks[2][0]]
     assert found["best"] is not None
     assert spent(folder) == pytest.approx(found["epsilon_of_search"])
 
@@ -262,12 +262,12 @@ def test_a_selection_whose_draw_is_gone_is_not_drawn_again(folder: Path, monkeyp
         patched.setattr(Run, "train", stop)
         with pytest.raises(Stop):
             run(private(), folder)
-    kept = (folder / "search" / ATTEMPTS).read_text()
-    (folder / "search" / ATTEMPTS).unlink()
+    kept = (folder / "search" / PRIVATE / ATTEMPTS).read_text()
+    (folder / "search" / PRIVATE / ATTEMPTS).unlink()
     with pytest.raises(DataError, match="paid for"):
         run(private(), folder)
-    (folder / "search" / ATTEMPTS).write_text(kept)
-    shutil.rmtree(folder / "search/runs/0000")
+    (folder / "search" / PRIVATE / ATTEMPTS).write_text(kept)
+    shutil.rmtree(folder / "search" / PRIVATE / json.loads(kept)[0][0])
     with pytest.raises(DataError, match="paid for"):
         run(private(), folder)
 
@@ -293,7 +293,7 @@ def busy(folder: Path) -> str:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from incrowd.runs import _files\n"
+        "import sys; from pathlib import Path; from incrowd import _files\n"
         "with _files.alone(Path(sys.argv[1]), what='searches in this folder'): pass"
     )
     command = [sys.executable, "-c", code, str(folder / "search/search.lock")]

@@ -2,6 +2,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ COLUMNS = ["clients_per_second", "clip_norm", "epsilon", "noise_std", "seconds"]
 MLFLOW = """
 import json
 from pathlib import Path
+from typing import Any
 
 def note(*words):
     with Path("mlflow.log").open("a") as file:
@@ -65,15 +67,28 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_is_written(
     assert not (folder / "run").exists()
 
 
-def test_mlflow_is_told_settings_rounds_and_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def told_to_mlflow(folder: Path, monkeypatch: pytest.MonkeyPatch, *, simulated: bool) -> list[list[Any]]:
+    """What a run tells MLflow that is stopped after three rounds of four, and goes on."""
     (folder / "mlflow.py").write_text(MLFLOW)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)
-    stopped(folder / "run", 'run.trackers=["mlflow"]', after=3)
+    stopped(folder / "run", 'run.trackers=["mlflow"]', after=3, simulated=simulated)
     Run.open(folder / "run").train()
     monkeypatch.delitem(sys.modules, "mlflow")
-    told = [json.loads(line) for line in (folder / "mlflow.log").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "mlflow.log").read_text().splitlines()]
+
+
+def test_mlflow_hears_of_a_run_in_earnest_when_it_is_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It notes when it is told, which would tell how long each round took."""
+    told = told_to_mlflow(folder, monkeypatch, simulated=False)
+    assert [words[0] for words in told] == ["start", "dict", *["metrics"] * 4, "dict", "end"]
+    assert [words[2] for words in told if words[0] == "metrics"] == [0, 1, 2, 3]
+    assert told[2][1] == ["accuracy", "clip_norm", "epsilon", "loss", "noise_std"]
+
+
+def test_mlflow_is_told_settings_rounds_and_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = told_to_mlflow(folder, monkeypatch, simulated=True)
     first = ["start", "dict", "metrics", "metrics", "metrics", "end"]
     assert [words[0] for words in told] == [*first, "start", "dict", "metrics", "dict", "end"]
     assert told[0] == ["start", "run"]
@@ -88,4 +103,5 @@ def test_tensorboard_gets_curves(folder: Path) -> None:
 
 
 def test_trackers_are_found_by_name(folder: Path) -> None:
-    assert [type(one).__name__ for one in trackers(("jsonl", "csv"), folder)] == ["JsonLines", "Csv"]
+    found = trackers(("jsonl", "csv"), folder, simulated=False)
+    assert [type(one).__name__ for one in found] == ["JsonLines", "Csv"]

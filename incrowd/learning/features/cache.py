@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from incrowd import _files
 from incrowd.data import Examples
 from incrowd.data.examples import Features
 from incrowd.errors import DataError
@@ -42,7 +43,7 @@ def save(path: Path, features: Values) -> None:
     Only the user may read the file: features are as private as the examples.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _files.folder(path.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=path.stem, dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:

@@ -3,18 +3,20 @@
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from incrowd.errors import LedgerDamaged, LedgerRolledBack, LedgerUnwritable
+from incrowd.errors import LedgerDamaged, LedgerMisplaced, LedgerRolledBack, LedgerUnwritable
 
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
+BACKUP = 0x696E6362  # "incb": a copy that is kept, and never charged
 FORMAT = 2
 
 # The triggers stop honest mistakes; the hashes are what exposes the others. REPLACE would delete without firing a
@@ -30,6 +32,8 @@ SCHEMA = (
     "CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries "
     "BEGIN SELECT RAISE(ABORT, 'entries are only appended'); END",
 )
+
+_NONCE = "nonce"
 
 _BUSY = "another process holds it: wait for that process or end it, then try again"
 _FORBIDDEN = (
@@ -51,7 +55,9 @@ _DAMAGED = "release nothing on its account and put an intact copy back, one that
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a ledger."""
+    """One line of a ledger, written on the day `at` (UTC): a closer time would tell how long a round took, and so who
+    may have taken part.
+    """
 
     position: int
     kind: str
@@ -60,13 +66,17 @@ class Entry:
     hash: str
 
     def content(self) -> dict[str, Any]:
-        """The body, read. Edge cases: a body that is not a JSON object raises `LedgerDamaged`."""
+        """The body, read, without its random number.
+
+        Edge cases: a body that is not a JSON object raises `LedgerDamaged`.
+        """
         try:
             content = json.loads(self.body)
         except (ValueError, RecursionError) as error:
             raise LedgerDamaged(f"entry {self.position} of the ledger is not JSON: {error}") from error
         if not isinstance(content, dict):
             raise LedgerDamaged(f"entry {self.position} of the ledger is not a JSON object")
+        content.pop(_NONCE, None)
         return content
 
 
@@ -107,8 +117,16 @@ class Chain:
 
     @classmethod
     def open(cls, path: Path, *, mode: str, busy_timeout_s: float) -> "Chain":
-        """The entries in a file; `mode` is SQLite's: "ro", "rw" or "rwc" (which creates an empty file)."""
-        with _translated(path):
+        """The entries in a file; `mode` is SQLite's: "ro", "rw" or "rwc" (which creates an empty file, for this user
+        alone).
+
+        Edge cases: a file with a second name (a hard link), whose journal nobody would find under the other one, is
+        refused with `LedgerMisplaced`; so is, for writing, one that another user could write.
+        """
+        if mode == "rwc":
+            create_own(path)
+        check_own(path, write=mode != "ro")
+        with translated(path):
             connection = sqlite3.connect(
                 f"{path.as_uri()}?mode={mode}",
                 uri=True,
@@ -137,7 +155,7 @@ class Chain:
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[None]:
         """All or nothing; the entries stand still meanwhile."""
-        with self._lock, _translated(self.path):
+        with self._lock, translated(self.path):
             self._check_usable()
             self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -159,11 +177,14 @@ class Chain:
             self._connection.execute(statement)
 
     def append(self, kind: str, content: Mapping[str, object]) -> Entry:
-        """Write one entry at the end. It is on disk when the transaction has ended, not before."""
+        """Write one entry at the end. It is on disk when the transaction has ended, not before.
+
+        Each has a random number in it, so that two ledgers in which the same was written do not pass for each other.
+        """
         position = self.length()
         previous = str(self.hash_at(position - 1)) if position else ""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        body = canonical(content)
+        at = datetime.now(UTC).date().isoformat()
+        body = canonical({**content, _NONCE: secrets.token_hex(8)})
         found = link(previous, position=position, kind=kind, at=at, body=body)
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
         return Entry(position=position, kind=kind, at=at, body=body, hash=found)
@@ -193,7 +214,12 @@ class Chain:
 
     def check_file(self) -> None:
         """The file is a ledger of this format and SQLite finds nothing wrong with it."""
-        if self._one("PRAGMA application_id") != APPLICATION:
+        application = self._one("PRAGMA application_id")
+        if application == BACKUP:
+            raise LedgerMisplaced(
+                f"{self.path} is a backup, which nothing is charged to: `incrowd ledger restore` puts it back"
+            )
+        if application != APPLICATION:
             raise LedgerDamaged(f"{self.path} is a SQLite database, but not a ledger: give the path of a ledger")
         found = self._one("PRAGMA user_version")
         if found != FORMAT:
@@ -229,8 +255,54 @@ class Chain:
         return status.st_dev, status.st_ino
 
 
+def copy(source: Path, target: Path, *, application: int) -> None:
+    """Copy the entries to a new file for this user alone, as they stand between two writes, marked as a ledger or as a
+    backup of one; it is on disk afterwards.
+    """
+    create_own(target)
+    with (
+        translated(source),
+        closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as read,
+        closing(sqlite3.connect(f"{target.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)) as write,
+    ):
+        write.execute("PRAGMA synchronous = EXTRA")
+        read.backup(write)
+        write.execute(f"PRAGMA application_id = {application}")
+
+
+def create_own(path: Path) -> None:
+    """An empty file for this user alone, whatever the umask; one that is there is left alone."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        remedy = _UNWRITABLE[sqlite3.SQLITE_CANTOPEN]
+        raise LedgerUnwritable(f"{path} cannot be made ({error.strerror}): {remedy}") from error
+    os.fchmod(descriptor, 0o600)
+    os.close(descriptor)
+
+
+def check_own(path: Path, *, write: bool = True) -> None:
+    """The file has one name, and, for writing, no other user can write it; one that is not there passes."""
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if found.st_nlink > 1:
+        raise LedgerMisplaced(
+            f"{path} has {found.st_nlink} names (hard links), which would not share one journal: remove the others, or "
+            "make a copy with `incrowd ledger backup`"
+        )
+    if write and (found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022):
+        raise LedgerMisplaced(
+            f"{path} may be written by another user, so nothing it says can be relied on: make it your own "
+            f"(chown), and chmod go-w {path}"
+        )
+
+
 @contextmanager
-def _translated(path: Path | None) -> Iterator[None]:
+def translated(path: Path | None) -> Iterator[None]:
     """SQLite's errors in our words."""
     try:
         yield

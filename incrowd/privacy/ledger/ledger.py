@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
@@ -23,13 +21,13 @@ from incrowd.errors import (
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import Run, compose, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Chain, Entry
+from incrowd.privacy.ledger.identity import DataIdentity
+from incrowd.privacy.ledger.place import Location, Place
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt
-from incrowd.privacy.ledger.tally import Reservation, Tally, Terms, check_note, check_text, runs_to_json
+from incrowd.privacy.ledger.tally import Forgotten, Reservation, Tally, Terms, check_note, check_text, runs_to_json
 from incrowd.privacy.ledger.witness import Mark, Witness
 
-__all__ = ["Entry", "Ledger", "Receipt", "Report", "Reservation", "renew_witness", "verify"]
-
-Location = str | PathLike[str]
+__all__ = ["DataIdentity", "Entry", "Ledger", "Receipt", "Report", "Reservation", "renew_witness", "verify"]
 
 EARNEST = SystemRandomness()
 """Where noise comes from unless something else is asked for by name."""
@@ -43,7 +41,8 @@ class Ledger:
     or reservation is refused, and nothing written, when the price of all that is charged and reserved would exceed the
     budget with it, or cannot be stated. This holds among any number of threads and processes. A file that was edited,
     truncated or damaged is refused; so is an older copy or another ledger in its place, unless its witness was put back
-    with it.
+    with it, and of a ledger that is registered (`incrowd.privacy.ledger.home`) even then. A registered ledger is
+    charged at its own place only.
 
     Edge cases: a charge on a reservation is not priced, since the whole plan was, and must be the plan's next event.
     Where a call raises `LedgerUnwritable`, its event may have been written all the same; then it counts as charged, and
@@ -54,9 +53,9 @@ class Ledger:
     same data (ending a plan early is no such choice).
     """
 
-    def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
+    def __init__(self, chain: Chain, witnesses: Sequence[Witness] = ()) -> None:
         self._chain = chain
-        self._witness = witness
+        self._witnesses = list(witnesses)
         self._tally = Tally()
         with chain.transaction(write=False):
             chain.check_file()
@@ -69,33 +68,40 @@ class Ledger:
         *,
         budget: Budget | None = None,
         relation: Relation | None = None,
-        data_identity: str | None = None,
+        data_identity: DataIdentity | str | None = None,
         witness: Location | None = None,
+        forgets: Sequence[Forgotten] = (),
         busy_timeout_s: float = 30.0,
     ) -> "Ledger":
-        """Open the ledger at a path for writing, or begin one there.
+        """Open the ledger at a path for writing, or begin one there; `forgets` is for a fresh start.
 
-        Its witness is the file `<path>.witness` unless another is named. Other processes are waited for as long as
-        said.
+        Its witness is the file `<path>.witness` unless another is named or registered. Other processes are waited for
+        as long as said. A data identity that is a text is a name.
+
+        Guarantee: a ledger that is there keeps its terms. A new one is for this user alone (0600, whatever the umask).
 
         Edge cases: to begin one, budget, relation and data identity are needed (`ConfigError`); of an existing one,
-        those that are given must be its own (`LedgerMismatch`). Where the ledger is gone or empty but its witness is
-        not, the answer is `LedgerRolledBack`.
+        those that are given must be its own (`LedgerMismatch`). Where the ledger is gone or empty but its witness, or
+        the registry, saw it, the answer is `LedgerRolledBack`. Witnesses are looked for beside every name that leads to
+        the file, through symbolic links, and all that are there must agree. A copy of a registered ledger, a file with
+        hard links and one that others may write are refused with `LedgerMisplaced`.
         """
-        location, its_witness = _files(path, witness)
-        given = {"budget": budget, "relation": relation, "data_identity": data_identity}
+        place = Place.of(path, witness)
+        identity = DataIdentity(name=data_identity) if isinstance(data_identity, str) else data_identity
+        given = {"budget": budget, "relation": relation, "data_identity": identity}
         mode = "rw"
-        if not location.exists():
-            _check_beginning(location, its_witness, given)
+        if not place.path.exists():
+            place.check_beginning(given)
             mode = "rwc"
         with ExitStack() as stack:
-            chain = Chain.open(location, mode=mode, busy_timeout_s=busy_timeout_s)
+            chain = Chain.open(place.path, mode=mode, busy_timeout_s=busy_timeout_s)
             stack.callback(chain.close)
             with chain.transaction(write=True):
                 if chain.is_new():
-                    _check_beginning(location, its_witness, given)
-                    _begin(chain, given)
-            ledger = cls(chain, its_witness)
+                    place.check_beginning(given)
+                    _begin(chain, Terms(**given, forgets=tuple(forgets)))  # type: ignore[arg-type]  # checked just now
+            ledger = cls(chain, place.witnesses)
+            ledger._check_registered(place, write=True)
             ledger._check_terms(given)
             ledger._testify()
             stack.pop_all()
@@ -104,23 +110,27 @@ class Ledger:
     @classmethod
     def read(cls, path: Location, *, witness: Location | None = None) -> "Ledger":
         """Open an existing ledger for reading: no file is created or changed, and writing raises `LedgerUnwritable`."""
-        location, its_witness = _files(path, witness)
-        if not location.exists():
-            _check_not_removed(location, its_witness)
+        place = Place.of(path, witness)
+        if not place.path.exists():
+            place.check_not_removed()
             raise ConfigError(field="path", value=str(path), remedy="give the path of an existing ledger")
         with ExitStack() as stack:
-            chain = Chain.open(location, mode="ro", busy_timeout_s=30.0)
+            chain = Chain.open(place.path, mode="ro", busy_timeout_s=30.0)
             stack.callback(chain.close)
-            ledger = cls(chain, its_witness)
+            ledger = cls(chain, place.witnesses)
+            ledger._check_registered(place, write=False)
             stack.pop_all()
         return ledger
 
     @classmethod
-    def in_memory(cls, *, budget: Budget, relation: Relation, data_identity: str = "simulation") -> "Ledger":
+    def in_memory(
+        cls, *, budget: Budget, relation: Relation, data_identity: DataIdentity | str = "simulation"
+    ) -> "Ledger":
         """A ledger that nobody keeps, for simulations; the same code on another store."""
+        identity = DataIdentity(name=data_identity) if isinstance(data_identity, str) else data_identity
         chain = Chain.in_memory()
         with chain.transaction(write=True):
-            _begin(chain, {"budget": budget, "relation": relation, "data_identity": data_identity})
+            _begin(chain, Terms(budget=budget, relation=relation, data_identity=identity))
         return cls(chain)
 
     def __enter__(self) -> "Ledger":
@@ -144,14 +154,35 @@ class Ledger:
         return self._tally.terms.relation
 
     @property
-    def data_identity(self) -> str:
-        """What the operator named the data."""
+    def data_identity(self) -> DataIdentity:
+        """The data that it is about, as they were when it was begun."""
         return self._tally.terms.data_identity
+
+    @property
+    def forgets(self) -> tuple[Forgotten, ...]:
+        """The ledgers whose spend on the same data deliberate fresh starts left out of account."""
+        return self._tally.terms.forgets
+
+    @property
+    def id(self) -> str:
+        """What tells this ledger from all others, and a copy of it from none."""
+        return self._tally.terms.id
 
     @property
     def head(self) -> str:
         """The hash of the last entry known here. Kept elsewhere, it lets `verify` tell whether entries are missing."""
         return self._tally.head
+
+    @property
+    def mark(self) -> Mark:
+        """How far it had come when it was last looked at."""
+        return Mark(entries=self._tally.length, head=self._tally.head)
+
+    @contextmanager
+    def held(self) -> Iterator[Mark]:
+        """Let nobody write meanwhile; how far it has come."""
+        with self._current(write=True):
+            yield self.mark
 
     def reserve(self, runs: Sequence[Run], *, label: str) -> Reservation:
         """Promise a plan: events in order, each with its count.
@@ -161,16 +192,30 @@ class Ledger:
         Edge cases: the same runs under the same label, say after a crash, are the same reservation: it is continued and
         not promised twice. Other runs under its label, and the label of a released reservation, raise `ConfigError`.
         """
-        check_text(label=label)
-        content = {"label": label, "runs": runs_to_json(runs)}
+        return self.reserve_all({label: runs})[0]
+
+    def reserve_all(self, plans: Mapping[str, Sequence[Run]]) -> list[Reservation]:
+        """Promise several plans, each under its label, or none of them; see `reserve`."""
+        check_text(**{f"label[{place}]": label for place, label in enumerate(plans)})
+        contents = [{"label": label, "runs": runs_to_json(runs)} for label, runs in plans.items()]
         while True:
             with self._current(write=False) as tally:
-                if label in tally.labels():
-                    return _continued(tally.reservation(label), content)
+                standing = {label: tally.reservation(label) for label in plans if label in tally.labels()}
                 version, promised = tally.version, tally.promised()
-            self._check_budget([*promised, *runs])
-            if self._record("reserve", content, version=version):
-                return self.reservation(label)
+            for label, reservation in standing.items():
+                reservation.check_continued(plans[label])
+            fresh = [content for content in contents if content["label"] not in standing]
+            if not fresh:
+                return [self.reservation(label) for label in plans]
+            self.check_room([run for content in fresh for run in plans[str(content["label"])]], promised=promised)
+            if self._record("reserve", *fresh, version=version):
+                return [self.reservation(label) for label in plans]
+
+    def check_room(self, runs: Sequence[Run], *, promised: Sequence[Run] | None = None) -> None:
+        """There is room for these events beside all that is charged and reserved (`BudgetExceeded`). Nothing is
+        written, so another process may take the room.
+        """
+        self._check_budget([*(self.commitments() if promised is None else promised), *runs])
 
     def charge(
         self,
@@ -326,25 +371,28 @@ class Ledger:
             if entry := self._record("charge", content, version=version, key=content["key"]):
                 return entry
 
-    def _record(
-        self, kind: str, content: Mapping[str, object], *, version: int, key: str | None = None
-    ) -> Entry | None:
-        """Write an entry, unless more was promised since it was priced. While a price is computed, nobody waits."""
+    def _record(self, kind: str, *contents: Mapping[str, object], version: int, key: str | None = None) -> Entry | None:
+        """Write entries, and give the last of them, unless more was promised since they were priced. While a price is
+        computed, nobody waits.
+        """
         with self._current(write=True) as tally:
             if tally.version != version:
                 return None
-            _check_unpaid(tally, key)
-            entry = self._chain.append(kind, content)
+            if key is not None:  # another process may have charged under it meanwhile
+                tally.check_key(key)
+            entry = [self._chain.append(kind, content) for content in contents][-1]
         self._testify()
         return entry
 
     def _check_budget(self, runs: Sequence[Run]) -> None:
         total = self._price(runs).epsilon
         if not total <= self.budget.epsilon:
+            where = self._chain.path or "FILE"
             raise BudgetExceeded(
                 f"together with all that is charged and reserved this would cost epsilon = {total:.6g} at delta = "
-                f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}. Plan fewer or noisier events, or "
-                "release a reservation that is no longer needed"
+                f"{self.budget.delta:g}; the budget is {self.budget.epsilon:g}, of which {self.spent().epsilon:.6g} is "
+                f"spent, and {self.promised().epsilon:.6g} spent or reserved. Plan fewer or noisier events; `incrowd "
+                f"ledger show {where}` lists what is reserved, `incrowd ledger release {where} LABEL` gives it back"
             )
 
     def _price(self, runs: Sequence[Run]) -> Price:
@@ -365,15 +413,22 @@ class Ledger:
             )
         for entry in self._chain.entries(start=tally.length, previous=tally.head):
             tally.apply(entry)
-        if self._witness is not None:
-            self._witness.check(self._chain)
+        for witness in self._witnesses:
+            witness.check(self._chain)
 
     def _testify(self) -> None:
         """Bring the witness up to date: after the commit, and under the write lock, so that it never goes back."""
         with self._current(write=True) as tally:
             mark = Mark(entries=tally.length, head=tally.head)
-            if self._witness is not None and self._witness.read() != mark:
-                self._witness.write(mark)
+            for witness in self._witnesses:
+                if witness.read() != mark:
+                    witness.write(mark)
+
+    def _check_registered(self, place: Place, *, write: bool) -> None:
+        """A ledger that is registered is where it is registered; then the registry is a witness, too."""
+        if (registered := place.registered(self.id, write=write)) is not None:
+            self._witnesses.append(registered)
+            self.commitments()  # which has the registry's mark checked
 
     def _check_terms(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
@@ -381,7 +436,7 @@ class Ledger:
             if value is not None and value != own:
                 raise LedgerMismatch(
                     f"{self._chain.path} was begun with {name} = {own!r}, not {value!r}: give its own, or name "
-                    "another file; starting afresh on spent data needs a new data identity"
+                    "another file"
                 )
 
 
@@ -422,58 +477,24 @@ def renew_witness(path: Location, *, head: str, witness: Location | None = None)
     Edge cases: a witness that is still there is not replaced (`ConfigError`); another head than the ledger's is refused
     with `LedgerRolledBack`.
     """
-    location, its_witness = _files(path, witness)
-    if its_witness.path.exists():
+    place = Place.of(path, witness)
+    if place.witness.path.exists():
         raise ConfigError(
-            field="witness", value=str(its_witness.path), remedy="it is still there; only a lost one is renewed"
+            field="witness", value=str(place.witness.path), remedy="it is still there; only a lost one is renewed"
         )
     with ExitStack() as stack:
-        chain = Chain.open(location, mode="rw", busy_timeout_s=30.0)
+        chain = Chain.open(place.path, mode="rw", busy_timeout_s=30.0)
         stack.callback(chain.close)
-        with Ledger(chain)._current(write=True) as tally:
+        ledger = Ledger(chain)
+        ledger._check_registered(place, write=True)
+        with ledger._current(write=True) as tally:
             if tally.head != head:
-                raise LedgerRolledBack(f"the head of {location} is {tally.head}, not {head}: put the latest copy back")
-            its_witness.write(Mark(entries=tally.length, head=tally.head))
+                raise LedgerRolledBack(
+                    f"the head of {place.path} is {tally.head}, not {head}: put the latest copy back"
+                )
+            place.witness.write(Mark(entries=tally.length, head=tally.head))
 
 
-def _files(path: Location, witness: Location | None) -> tuple[Path, Witness]:
-    location = Path(path).resolve()
-    return location, Witness(Path(f"{location}.witness" if witness is None else witness).resolve())
-
-
-def _check_not_removed(path: Path, witness: Witness) -> None:
-    mark = witness.read()
-    if mark is not None:
-        raise LedgerRolledBack(
-            f"{path} is gone or empty, but its witness {witness.path} saw {mark.entries} entries: put the ledger back; "
-            "starting afresh on spent data needs a new data identity and another path"
-        )
-
-
-def _check_beginning(path: Path, witness: Witness, given: Mapping[str, object]) -> None:
-    _check_not_removed(path, witness)
-    for name, value in given.items():
-        if value is None:
-            raise ConfigError(
-                field=name, value=None, remedy=f"there is no ledger at {path} yet, and a new one needs it"
-            )
-
-
-def _begin(chain: Chain, given: Mapping[str, Any]) -> None:
-    terms = Terms(**given)
+def _begin(chain: Chain, terms: Terms) -> None:
     chain.create()
     chain.append("terms", terms.to_json())
-
-
-def _check_unpaid(tally: Tally, key: str | None) -> None:
-    """Another process may have charged under the key meanwhile."""
-    if key is not None:
-        tally.check_key(key)
-
-
-def _continued(standing: Reservation, content: Mapping[str, object]) -> Reservation:
-    """A reservation that is asked for once more."""
-    if standing.released or runs_to_json(standing.runs) != content["runs"]:
-        why = "it was released" if standing.released else "it has other events"
-        raise ConfigError(field="label", value=standing.label, remedy=f"{why}; reserve under a new label")
-    return standing

@@ -1,9 +1,10 @@
 """What the entries of a ledger add up to: what was charged, and what is promised on top."""
 
 import json
+import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dp_accounting import DpEvent
@@ -13,29 +14,53 @@ from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerD
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import Run, event_from_json, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Entry, canonical
+from incrowd.privacy.ledger.identity import DataIdentity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgotten:
+    """A ledger whose spend a fresh start left out of account; `epsilon` is None where it could not be read any more."""
+
+    ledger: str
+    entries: int
+    epsilon: float | None
+    delta: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a ledger was opened for; its first entry, never changed."""
+    """What a ledger was opened for; its first entry, never changed.
+
+    `id` is drawn for each ledger, so that copies of it can be told from it. `forgets` is empty unless the ledger was a
+    deliberate fresh start on data that had been spent on.
+    """
 
     budget: Budget
     relation: Relation
-    data_identity: str
-
-    def __post_init__(self) -> None:
-        check_text(data_identity=self.data_identity)
+    data_identity: DataIdentity
+    forgets: tuple[Forgotten, ...] = ()
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def to_json(self) -> dict[str, object]:
         """The terms as JSON can hold them."""
-        budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
-        return {"budget": budget, "relation": self.relation.name, "data_identity": self.data_identity}
+        return {
+            "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
+            "relation": self.relation.name,
+            "data_identity": self.data_identity.to_json(),
+            "forgets": [asdict(each) for each in self.forgets],
+            "id": self.id,
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Terms":
         """What `to_json` wrote."""
-        relation = Relation[content["relation"]]
-        return cls(budget=Budget(**content["budget"]), relation=relation, data_identity=content["data_identity"])
+        return cls(
+            budget=Budget(**content["budget"]),
+            relation=Relation[content["relation"]],
+            data_identity=DataIdentity.from_json(content["data_identity"]),
+            forgets=tuple(Forgotten(**each) for each in content["forgets"]),
+            id=content["id"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +81,12 @@ class Reservation:
     def events(self) -> int:
         """How many events the plan has."""
         return sum(count for _, count in self.runs)
+
+    def check_continued(self, runs: Sequence[Run]) -> None:
+        """The plan is this one, and was not given back (`ConfigError`)."""
+        if self.released or runs_to_json(self.runs) != runs_to_json(runs):
+            why = "it was released" if self.released else "it has other events"
+            raise ConfigError(field="label", value=self.label, remedy=f"{why}; reserve under a new label")
 
 
 @dataclass

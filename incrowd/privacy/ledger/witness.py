@@ -2,11 +2,13 @@
 
 import json
 import os
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from incrowd.errors import LedgerDamaged, LedgerRolledBack, LedgerUnwritable
-from incrowd.privacy.ledger.chain import Chain
+from incrowd.privacy.ledger.chain import Chain, check_own
+from incrowd.privacy.ledger.state import sync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,52 +19,18 @@ class Mark:
     head: str
 
 
-@dataclass(frozen=True)
-class Witness:
-    """A small JSON file that holds a ledger's latest mark; best kept on another disk than the ledger.
+class Witness(ABC):
+    """Something that remembers a ledger's latest mark: a file (`WitnessFile`), or the registry of all ledgers."""
 
-    Guarantee: whatever happens while it is written, the file holds the old mark or the new one, and the new one is on
-    disk (fsync) when `write` returns.
-
-    Edge cases: it cannot tell when ledger and witness are put back together. Against that, keep a head hash elsewhere
-    (on paper, in a log of another machine) and have it looked up by `Ledger.verify`.
-    """
-
-    path: Path
-
+    @abstractmethod
     def read(self) -> Mark | None:
-        """The mark, or None where there is no file."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise LedgerUnwritable(f"the witness {self.path} cannot be read ({error}): allow this user to") from error
-        except UnicodeDecodeError as error:
-            raise self._damaged() from error
-        try:
-            mark = Mark(**json.loads(text))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise self._damaged() from error
-        if type(mark.entries) is not int or mark.entries < 1 or type(mark.head) is not str:
-            raise self._damaged()
-        return mark
+        """The mark, or None where there is none."""
 
+    @abstractmethod
     def write(self, mark: Mark) -> None:
-        """Replace the mark. Only for who holds the ledger's write lock, so that marks never go back."""
-        fresh = self.path.with_name(self.path.name + ".new")
-        try:
-            with fresh.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(mark)) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-            _sync_folder(self.path.parent)
-        except OSError as error:
-            raise LedgerUnwritable(
-                f"the witness {self.path} cannot be written ({error}): what was just charged stays charged, but "
-                "nothing may be released for it; free some space or allow this user to write there"
-            ) from error
+        """Replace the mark; it is on disk afterwards. Only for who holds the ledger's write lock, so that marks never
+        go back.
+        """
 
     def check(self, chain: Chain) -> None:
         """The ledger still has every entry that the witness saw.
@@ -75,28 +43,74 @@ class Witness:
         if mark is None:
             if length > 1:
                 raise LedgerRolledBack(
-                    f"{chain.path} has lost its witness {self.path}: put that file back; if it is gone for good and "
+                    f"{chain.path} has lost its witness {self}: put that file back; if it is gone for good and "
                     "you know from elsewhere that no entry is missing, make a new one with `renew_witness`"
                 )
         elif length < mark.entries:
             raise LedgerRolledBack(
-                f"{chain.path} has {length} entries, its witness {self.path} saw {mark.entries}: put the latest copy "
-                "of the ledger back; starting afresh on spent data needs a new data identity and a new path"
+                f"{chain.path} has {length} entries, its witness {self} saw {mark.entries}: put the latest copy "
+                "of the ledger back; starting afresh on spent data is `incrowd ledger fresh`, which says so for good"
             )
         elif chain.hash_at(mark.entries - 1) != mark.head:
             raise LedgerRolledBack(
-                f"{chain.path} is not the ledger that its witness {self.path} saw: entry {mark.entries - 1} is "
+                f"{chain.path} is not the ledger that its witness {self} saw: entry {mark.entries - 1} is "
                 "another. Put the right ledger back"
             )
 
+
+@dataclass(frozen=True)
+class WitnessFile(Witness):
+    """A small JSON file that holds a ledger's latest mark; best kept on another disk than the ledger.
+
+    Guarantee: whatever happens while it is written, the file holds the old mark or the new one, and the new one is on
+    disk (fsync) when `write` returns. It is for this user alone (0600, whatever the umask).
+
+    Edge cases: it cannot tell when ledger and witness are put back together; the registry can
+    (`incrowd.privacy.ledger.registry`), and so can a head hash that was kept elsewhere (`Ledger.verify`). A witness
+    that another user may write is refused with `LedgerMisplaced`.
+    """
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self) -> Mark | None:
+        """See `Witness.read`."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerUnwritable(f"the witness {self.path} cannot be read ({error}): allow this user to") from error
+        except UnicodeDecodeError as error:
+            raise self._damaged() from error
+        check_own(self.path)
+        try:
+            mark = Mark(**json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged() from error
+        if type(mark.entries) is not int or mark.entries < 1 or type(mark.head) is not str:
+            raise self._damaged()
+        return mark
+
+    def write(self, mark: Mark) -> None:
+        """See `Witness.write`."""
+        fresh = self.path.with_name(self.path.name + ".new")
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                os.fchmod(descriptor, 0o600)
+                file.write(json.dumps(asdict(mark)) + "\n")
+                file.flush()
+                os.fsync(descriptor)
+            fresh.replace(self.path)
+            sync(self.path.parent)
+        except OSError as error:
+            raise LedgerUnwritable(
+                f"the witness {self.path} cannot be written ({error}): what was just charged stays charged, but "
+                "nothing may be released for it; free some space or allow this user to write there"
+            ) from error
+
     def _damaged(self) -> LedgerDamaged:
         return LedgerDamaged(f"the witness {self.path} is damaged: put an intact copy back")
-
-
-def _sync_folder(folder: Path) -> None:
-    """A renamed file is on disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -108,10 +108,9 @@ class ClippedSum:
         for row in rows:
             self._take(self.clip, row)
 
-    def add_noised(self, row: NDArray[Any], noise: Callable[[Whole], Whole]) -> None:
+    def add_noised(self, clip: Clip, row: NDArray[Any], noise: Callable[[Whole], Whole]) -> None:
         """Take one contribution in as its owner sends it: clipped, in whole steps, and with the owner's noise on it."""
-        assert not isinstance(self.clip, MedianClip)  # noqa: S101 - a plan with local noise has none
-        steps, step = self._clipped(self.clip, row)
+        steps, step = self._clipped(clip, row)
         found = noise(Whole(steps=steps.astype(np.int64), step=step))
         if self._noised is None:
             self._noised = found

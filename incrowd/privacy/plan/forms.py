@@ -25,7 +25,6 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
-from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.plan.silo_plan import SiloPlan
 
@@ -88,10 +87,9 @@ def fingerprint(form: Form) -> str:
     return hashlib.sha256(canonical(form).encode()).hexdigest()
 
 
-def round_of(plan: Promise, number: int, *, clip: Clip | MedianClip) -> RoundForm:
+def round_of(plan: Plan | CorrelatedPlan, number: int, *, clip: Clip | MedianClip) -> RoundForm:
     """What is told of a round of a plan. Edge cases: a round that is not planned is refused."""
     plan.round(number)
-    assert isinstance(plan, Plan | CorrelatedPlan)  # noqa: S101 - there are no other promises
     return RoundForm(plan=fingerprint(to_json(plan)), round=number, clip=clip)
 
 

@@ -201,21 +201,17 @@ class Plan:
 
     def noises(self, number: int, clip: Clip) -> Noises:
         """See `Promise.noises`. A quantile's bits take their part of the round's noise."""
-        multiplier, bits = self.round(number).noise_multiplier, None
+        gaussian, bits = self._gaussian(number, clip), None
         if isinstance(clip, QuantileClip):
-            multiplier = clip.update_multiplier(multiplier)
             # A bit counts as -1/2 or +1/2: one client changes the sum by at most 1/2 (Andrew et al. 2021).
             bits = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
-        gaussian = GaussianNoise(noise_multiplier=multiplier, clip_norm=clip.clip_norm)
         return Noises(party=gaussian) if self.place == "local" else Noises(server=gaussian, bits=bits)
 
     def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
         """See `Promise.hide`. Where noise is local it is in the sum already, that of as many as should answer."""
-        noises, clients = self.noises(pending.round, pending.clip), self.config.clients
-        gaussian = noises.party or noises.server
-        assert isinstance(gaussian, GaussianNoise)  # noqa: S101 - `noises` makes no other
+        gaussian, clients = self._gaussian(pending.round, pending.clip), self.config.clients
         std = gaussian.noise_multiplier * gaussian.clip_norm
-        if noises.server is None:
+        if self.place == "local":
             return Hidden(total=pending.total, std=std * math.sqrt(clients))
         at = "noise", pending.round
         return Hidden(total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std)
@@ -231,6 +227,13 @@ class Plan:
             sampler=self._sampling(),
             caveats=(*caveats, *(caution for caution in cautions if caution is not None)),
         )
+
+    def _gaussian(self, number: int, clip: Clip) -> GaussianNoise:
+        """The noise on what is released of the contributions, whoever adds it."""
+        multiplier = self.round(number).noise_multiplier
+        if isinstance(clip, QuantileClip):
+            multiplier = clip.update_multiplier(multiplier)
+        return GaussianNoise(noise_multiplier=multiplier, clip_norm=clip.clip_norm)
 
     def _sampling(self) -> str:
         cohorts = sorted({self.config.sampler(step).expected_cohort for step in self.config.schedule.steps})

@@ -5,10 +5,12 @@ from typing import Literal, Protocol
 
 from dp_accounting import DpEvent
 
+from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.account.events import Run
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Draws, Receipt
+from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.grid import Whole
@@ -52,7 +54,11 @@ class Noises:
         elif self.server is not None:
             self.server.step(size, contributions_bound=clients)
         if self.party is not None:
-            self.party.step(size, contributions_bound=1)
+            step = self.party.step(size, contributions_bound=1)
+            largest = (grid.NORMAL.reach * self.party.noise_multiplier + 1) * 1.01 * self.party.clip_norm / step
+            if clients * largest >= 2.0**63:
+                remedy = "the noise of so many clients does not fit 64 bits: choose a smaller noise multiplier"
+                raise ConfigError(field="clients", value=clients, remedy=remedy)
         if self.bits is not None:
             self.bits.step(1, contributions_bound=clients)
 

@@ -57,7 +57,7 @@ def test_a_reopened_ledger_goes_on_where_it_was(path: Path) -> None:
 )
 def test_other_terms_than_the_ledgers_are_refused(path: Path, field: str, value: Any) -> None:
     written(path, events=1)
-    with pytest.raises(LedgerMismatch, match=f"begun with {field} = .* needs a new data identity") as caught:
+    with pytest.raises(LedgerMismatch, match=f"begun with {field} = .*: give its own, or name another file") as caught:
         Ledger.open(path, **{field: value})
     assert repr(value) in str(caught.value)
     begin(path).close()

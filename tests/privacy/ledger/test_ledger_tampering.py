@@ -316,7 +316,7 @@ def test_a_ledger_that_is_exchanged_while_in_use_is_noticed_at_once(
 
 def test_a_removed_ledger_is_not_begun_again(path: Path) -> None:
     path.unlink()
-    refused(path, LedgerRolledBack, "gone or empty, but its witness .* saw 42 entries: .* needs a new data identity")
+    refused(path, LedgerRolledBack, "gone or empty, but its witness .* saw 42 entries: .* `incrowd ledger fresh`")
     assert not path.exists()
 
 

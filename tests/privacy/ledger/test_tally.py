@@ -23,7 +23,13 @@ def chain() -> Iterator[Chain]:
 
 Content = dict[str, object]
 
-TERMS: Content = {"budget": {"epsilon": 1.0, "delta": 1e-5}, "relation": "ADD_OR_REMOVE_ONE", "data_identity": "x"}
+TERMS: Content = {
+    "budget": {"epsilon": 1.0, "delta": 1e-5},
+    "relation": "ADD_OR_REMOVE_ONE",
+    "data_identity": {"name": "x"},
+    "forgets": [],
+    "id": "1",
+}
 CHARGE: Content = {"event": event_to_json(SMALL), "reservation": None, "note": {}, "key": None, "randomness": "system"}
 PLAN: Content = {"label": "run", "runs": [[event_to_json(SMALL), 1]]}
 
@@ -70,7 +76,12 @@ def test_a_charge_on_a_released_or_used_up_reservation_is_refused(chain: Chain) 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("budget", {"epsilon": -1.0, "delta": 0.5}), ("budget", {}), ("relation", "FRIENDS"), ("data_identity", "")],
+    [
+        ("budget", {"epsilon": -1.0, "delta": 0.5}),
+        ("budget", {}),
+        ("relation", "FRIENDS"),
+        ("data_identity", {"name": ""}),
+    ],
 )
 def test_terms_that_make_no_sense_are_refused(chain: Chain, field: str, value: object) -> None:
     append(chain, ("terms", {**TERMS, field: value}))

@@ -124,3 +124,13 @@ def test_impossible_plans_are_refused() -> None:
             a_plan().round(outside)
     with pytest.warns(PrivacyWarning, match="at least 1/60"):
         a_plan(budget=Budget(epsilon=2.0, delta=0.05))
+
+
+def test_after_the_last_round_nothing_is_remembered() -> None:
+    run = a_run(a_plan(rounds=2, groups=2), size=2)
+    first = run.round(0)
+    first.release()
+    last = run.round(1, carry=first.after)
+    last.release()
+    assert first.after.noise is not None
+    assert last.after.noise is None

@@ -1,0 +1,125 @@
+"""Files that are there in full, or not at all, and that only this user may read.
+
+Whatever the umask is, folders made here are 0700 and files 0600: what is private must never lie where others can look.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from incrowd.errors import ConfigError, DataError
+
+PART = ".part"
+"""What the name of a file ends in that was not finished."""
+
+PUBLIC_TIME = 315_532_800
+"""The first second of 1980: the date of files whose true one would tell how long something took."""
+
+_FOLDER, _FILE = 0o700, 0o600
+
+
+def folder(path: Path) -> None:
+    """Make a folder, and those that it is to be in; one that is there stays as it is."""
+    if path.is_dir():
+        return
+    folder(path.parent)
+    path.mkdir(mode=_FOLDER, exist_ok=True)
+    path.chmod(_FOLDER)  # the umask may have taken even the user's own rights
+
+
+def create(path: Path) -> None:
+    """See to it that a file is there, empty if it was not, for someone else (say SQLite) to fill.
+
+    SQLite gives its journals the rights of the file that they belong to.
+    """
+    if not path.exists():
+        os.close(_open(path, os.O_WRONLY | os.O_CREAT))
+
+
+def write(path: Path, content: bytes | str, *, dated: bool = True) -> None:
+    """Write a file in one step; one that is not `dated` bears `PUBLIC_TIME`.
+
+    Guarantee: whenever this is cut off, `path` holds either what it held before or all of the new content; when it
+    returns, that is on disk. Nobody but the user could ever read it.
+    """
+    part = path.with_name(path.name + PART)
+    with open(_open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        if not dated:
+            undate(part)
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync(path.parent)
+
+
+def append(path: Path, text: str) -> None:
+    """Add to a file."""
+    with open(_open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def undate(path: Path) -> None:
+    """Give a file or a folder `PUBLIC_TIME`."""
+    os.utime(path, (PUBLIC_TIME, PUBLIC_TIME))
+
+
+def close_to_others(folder_of_others: Path) -> None:
+    """Take a folder and all in it, which a third party made, from everyone but the user."""
+    for path in (folder_of_others, *folder_of_others.rglob("*")):
+        path.chmod(_FOLDER if path.is_dir() else _FILE)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it; nothing there is fine.
+
+    What was on the disk is no longer reachable by any name. The blocks may hold it until they are used again: that is
+    the disk's business, and encrypting it is the remedy.
+
+    Edge cases: what cannot be removed is a `DataError`, never passed over.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        if path.parent.is_dir():
+            sync(path.parent)
+    except OSError as error:
+        raise DataError(
+            f"{path} must not be kept, and cannot be removed ({error}): allow this user to, and do the same again"
+        ) from error
+
+
+def sync(place: Path) -> None:
+    """Put on disk which files a folder holds."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def alone(lock: Path, *, what: str) -> Iterator[None]:
+    """Keep other processes from what this one does in a folder.
+
+    The operating system lets go when this process ends; processes that it has started do not hold the lock.
+    """
+    import fcntl
+
+    with open(_open(lock, os.O_RDWR | os.O_CREAT), "wb") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            remedy = f"another process {what}: wait for it, or stop it"
+            raise ConfigError(field="run", value=str(lock.parent), remedy=remedy) from error
+        yield
+
+
+def _open(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
+    os.fchmod(descriptor, _FILE)  # whatever the umask was, and whoever made it
+    return descriptor

@@ -1,0 +1,102 @@
+"""Files and folders that only this user can change.
+
+What decides over privacy (a ledger, a key, a stored number) is worth nothing where another user of the machine can
+write it, rename it, or put something else in its place.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from incrowd.errors import ConfigError
+
+_MOST_LINKS = 40
+
+
+def check_ours(path: str | os.PathLike[str], *, secret: bool = False) -> None:
+    """Refuse a path where anyone but this user and root decides what is found there (`ConfigError`).
+
+    Guarantee: from the root to the path, through every symbolic link on the way, each folder, link and file belongs to
+    this user or to root, and nobody else may write it. A folder that all may write (such as /tmp) is passed only if
+    it is sticky, which keeps others from replacing what is not theirs. With `secret`, what is at the path cannot even
+    be read by others.
+
+    Edge cases: what does not exist yet is not checked: make it (`make_ours`), then check again. Access that the modes
+    do not show (root, whoever holds the device) is beyond this check; access control lists show as the group's.
+    """
+    left = _parts(Path(path).absolute())  # with its `..`, which after a link do not mean what they seem to
+    at, links = Path("/"), 0
+    _check(at, at.lstat(), last=False, secret=False)
+    while left:
+        name = left.pop()
+        at = at.parent if name == ".." else at / name
+        try:
+            found = at.lstat()
+        except FileNotFoundError:
+            return
+        _check(at, found, last=not left, secret=secret)
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                raise ConfigError(field="path", value=str(path), remedy="its symbolic links lead round in circles")
+            target = at.readlink()
+            left += _parts(target)
+            at = Path("/") if target.is_absolute() else at.parent
+
+
+def make_ours(folder: str | os.PathLike[str]) -> None:
+    """Make a folder, and those above it that are missing, for this user alone (0700), and check the whole path.
+
+    Edge cases: a folder that is there already keeps its mode, and is refused where others may write it.
+    """
+    check_ours(folder)
+    folder = Path(folder).absolute()
+    for each in reversed([folder, *folder.parents]):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+    check_ours(folder)
+
+
+def read_ours(path: str | os.PathLike[str], *, secret: bool = False) -> bytes:
+    """The content of a file that only this user can have written.
+
+    Guarantee: see `check_ours`; the file that was checked is the one that is read.
+
+    Edge cases: no file there raises `FileNotFoundError`; a link, a folder, a device or a pipe is refused, and not
+    waited for.
+    """
+    check_ours(path, secret=secret)
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ConfigError(field="path", value=str(path), remedy="it is a link: name the file itself") from error
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(opened)
+        raise ConfigError(field="path", value=str(path), remedy="it is not a plain file")
+    with os.fdopen(opened, "rb") as file:
+        _check(Path(path), found, last=True, secret=secret)
+        return file.read()
+
+
+def _parts(path: Path) -> list[str]:
+    """The names on the way, the last one first."""
+    return [part for part in reversed(path.parts) if part != path.root]
+
+
+def _check(path: Path, found: os.stat_result, *, last: bool, secret: bool) -> None:
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in (0, os.geteuid()):
+        remedy = f"it belongs to user {found.st_uid}, who decides what is in it: choose a place of your own"
+        raise ConfigError(field="path", value=str(path), remedy=remedy)
+    if stat.S_ISLNK(found.st_mode):  # its mode says nothing
+        return
+    shared = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX and not last
+    if mode & 0o022 and not shared:
+        remedy = f"other users may write it: chmod go-w {path}, or choose another place"
+        raise ConfigError(field="path", value=str(path), remedy=remedy)
+    if last and secret and mode & 0o077:
+        raise ConfigError(field="path", value=str(path), remedy=f"other users may read it: chmod go-rwx {path}")

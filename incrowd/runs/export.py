@@ -1,0 +1,174 @@
+"""What of a run, or of a search, may be handed on, copied into a folder of its own: an allow-list, and nothing else.
+
+| file                             | holds                                                                       |
+| -------------------------------- | --------------------------------------------------------------------------- |
+| `model.safetensors`, `curve.png` | as they are                                                                 |
+| `statement.txt`, `.json`         | as they are                                                                 |
+| `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
+| `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
+| `ledger.json`                    | what was spent on which data, event by event, without times                 |
+| `silos/silo-1/...`               | what a silo may show: its statement and its ledger                          |
+| `result.json`, `table.csv`       | of a search: what it shows, with the models in `runs/` or `best/`           |
+"""
+
+import csv
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from incrowd import _files
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.account.events import event_to_json
+from incrowd.runs.contents import RESULT_KEYS, ROW_KEYS, SEARCH_KEYS, part, shown_settings
+from incrowd.runs.database import Record
+from incrowd.runs.folder import (
+    CURVE,
+    LEDGER,
+    MODEL,
+    PRIVATE,
+    SILOS,
+    STATEMENT,
+    STATEMENT_TEXT,
+    SUMMARY,
+    database_in,
+    payer_in,
+    settings_in,
+)
+from incrowd.runs.run_ledger import RunLedger
+from incrowd.runs.search_ledger import SEARCH
+from incrowd.runs.search_report import MEASURED, table
+from incrowd.runs.silo_ledgers import own_place
+from incrowd.runs.sweep import BEST, PICTURE, RESULT, RUNS, TABLE
+
+Files = Iterator[tuple[str, bytes]]
+
+_ROUND = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "lost")
+
+
+def export(folder: Path, out: Path) -> list[str]:
+    """Copy what may be handed on of the run or the search in a folder; the names of the files.
+
+    Guarantee: nothing is written but what `incrowd.runs.contents` lists, and that not before all of it is there; every
+    file bears the same date, which says nothing. Files are open to whom the umask says: they are to be handed on.
+
+    Edge cases: a run that is not over, or a folder to write to that exists, is a `ConfigError`; a file that is a link
+    or no file is a `DataError`, and nothing is written.
+    """
+    folder, out = folder.resolve(), out.absolute()
+    if out.exists() or out.is_symlink():
+        raise ConfigError(field="out", value=str(out), remedy="name a folder that does not exist yet")
+    files = dict(_of_a_search(folder) if (folder / SEARCH).is_file() else _of_a_run(folder))
+    fresh = out.with_name(f"{out.name}.{secrets.token_hex(8)}{_files.PART}")
+    try:
+        for name, content in files.items():
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        for path in (*fresh.rglob("*"), fresh):
+            _files.undate(path)
+        fresh.rename(out)
+    finally:
+        _files.remove(fresh)
+    return sorted(files)
+
+
+def _of_a_run(folder: Path) -> Files:
+    settings = settings_in(folder)
+    _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
+    for name in (MODEL, STATEMENT_TEXT, STATEMENT):
+        yield name, _content(folder / name)
+    if (folder / CURVE).exists():
+        yield CURVE, _content(folder / CURVE)
+    yield SUMMARY, _json(part(_read(folder / SUMMARY), RESULT_KEYS))
+    yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
+    with database_in(folder) as database:
+        yield "rounds.csv", _rounds(database.rounds())
+    kept, statements = payer_in(folder), _read(folder / STATEMENT)
+    if "silos" not in kept:
+        yield "ledger.json", _json(_spent(kept, own=folder / LEDGER))
+        return
+    if kept["server"] is not None:
+        yield "ledger.json", _json(_spent(kept["server"], own=folder / LEDGER))
+    for number, ledger in enumerate(kept["silos"], start=1):
+        silo = f"silo-{number}"
+        yield f"{SILOS}/{silo}/{STATEMENT_TEXT}", (statements[silo]["text"] + "\n").encode()
+        yield f"{SILOS}/{silo}/{STATEMENT}", _json(statements[silo])
+        yield f"{SILOS}/{silo}/ledger.json", _json(_spent(ledger, own=own_place(folder, silo)))
+
+
+def _of_a_search(folder: Path) -> Files:
+    _check_over(folder, folder / RESULT, remedy="it is not over: the same command goes on with it")
+    result = _read(folder / RESULT)
+    private = result["select"] == "private"
+    rows = []
+    for row in result["runs"]:
+        place = BEST if private else f"{RUNS}/{Path(row['run']).name}"
+        yield f"{place}/{MODEL}", _content(folder / place / MODEL)
+        rows.append({**part(row, ROW_KEYS), "run": place})
+    best = result["best"]
+    chosen = None if best is None else next(row for row in rows if Path(row["run"]).name == Path(best["run"]).name)
+    shown = {**part(result, SEARCH_KEYS), "runs": rows, "best": chosen and {**chosen, **part(best, ROW_KEYS)}}
+    yield RESULT, _json(shown)
+    keys = list(rows[0]["settings"]) if rows else []
+    measured = [name for name in MEASURED if name != "seconds"]
+    yield TABLE, table(rows, keys, measured=measured).encode()
+    yield STATEMENT_TEXT, (result["statement"]["text"] + "\n").encode()
+    yield STATEMENT, _json(result["statement"])
+    if (folder / PICTURE).exists():
+        yield PICTURE, _content(folder / PICTURE)
+    ledger = _read(folder / SEARCH)["ledger"]
+    if ledger is not None:
+        yield "ledger.json", _json(_spent(ledger, own=folder / LEDGER))
+
+
+def _check_over(folder: Path, result: Path, *, remedy: str) -> None:
+    if not result.is_file() or (folder / PRIVATE).exists():
+        raise ConfigError(field="run", value=str(folder), remedy=remedy)
+
+
+def _spent(ledger: Mapping[str, Any], *, own: Path) -> dict[str, Any]:
+    """What a ledger has to say to others: on which data what was spent, by all that is charged there, and its last
+    hash.
+    """
+    with RunLedger.from_json(ledger).open(own) as opened:
+        tally = opened.verify()
+        return {
+            "data": opened.data_identity.name,
+            "relation": opened.relation.name,
+            "budget": {"epsilon": opened.budget.epsilon, "delta": opened.budget.delta},
+            "epsilon": opened.spent().epsilon,
+            "events": [{"event": event_to_json(event), "count": count} for event, count in tally.spent()],
+            "head": tally.head,
+        }
+
+
+def _rounds(records: list[Record]) -> bytes:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_ROUND)
+    writer.writerows([getattr(record, name) for name in _ROUND] for record in records)
+    return text.getvalue().encode()
+
+
+def _content(path: Path) -> bytes:
+    """A file as it is. Edge cases: a link might lead to something else, so it is refused."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DataError(f"{path} is no plain file of the run, so it is not handed on: put the right one there")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): put it back, or allow this user to") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(_content(path)))
+
+
+def _json(found: Mapping[str, Any]) -> bytes:
+    return (json.dumps(found, indent=1, allow_nan=False) + "\n").encode()

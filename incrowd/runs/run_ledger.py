@@ -1,0 +1,113 @@
+"""The ledger that a run is charged to: outside the run's folder, one for all runs on the same data."""
+
+import secrets
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from incrowd import _files
+from incrowd.errors import DataError, LedgerMismatch, LedgerRolledBack
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.home import Home, is_begun
+from incrowd.privacy.ledger.identity import DataIdentity, same
+from incrowd.privacy.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLedger:
+    """Which ledger a run is charged to, under which label, and for which data. It is part of the run's settings.
+
+    `path` is where the ledger was when the run began, or None for one in the run's own folder, as public data have it.
+    `search` is the label of the private search that the run is an attempt of.
+
+    Guarantee: it opens the ledger with which the run began, wherever that was moved to with `incrowd ledger move`, and
+    no other.
+    """
+
+    identity: DataIdentity
+    id: str
+    label: str
+    path: Path | None = None
+    witness: Path | None = None
+    search: str | None = None
+
+    @classmethod
+    def find(
+        cls,
+        identity: DataIdentity,
+        *,
+        own: Path,
+        budget: Budget,
+        relation: Relation,
+        path: Path | None = None,
+        witness: Path | None = None,
+    ) -> "RunLedger":
+        """The ledger of the data, begun if they have none, and a new label there. Public data have their `own`, unless
+        a path is given.
+        """
+        label = secrets.token_hex(8)
+        if not identity.public:
+            known = Home.of_user().ledger_of(identity, budget=budget, relation=relation, path=path, witness=witness)
+            return cls(identity=identity, id=known.id, label=label, path=known.path)
+        where = own if path is None else path.resolve()
+        _files.folder(where.parent)
+        begun = is_begun(where)
+        opened = Ledger.open(
+            where, budget=None if begun else budget, relation=relation, data_identity=identity, witness=witness
+        )
+        with opened as ledger:
+            if ledger.budget.delta != budget.delta:
+                raise LedgerMismatch(f"{where} has delta = {ledger.budget.delta:g}: give that as privacy.delta")
+            place = None if path is None else where
+            return cls(identity=identity, id=ledger.id, label=label, path=place, witness=witness)
+
+    def open(self, own: Path, *, budget: Budget | None = None) -> Ledger:
+        """Open it, for writing; `own` is where it is if it is in the run's folder, and then the budget is its own."""
+        path = own if self.path is None else self.path
+        registry = Home.of_user().registry
+        known = registry.by_id(self.id) if registry.path.exists() else None
+        if known is not None:
+            ledger = Ledger.open(known.path)
+        else:
+            ledger = Ledger.open(path, witness=self.witness, budget=budget if self.path is None else None)
+        if ledger.id != self.id:
+            ledger.close()
+            raise LedgerRolledBack(f"{path} is not the ledger that this run was begun with: put the right one back")
+        return ledger
+
+    def part(self, number: int) -> "RunLedger":
+        """The same ledger, under a label for one part of the work."""
+        return replace(self, label=f"{self.label}-{number:04d}")
+
+    def check_same(self, identity: DataIdentity) -> None:
+        """The data are those with which the run began (`DataError`).
+
+        Edge cases: under another key, content cannot be compared: names are, and a warning says so.
+        """
+        content, its = same(self.identity.fingerprint, identity.fingerprint), self.identity
+        if content is False or replace(identity, name=its.name, fingerprint=its.fingerprint) != its:
+            raise DataError(
+                f"the data are not those that this run began with ({its.name}; {its.division}): put them back as they "
+                "were; for changed data begin a new run"
+            )
+        if content is None:
+            if its.name != identity.name:
+                raise DataError(f"whether {identity.name!r} are the data of this run, {its.name!r}, cannot be told")
+            warnings.warn(f"the key of the state folder is new: {its.name!r} are known by name alone", stacklevel=2)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON data."""
+        places = {name: None if place is None else str(place) for name, place in self._places.items()}
+        return {**asdict(self), **places}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "RunLedger":
+        """What `to_json` wrote."""
+        places = {name: None if content[name] is None else Path(content[name]) for name in ("path", "witness")}
+        return cls(**{**content, "identity": DataIdentity.from_json(content["identity"]), **places})
+
+    @property
+    def _places(self) -> dict[str, Path | None]:
+        return {"path": self.path, "witness": self.witness}

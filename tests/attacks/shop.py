@@ -1,0 +1,81 @@
+"""A private table of a shop, and runs on it."""
+
+import csv
+import random
+from pathlib import Path
+
+from dp_accounting import DpEvent
+
+from incrowd.privacy.account.accounting import Relation, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.selection import Repetitions
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.config import Config
+from incrowd.runs.run import Run
+from incrowd.runs.search import Search, Select
+from incrowd.runs.settings import load
+from incrowd.runs.space import axis
+
+HEADER = ["user", "age", "spent", "visits", "bought"]
+Row = list[str]
+
+
+def rows() -> list[Row]:
+    dice = random.Random(1)  # noqa: S311 - people who are made up
+    return [
+        [f"user-{place % 12}", str(dice.randrange(18, 80)), f"{dice.random():.2f}", str(place), str(dice.randrange(2))]
+        for place in range(36)
+    ]
+
+
+def write(path: Path, header: Row, table: list[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *table])
+    return path
+
+
+def settings(table: Path) -> Path:
+    """Settings for a private table: a run of two rounds, for the whole budget of 8."""
+    path = table.with_suffix(".toml")
+    path.write_text(
+        f'[data]\nname = "table"\nfolder = "."\nfile = "{table.name}"\nclient = "user"\nlabel = "bought"\nclasses = 2\n'
+        "clients = 13\n"
+        "[privacy]\nepsilon = 8.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\n"
+    )
+    return path
+
+
+def config(table: Path, *overrides: str) -> Config:
+    return load(settings(table), overrides=overrides)
+
+
+def trained(table: Path, out: Path, *overrides: str) -> Run:
+    run = Run.create(config(table, *overrides), out)
+    run.train()
+    return run
+
+
+def ledger_of(run: Run) -> Ledger:
+    return run.ledger.open(run.folder / "ledger.sqlite")
+
+
+def spent(*ledgers: Path) -> float:
+    """What all that is on these ledgers costs together."""
+    events: list[tuple[DpEvent, int]] = []
+    for path in ledgers:
+        with Ledger.read(path) as ledger:
+            events += ledger.commitments()
+    return price(compose(events), delta=1e-3, relation=Relation.ADD_OR_REMOVE_ONE).epsilon
+
+
+def place(run: Run) -> Path:
+    assert run.ledger.path is not None
+    return run.ledger.path
+
+
+def search(table: Path, *, select: Select = "all", repetitions: Repetitions | None = None) -> Search:
+    write(table.with_name("test.csv"), HEADER, rows()[:4])
+    axes = [axis("local.learning_rate=0.1,1")]
+    overrides = ("data.test_file=test.csv", "privacy.epsilon=3")
+    return Search(source=settings(table), overrides=overrides, axes=axes, select=select, repetitions=repetitions)

@@ -1,0 +1,260 @@
+"""What a run leaves on the disk, and who may read it.
+
+Attack: with the memory of correlated noise, which lay in the last checkpoint and in the repr of a release, the last
+round's sum is what was released minus its noise, to the last bit.
+"""
+
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from incrowd import _files
+from incrowd._random import Floats, SeededRandomness
+from incrowd.cli import main
+from incrowd.errors import DataError
+from incrowd.federated import State
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.release import PrivateRun
+from incrowd.runs.contents import OF_A_RUN, OF_A_SEARCH, content_of
+from incrowd.runs.folder import PRIVATE
+from incrowd.runs.run import Run
+from incrowd.runs.search import Search
+from incrowd.runs.silo_run import SiloRun
+from incrowd.runs.space import axis
+from incrowd.runs.sweep import Sweep
+from tests.privacy.ledgers import start, status_of
+from tests.runs.kills import Place, killed_in
+from tests.runs.small import SMALL, seeded, small
+from tests.runs.test_silo_run import small as silos
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CORRELATED = ("privacy.noise=correlated", "privacy.groups=2")
+ROUNDS = 4
+
+
+def arrays_below(folder: Path) -> Iterator[NDArray[np.generic]]:
+    """Every array in every file of tensors in a folder."""
+    for path in sorted(folder.rglob("*.safetensors")):
+        yield from load_file(path).values()
+
+
+def knows(folder: Path, noise: Floats) -> bool:
+    """Whether the noise of a round can be read from some file."""
+    flat = (np.asarray(array, dtype=np.float64).ravel() for array in arrays_below(folder))
+    return any(array.shape == noise.shape and np.allclose(array, noise, rtol=1e-9, atol=0) for array in flat)
+
+
+def run_and_its_noise(folder: Path, *, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> list[Floats]:
+    """Trains a run with correlated noise; the noise of each round, as the noise remembered it.
+
+    With `keeps` it is the broken twin, whose checkpoints hold the memory and which never forgets it.
+    """
+    noises: list[Floats] = []
+    from incrowd.privacy.mechanism import correlated
+
+    original = correlated.CorrelatedNoise.add
+
+    def noted(self, total, *, memory_of=original, **how):  # type: ignore[no-untyped-def]  # passes everything on
+        out, state = memory_of(self, total, **how)
+        noises.append(state.memory[0].copy())
+        return out, state
+
+    monkeypatch.setattr(correlated.CorrelatedNoise, "add", noted)
+    if keeps:
+        plain = State.to_arrays
+
+        def leaky(self: State) -> dict[str, NDArray[np.generic]]:
+            return plain(self) | ({"noise.0": noises[-1]} if noises else {})
+
+        monkeypatch.setattr(State, "to_arrays", leaky)
+    Run.create(small(*CORRELATED), folder).train()
+    return noises
+
+
+def test_the_noise_of_no_round_is_left_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noises = run_and_its_noise(folder, keeps=False, monkeypatch=monkeypatch)
+    assert len(noises) == ROUNDS
+    assert not any(knows(folder, noise) for noise in noises)
+    assert not (folder / PRIVATE).exists()
+
+
+def test_control_the_noise_is_found_where_checkpoints_hold_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noises = run_and_its_noise(folder, keeps=True, monkeypatch=monkeypatch)
+    assert knows(folder, noises[-1])
+
+
+def test_what_a_release_shows_does_not_give_the_sum_away() -> None:
+    """All that is public of the rounds, and their repr, leaves the noise unknown; its memory tells the sum exactly."""
+    size, contribution = 3, np.array([0.6, 0.64, 0.48])
+    plan = CorrelatedPlan(clients=6, rounds=ROUNDS, groups=2, budget=Budget(epsilon=8.0, delta=1e-3))
+    ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
+    run = PrivateRun(plan, ledger=ledger, randomness=SeededRandomness(3), size=size)
+    carry = run.start()
+    opened = run.round(0, carry=carry)
+    opened.add(contribution, clients=[int(run.cohort(0)[0])])
+    release, carry = opened.release(), opened.after
+    assert carry.noise is not None
+    noise = carry.noise.memory[0] * release.total.step
+    assert release.total.values - noise == pytest.approx(contribution, abs=1e-6)  # the control: who has the memory
+    shown = " ".join(map(repr, (release, carry, carry.noise, opened, run, plan)))
+    numbers = [float(word) for word in re.findall(r"-?\d+\.?\d*(?:e[-+]?\d+)?", shown)]
+    assert not any(
+        np.isclose(abs(number), np.abs([*noise, *carry.noise.memory[0]]), rtol=1e-4).any() for number in numbers
+    )
+
+
+KINDS = ("run", "correlated", "silos", "search", "private search")
+
+
+def leave(kind: str, folder: Path) -> None:
+    """A run of each kind, with all trackers that write files."""
+    tracked = 'run.trackers=["csv", "jsonl"]'
+    if kind == "silos":
+        SiloRun.create(silos(tracked, "run.plot=true"), folder).train()
+    elif kind.endswith("search"):
+        overrides = (*SMALL, "privacy.rounds=2", "run.randomness=seeded", "run.seed=7")
+        selection = {"select": "private", "repetitions": _three()} if kind == "private search" else {}
+        axes = [axis("server.learning_rate=2,8")]
+        Sweep(search=Search(overrides=overrides, axes=axes, **selection), out=folder).run(jobs=1)  # type: ignore[arg-type]  # by name
+    else:
+        Run.create(small(tracked, "run.plot=true", *(CORRELATED if kind == "correlated" else ())), folder).train()
+
+
+def _three() -> object:
+    from incrowd.privacy.account.selection import Repetitions
+
+    return Repetitions(mean=3.0, shape=1.0)
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What somebody else may read, write or enter."""
+    return [str(path) for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", [0, 0o077])
+def test_nobody_else_may_read_what_a_run_leaves(folder: Path, kind: str, mask: int) -> None:
+    with umask(mask):
+        leave(kind, folder / "deep" / "run")
+    assert open_to_others(folder / "deep") == []
+    assert (folder / "deep" / "run").is_dir()
+
+
+def test_control_a_file_that_is_just_opened_is_open_to_others(folder: Path) -> None:
+    with umask(0):
+        (folder / "run").mkdir()
+        (folder / "run" / "model").write_text("weights")
+    assert len(open_to_others(folder / "run")) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_that_is_left_is_known(folder: Path, kind: str) -> None:
+    """A new file cannot be forgotten: whether it may be handed on has to be said."""
+    leave(kind, folder / "run")
+    contents = OF_A_SEARCH if kind.endswith("search") else OF_A_RUN
+    left = [str(path.relative_to(folder / "run")) for path in (folder / "run").rglob("*") if path.is_file()]
+    assert [path for path in left if content_of(path, contents) is None] == []
+    assert any(fnmatchcase(path, "*.safetensors") for path in left)
+
+
+FORGETTING = [
+    Place("incrowd/_files.py", "remove", "call", 1),
+    Place("runs/checkpoints.py", "add", "return", 5),
+    Place("runs/checkpoints.py", "save", "return", 3),
+    Place("runs/checkpoints.py", "leave", "return", 7),
+    Place("runs/journey.py", "_save", "return", 5),
+    Place("incrowd/_files.py", "remove", "return", 4),
+    Place("runs/run.py", "_finished", "call"),
+]
+
+
+@pytest.mark.parametrize("place", FORGETTING, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
+def test_wherever_a_run_is_killed_its_secrets_last_as_long_as_they_are_needed(folder: Path, place: Place) -> None:
+    Run.create(seeded(*CORRELATED), folder / "whole").train()
+    Run.create(seeded(*CORRELATED), folder / "run")
+    assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == -signal.SIGKILL
+    assert Run.open(folder / "run").train()["rounds_lost"] == 0
+    same = [(folder / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
+    assert same[0] == same[1]
+    assert not (folder / "run" / PRIVATE).exists()
+
+
+def test_secrets_that_cannot_be_removed_are_an_error_and_there_is_no_result(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(seeded(*CORRELATED), folder)
+
+    def stuck(path: Path) -> None:
+        raise OSError(f"{path} is held")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", stuck)
+        with pytest.raises(DataError, match="must not be kept, and cannot be removed"):
+            run.train()
+    assert not (folder / "summary.json").exists()
+    assert Run.open(folder).train()["rounds_lost"] == 0
+    assert not (folder / PRIVATE).exists()
+
+
+def test_a_run_that_lost_its_secrets_does_not_go_on(folder: Path) -> None:
+    Run.create(seeded(*CORRELATED), folder)
+    place = Place("federated/fedavg.py", "apply", "return", 2)
+    status_of(start(lambda: killed_in(place, Run.open(folder).train)))
+    _files.remove(folder / PRIVATE)
+    with pytest.raises(DataError, match="put it back"):
+        Run.open(folder).train()
+
+
+def exported(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("sys.argv", ["incrowd", "export", str(folder), str(out)])
+    with pytest.raises(SystemExit):
+        main()
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_handed_on_holds_nothing_that_was_not_listed(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that somebody put beside the others, a path, a seed, a time: none of it leaves."""
+    leave(kind, folder / "run")
+    (folder / "run" / "contributions.npy").write_bytes(b"client 3")
+    found = exported(folder / "run", folder / "out", monkeypatch)
+    assert "statement.txt" in found
+    assert not any("contributions" in name or "checkpoint" in name or name.endswith(".sqlite") for name in found)
+    text = "".join(path.read_text() for path in (folder / "out").rglob("*") if path.suffix in (".json", ".csv", ".txt"))
+    assert str(folder) not in text
+    for word in ("seconds", '"seed"', "per_second", '"at"', "nonce"):
+        assert word not in text
+    dates = {path.stat().st_mtime for path in (folder / "out", *(folder / "out").rglob("*"))}
+    assert dates == {_files.PUBLIC_TIME}
+
+
+def test_control_the_folder_itself_tells_more(folder: Path) -> None:
+    leave("run", folder / "run")
+    read = (".json", ".csv", ".jsonl")
+    text = "".join(path.read_text() for path in (folder / "run").rglob("*") if path.suffix in read)
+    assert str(folder) in text
+    assert "seconds" in json.loads((folder / "run" / "summary.json").read_text())

@@ -1,0 +1,392 @@
+"""One ledger for one data set: found again by name and by content, begun once, and made anew from what is left."""
+
+import os
+import sqlite3
+import stat
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incrowd.errors import (
+    BudgetExceeded,
+    ConfigError,
+    LedgerDamaged,
+    LedgerMismatch,
+    LedgerMisplaced,
+    LedgerRolledBack,
+    LedgerUnwritable,
+)
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger import state
+from incrowd.privacy.ledger.chain import Chain, check_own
+from incrowd.privacy.ledger.home import Home
+from incrowd.privacy.ledger.identity import DataIdentity, fingerprint, same, which
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.ledger.overview import describe, overview
+from incrowd.privacy.ledger.registry import Registered
+from tests.privacy.ledgers import BUDGET, EVENT, FITS, RELATION, SMALL, start, status_of
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+ROWS = [b"ann", b"bob", b"bob", b"cat"]
+
+
+@pytest.fixture
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("INCROWD_STATE", str(folder / "state"))
+    return Home.of_user()
+
+
+def data(name: str = "shop", content: str | None = "1:aa", **changes: Any) -> DataIdentity:
+    return DataIdentity(name=name, fingerprint=content, unit="client", **changes)
+
+
+def found(home: Home, identity: DataIdentity, path: Path | None = None, **changes: Any) -> Registered:
+    return home.ledger_of(identity, path=path, **({"budget": BUDGET, "relation": RELATION} | changes))
+
+
+# Identities
+
+
+def test_a_fingerprint_is_of_the_rows_and_not_of_their_order() -> None:
+    first = fingerprint(ROWS, key=KEY)
+    assert fingerprint(ROWS[::-1], key=KEY) == first
+    for other in (ROWS[:-1], [*ROWS, b"ann"], [b"ann", b"bob", b"cat"], [b"annbob", b"bob", b"cat"], []):
+        assert same(fingerprint(other, key=KEY), first) is False
+    assert same(first, first) is True
+
+
+def test_fingerprints_of_different_keys_are_not_compared() -> None:
+    first, second = fingerprint(ROWS, key=KEY), fingerprint(ROWS, key=OTHER)
+    assert first.startswith(which(KEY))
+    assert same(first, second) is same(first, None) is same(None, None) is None
+    assert first.partition(":")[2] != second.partition(":")[2]
+
+
+def test_an_identity_survives_json_and_says_whether_it_is_public() -> None:
+    identity = data(division="one client for each user", public=True)
+    assert DataIdentity.from_json(identity.to_json()) == identity
+    assert str(identity) == "public: shop"
+    assert str(data()) == "shop"
+    for name in ("", "x" * 1001):
+        with pytest.raises(ConfigError, match="1 to 1000"):
+            data(name)
+
+
+# The state folder
+
+
+def test_the_state_folder_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INCROWD_STATE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state.state_folder() == tmp_path / "own"
+    monkeypatch.delenv("INCROWD_STATE")
+    assert state.state_folder() == tmp_path / "xdg" / "incrowd"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert state.state_folder() == tmp_path / ".local" / "state" / "incrowd"
+
+
+def test_the_key_is_made_once_for_this_user_alone(home: Home) -> None:
+    key = home.key()
+    assert len(key) == 32
+    assert home.key() == key
+    assert [path.name for path in home.folder.iterdir()] == ["key"]
+    assert stat.S_IMODE((home.folder / "key").stat().st_mode) == 0o600
+    (home.folder / "key").chmod(0o640)
+    with pytest.raises(ConfigError, match="may read it"):
+        home.key()
+
+
+def test_a_key_that_another_process_has_just_made_is_taken(home: Home) -> None:
+    key = home.key()
+    state._make_key(home.folder / "key")
+    assert home.key() == key
+
+
+def test_processes_that_make_a_key_at_once_get_the_same(home: Home, folder: Path) -> None:
+    def work(number: int) -> None:
+        (folder / f"key-{number}").write_bytes(home.key())
+
+    processes = [start(partial(work, number)) for number in range(8)]
+    assert [status_of(process) for process in processes] == [0] * 8
+    assert len({(folder / f"key-{number}").read_bytes() for number in range(8)}) == 1
+
+
+def test_what_is_no_key_is_refused(home: Home) -> None:
+    home.key()
+    (home.folder / "key").write_bytes(b"short")
+    with pytest.raises(LedgerDamaged, match="is not a key"):
+        home.key()
+
+
+def test_a_state_folder_that_others_may_write_is_refused(home: Home) -> None:
+    found(home, data())
+    home.folder.chmod(0o770)
+    with pytest.raises(ConfigError, match="other users may write it"):
+        found(home, data())
+
+
+# Found again
+
+
+def test_known_data_have_the_ledger_that_they_had(home: Home) -> None:
+    first = found(home, data())
+    again = [data(), data("other name"), data("shop", None), data("other name", None)]
+    assert {found(home, identity).id for identity in again} == {first.id}
+    (known,) = home.registry.ledgers()
+    assert known.names == ("shop", "other name")
+    assert known.fingerprints == ("1:aa",)
+    assert found(home, data("x", "1:bb")).id != first.id
+    assert found(home, DataIdentity(name="shop", fingerprint="1:aa", unit="record")).id != first.id
+
+
+def test_a_known_ledger_keeps_its_own_budget(home: Home) -> None:
+    first = found(home, data())
+    again = found(home, data(), budget=Budget(epsilon=5.0, delta=BUDGET.delta))
+    with Ledger.open(again.path) as ledger:
+        assert (ledger.id, ledger.budget) == (first.id, BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("identity", "changes", "words"),
+    [
+        (data("shop", "1:bb"), {}, "their content has changed.*incrowd ledger include"),
+        (data(), {"budget": Budget(epsilon=1.0, delta=1e-6)}, "privacy.delta is 1e-05 there and 1e-06 here"),
+        (data(), {"relation": Relation.REPLACE_ONE}, "privacy.sampling, is 'ADD_OR_REMOVE_ONE' there"),
+        (data(division="by street"), {}, "what makes up one unit is 'by user' there and 'by street' here"),
+        (data("two", "1:aa"), {}, "belongs to"),
+    ],
+)
+def test_what_cannot_be_added_up_is_refused(
+    home: Home, identity: DataIdentity, changes: dict[str, Any], words: str
+) -> None:
+    found(home, data(division="by user"))
+    found(home, data("two", "1:cc"))
+    with pytest.raises(LedgerMismatch, match=words):
+        found(home, identity, **changes)
+    assert [len(each.names) for each in home.registry.ledgers()] == [1, 1]
+
+
+def test_under_another_key_the_name_is_what_is_left(home: Home) -> None:
+    first = found(home, data())
+    with pytest.warns(UserWarning, match="known by their name alone"):
+        assert found(home, data("shop", "2:bb")).id == first.id
+    assert found(home, data("new name", "2:bb")).id == first.id  # and by the new fingerprint from then on
+    with pytest.raises(LedgerMismatch, match="content has changed"):
+        found(home, data("shop", "2:cc"))
+
+
+def test_the_ledger_of_other_data_is_not_taken(home: Home, folder: Path) -> None:
+    first, path = found(home, data()), folder / "own" / "ledger.sqlite"
+    with pytest.raises(LedgerMismatch, match="name that one"):
+        found(home, data(), path)
+    with pytest.raises(LedgerMismatch, match="is the ledger of other data, 'shop'"):
+        found(home, data("x", "1:bb"), first.path)
+    second = found(home, data("x", "1:bb"), path)
+    assert second.path == path
+    assert second.witness == folder / "own" / "ledger.sqlite.witness"
+
+
+def test_a_ledger_that_was_begun_by_name_takes_the_first_data_that_come(home: Home, folder: Path) -> None:
+    path = folder / "ledger.sqlite"
+    begun = found(home, DataIdentity(name="survey", unit="client"), path)
+    assert found(home, data("/data/survey.csv", division="by user"), path).id == begun.id
+    (known,) = home.registry.ledgers()
+    assert (known.names, known.fingerprints, known.division) == (("survey", "/data/survey.csv"), ("1:aa",), "by user")
+    with pytest.raises(LedgerMismatch, match="other data"):
+        found(home, data("other", "1:bb"), path)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_ledger_that_is_there_and_fits_is_taken_up(folder: Path) -> None:
+    for name, its, fits in (
+        ("same", data(), True),
+        ("by name", data("shop", None), True),
+        ("other key", data("shop", "2:bb"), True),
+        ("other key and name", data("x", "2:bb"), False),
+        ("other content", data("shop", "1:bb"), False),
+        ("public", data(public=True), False),
+        ("other unit", DataIdentity(name="shop", unit="record"), False),
+        ("no unit", DataIdentity(name="shop"), True),
+    ):
+        path, own = folder / name / "ledger.sqlite", Home(folder / name / "state")
+        path.parent.mkdir(mode=0o700)
+        with Ledger.open(path, budget=BUDGET, relation=RELATION, data_identity=its) as ledger:
+            ledger.charge(SMALL)
+        if fits:
+            assert found(own, data(), path).mark.entries == 2
+        else:
+            with pytest.raises(LedgerMismatch, match="is the ledger of other data"):
+                found(own, data(), path)
+
+
+def test_a_beginning_that_was_cut_off_is_made_again(home: Home) -> None:
+    place = home._place(data())
+    place.parent.mkdir(parents=True, mode=0o700)
+    for folder in (home.folder, home.folder / "ledgers"):
+        folder.chmod(0o700)
+    place.touch(0o600)
+    assert found(home, data()).path == place
+
+
+def test_data_that_are_known_do_not_become_public(home: Home) -> None:
+    home.check_public(data())  # nothing is known yet, and nothing made
+    assert not home.folder.exists()
+    found(home, data())
+    home.check_public(data("x", "1:bb"))
+    for identity in (data("x"), data("shop", "1:bb")):
+        with pytest.raises(LedgerMismatch, match="are declared public"):
+            home.check_public(identity)
+
+
+def test_a_later_version_is_included_when_it_is_said_to_be_one(home: Home) -> None:
+    first = found(home, data())
+    home.include(first, data("shop", "1:bb"))
+    assert found(home, data("shop", "1:bb")).id == found(home, data("renamed", "1:bb")).id == first.id
+    other = found(home, data("other", "1:cc"))
+    with pytest.raises(LedgerMismatch, match="have a ledger already"):
+        home.include(first, data("x", "1:cc"))
+    home.include(other, data("other", "1:cc"))
+
+
+# The registry
+
+
+def test_the_registry_is_a_witness_of_its_ledgers(home: Home) -> None:
+    known = found(home, data())
+    with Ledger.open(known.path) as ledger:
+        ledger.charge(SMALL)
+        assert home.registry.ledgers()[0].mark == ledger.mark
+        home.registry.path.unlink()
+        with pytest.raises(LedgerUnwritable, match="unable to open"):
+            ledger.charge(SMALL)
+
+
+def test_a_ledger_that_the_registry_forgot_in_the_middle_is_not_charged(home: Home) -> None:
+    with Ledger.open(found(home, data()).path) as ledger:
+        ledger.charge(SMALL)
+        with sqlite3.connect(home.registry.path) as connection:
+            connection.execute("DELETE FROM ledgers")
+        connection.close()
+        with pytest.raises(LedgerRolledBack, match="lost its witness"):
+            ledger.charge(SMALL)
+
+
+def test_a_damaged_registry_is_refused(home: Home) -> None:
+    known = found(home, data())
+    home.registry.path.write_bytes(b"no database" * 100)
+    with pytest.raises(LedgerDamaged):
+        Ledger.open(known.path)
+
+
+def test_a_lost_registry_is_made_from_the_ledgers_beside_it(home: Home, folder: Path) -> None:
+    first, second = found(home, data()), found(home, data("two", "1:bb"), folder / "two.sqlite")
+    with Ledger.open(first.path) as ledger:
+        ledger.charge(SMALL)
+    (home.folder / "ledgers" / "cut-off").mkdir()
+    (home.folder / "ledgers" / "cut-off" / "client.sqlite").touch(0o600)
+    home.registry.path.unlink()
+    with pytest.warns(UserWarning, match="made anew"):
+        assert found(home, data()).mark.entries == 2
+    assert found(home, data("two", "1:bb"), second.path).id == second.id
+
+
+def test_a_registered_ledger_has_one_witness(home: Home, folder: Path) -> None:
+    known = found(home, data(), witness=folder / "other" / "witness")
+    assert known.witness == folder / "other" / "witness"
+    Ledger.open(known.path, witness=known.witness).close()
+    Ledger.open(known.path).close()
+    assert not known.path.with_name("client.sqlite.witness").exists()
+    with pytest.raises(LedgerMismatch, match=r"incrowd ledger move .* --witness"):
+        Ledger.open(known.path, witness=folder / "new")
+
+
+def test_a_place_through_links_that_lead_nowhere_is_free(folder: Path) -> None:
+    (folder / "link").symlink_to(folder / "other")
+    Ledger.open(folder / "link", budget=BUDGET, relation=RELATION, data_identity="x").close()
+    assert (folder / "other").is_file()
+    with pytest.raises(LedgerUnwritable, match="cannot be made"):
+        Ledger.open(folder / "no" / "folder", budget=BUDGET, relation=RELATION, data_identity="x")
+
+
+def test_the_overview_has_all_ledgers_and_their_problems(home: Home) -> None:
+    assert overview(home) == []
+    first, second, third = (found(home, data(name, f"1:{name}")) for name in ("aa", "bb", "cc"))
+    with Ledger.open(first.path) as ledger:
+        ledger.charge(SMALL)
+    second.path.unlink()
+    third.path.write_bytes(third.path.read_bytes()[:100])
+    rows = overview(home)
+    assert [row["intact"] for row in rows] == [True, False, False]
+    assert rows[0]["spent"] == verify(first.path)["epsilon"] != 0
+    assert (rows[0]["budget"], rows[0]["name"]) == (1.0, "aa")
+    assert "not there" in rows[1]["problem"]
+
+
+def test_a_ledger_is_described_by_its_terms_and_its_reservations(home: Home) -> None:
+    known = found(home, data(division="by user"))
+    with Ledger.open(known.path) as ledger:
+        ledger.reserve_all({"one": [(SMALL, 2)], "two": [(SMALL, 3)]})
+        ledger.charge(SMALL, reservation="one")
+        ledger.release_reservation("two")
+        facts = describe(ledger)
+    assert facts["reserved"] == {"one": "1 of 2 charged", "two": "0 of 3 charged, released"}
+    assert (facts["data"], facts["unit"], facts["division"]) == ("shop", "client", "by user")
+    assert (facts["public"], facts["forgets"], facts["id"]) == (False, [], known.id)
+
+
+def test_a_ledger_that_is_gone_is_missed_by_readers_too(home: Home, folder: Path) -> None:
+    known = found(home, data())
+    for path in (known.path, known.witness):
+        path.unlink()
+    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 1"):
+        Ledger.read(known.path)
+    with pytest.raises(LedgerRolledBack, match=r"registry\.sqlite saw 1"):
+        Ledger.open(known.path, budget=BUDGET, relation=RELATION, data_identity="x")
+    with pytest.raises(ConfigError, match="give the path of an existing ledger"):
+        Ledger.read(folder / "none")
+
+
+def test_plans_are_reserved_together_or_not_at_all(home: Home) -> None:
+    with Ledger.open(found(home, data()).path) as ledger:
+        with pytest.raises(BudgetExceeded):
+            ledger.reserve_all({"one": [(EVENT, FITS)], "two": [(EVENT, 1)]})
+        assert ledger.reservations() == ()
+        first = ledger.reserve_all({"one": [(EVENT, FITS - 1)], "two": [(EVENT, 1)]})
+        assert ledger.reserve_all({"one": [(EVENT, FITS - 1)], "two": [(EVENT, 1)]}) == first
+        assert [each.events for each in first] == [FITS - 1, 1]
+        with pytest.raises(ConfigError, match="it has other events"):
+            ledger.reserve_all({"three": [(SMALL, 1)], "two": [(EVENT, 2)]})
+        with pytest.raises(BudgetExceeded):
+            ledger.check_room([(EVENT, 1)])
+        assert len(ledger.reservations()) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_ledger_of_another_user_is_read_and_not_charged(folder: Path) -> None:
+    Ledger.open(folder / "ledger", budget=BUDGET, relation=RELATION, data_identity="x").close()
+    os.chown(folder / "ledger", 1234, 1234)
+    assert verify(folder / "ledger")["intact"]
+    with pytest.raises(LedgerMisplaced, match="may be written by another user"):
+        Ledger.open(folder / "ledger")
+
+
+def test_a_file_that_is_not_there_is_nobodys(folder: Path) -> None:
+    check_own(folder / "none")
+    with pytest.raises(LedgerUnwritable, match="cannot be used now"):
+        Chain.open(folder / "none", mode="rw", busy_timeout_s=1.0)
+    (folder / "file").touch()
+    (folder / "link").hardlink_to(folder / "file")
+    with pytest.raises(LedgerMisplaced, match="2 names"):
+        check_own(folder / "link")
+
+
+def test_another_ledger_does_not_take_a_registered_place(home: Home, folder: Path) -> None:
+    known = found(home, data())
+    Ledger.open(folder / "other", budget=BUDGET, relation=RELATION, data_identity="x").close()
+    (folder / "other").replace(known.path)
+    (folder / "other.witness").replace(known.witness)
+    with pytest.raises(LedgerRolledBack, match="another ledger than the one that is registered"):
+        Ledger.open(known.path)

@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from incrowd.cli import main
+from incrowd.errors import ConfigError
+from incrowd.runs.listing import listed
+from incrowd.runs.run import Run
+from incrowd.runs.search import Search
+from incrowd.runs.silo_run import SiloRun
+from incrowd.runs.space import axis
+from incrowd.runs.sweep import Sweep
+from tests.command import command
+from tests.runs.small import SEEDED, SMALL, seeded, small
+from tests.runs.test_run import stopped
+from tests.runs.test_silo_run import small as silos
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
+    over = Run.create(seeded(), folder / "a").train()
+    stopped(folder / "b/c", after=2, simulated=False)
+    Run.create(small(), folder / "d")
+    spent = SiloRun.create(silos(), folder / "e").train()
+    search = Search(overrides=(*SMALL, "privacy.rounds=1", *SEEDED), axes=[axis("server.learning_rate=2,8")])
+    found = Sweep(search=search, out=folder / "f").run(jobs=1)
+    (folder / "g").mkdir()
+    (folder / "g/run.sqlite").write_bytes(b"no database at all, but long enough to be taken for one" * 20)
+    rows = listed(folder)
+    assert [Path(row["run"]).name for row in rows] == ["a", "c", "d", "e", "f", "g"]
+    states = [row["state"] for row in rows]
+    assert states[:5] == ["over", "after 2 of 4 rounds", "after 0 of 4 rounds", "over", "a search, over"]
+    assert states[5].startswith("cannot be read")
+    assert [row["unit"] for row in rows] == ["client", "client", "client", "record", "client", None]
+    assert [row["simulated"] for row in rows] == [True, False, False, False, True, None]
+    assert rows[0]["epsilon"] == over["epsilon"]
+    assert 0 < rows[1]["epsilon"] < 8
+    assert [rows[place]["epsilon"] for place in (2, 3, 4)] == [0.0, spent["epsilon"], found["epsilon_of_search"]]
+    assert {row["data"] for row in rows[:5]} == {"digits"}
+
+
+def test_a_folder_that_is_not_there_is_refused(folder: Path) -> None:
+    assert listed(folder) == []
+    with pytest.raises(ConfigError, match="name a folder"):
+        listed(folder / "no")
+
+
+def test_the_commands(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert callable(main)
+    incrowd = command(monkeypatch, capsys)
+    monkeypatch.chdir(folder)
+    Path("out").mkdir()
+    assert "no run below out" in incrowd("list").out
+    Run.create(small(), folder / "out/mine").train()
+    (row,) = incrowd("list", "--json").object()["runs"]
+    assert (row["run"], row["state"]) == ("out/mine", "over")
+    assert "mine" in incrowd("list", "out").out
+    found = incrowd("export", "out/mine", "given", "--json").object()
+    assert found["files"] == sorted(path.name for path in Path("given").iterdir())
+    assert "model.safetensors" in incrowd("export", "out/mine", "again").out
+    assert incrowd("export", "out/mine", "again").status == 2

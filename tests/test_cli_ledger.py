@@ -1,0 +1,110 @@
+"""`incrowd ledger` on the command line: begin, list, move, back up, put back, give back, start afresh."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from incrowd.privacy.ledger.ledger import Ledger
+from tests.attacks.shop import HEADER, rows, settings, write
+from tests.command import Command, command
+from tests.privacy.ledgers import SMALL
+
+NAMED = ("--name", "survey", "--epsilon", "1", "--delta", "1e-5")
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys, "ledger")
+
+
+@pytest.fixture
+def begun(incrowd: Command, tmp_path: Path) -> Path:
+    assert incrowd("new", "survey.sqlite", *NAMED).status == 0
+    with Ledger.open(tmp_path / "survey.sqlite") as ledger:
+        ledger.charge(SMALL)
+        ledger.reserve([(SMALL, 2)], label="given up")
+    return tmp_path / "survey.sqlite"
+
+
+@pytest.mark.usefixtures("begun")
+def test_a_ledger_is_listed_shown_and_verified(incrowd: Command) -> None:
+    assert "survey" in incrowd("list").out
+    (row,) = incrowd("list", "--json").object()["ledgers"]
+    assert (row["name"], row["budget"], row["entries"], row["intact"]) == ("survey", 1.0, 3, True)
+    shown = incrowd("show", "survey.sqlite")
+    assert "given up 0 of 2 charged" in shown.out
+    assert incrowd("verify", "survey.sqlite", "--json").object()["events"] == 1
+
+
+@pytest.mark.usefixtures("begun")
+def test_what_a_run_had_reserved_is_given_back(incrowd: Command) -> None:
+    assert incrowd("release", "survey.sqlite", "given up", "--json").object()["released"] is True
+    refused = incrowd("release", "survey.sqlite", "nobody")
+    assert refused.status == 2
+    assert "'given up'" in refused.err
+
+
+def test_a_ledger_is_moved_kept_lost_and_put_back(incrowd: Command, begun: Path) -> None:
+    moved = incrowd("move", "survey.sqlite", "new.sqlite", "--witness", "other.witness", "--json").object()
+    assert (Path(moved["ledger"]).name, Path(moved["witness"]).name) == ("new.sqlite", "other.witness")
+    assert not begun.exists()
+    assert incrowd("backup", "new.sqlite", "kept.sqlite").status == 0
+    assert incrowd("show", "kept.sqlite").status == 1
+    Path("new.sqlite").unlink()
+    assert incrowd("verify", "new.sqlite").status == 1
+    assert incrowd("restore", "kept.sqlite", "new.sqlite", "--json").object()["entries"] == 3
+    assert incrowd("verify", "new.sqlite").status == 0
+    assert incrowd("move", "nowhere.sqlite", "elsewhere.sqlite").status == 2
+
+
+@pytest.mark.usefixtures("begun")
+def test_a_fresh_start_needs_the_name(incrowd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("fresh", "survey", "--epsilon", "2", "--delta", "1e-5")
+    typed = ["no", "survey"]
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: typed.pop(0))
+    assert incrowd(*words).status == 2
+    done = incrowd(*words, "--relation", "replace-one")
+    assert done.status == 0
+    assert "would leave all that was spent on survey out of account" in done.err
+    assert incrowd("fresh", "nobody", "--epsilon", "2", "--delta", "1e-5").status == 2
+    (row,) = [row for row in incrowd("list", "--json").object()["ledgers"] if not row["retired"]]
+    shown = incrowd("show", row["ledger"], "--json").object()
+    assert (shown["relation"], shown["forgets"][0]["entries"]) == ("REPLACE_ONE", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("new", "x.sqlite", "--epsilon", "1", "--delta", "1e-5"), "give --data-of CONFIG, or --name"),
+        (("new", "x.sqlite", *NAMED, "--unit", "house"), "--unit"),
+        (("new", "x.sqlite", *NAMED, "--relation", "friends"), "choose from"),
+        (("fresh", "x", "--epsilon", "1", "--delta", "1e-5"), "no data are known by this name"),
+    ],
+)
+def test_wrong_use_is_named_and_makes_nothing(
+    incrowd: Command, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    refused = incrowd(*words)
+    assert refused.status == 2
+    assert message in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_name_the_data(incrowd: Command, tmp_path: Path) -> None:
+    config = str(settings(write(tmp_path / "shop.csv", HEADER, rows())))
+    budget = ("--epsilon", "9", "--delta", "1e-3")
+    assert incrowd("include", "--data-of", config).status == 2
+    assert "public data" in incrowd("new", "--data-of", config, *budget, "--set", "data.public=true").err
+    begun = incrowd("new", "--data-of", config, *budget, "--json").object()
+    assert begun["data"] == [str(tmp_path / "shop.csv")]
+    assert incrowd("new", "--data-of", config, *budget).status == 2
+    silos = ("--set", "privacy={unit='record', epsilon=1, delta=1e-5, records=100}")
+    found = incrowd("new", "--data-of", config, *budget, *silos, "--json").object()["ledgers"]
+    assert len(found) == 12
+    assert {each["unit"] for each in found} == {"record"}
+    assert incrowd("new", "one.sqlite", "--data-of", config, *budget, *silos).status == 2
+    write(tmp_path / "shop.csv", HEADER, rows()[1:])
+    assert incrowd("include", "--data-of", config).status == 0
+    assert json.loads(incrowd("include", "--data-of", config, *silos, "--json").out)["ledgers"]
