@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
@@ -70,6 +71,13 @@ UNNUMBERED = (
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
     "duty of whoever ran this code, and is not checked"
 )
+
+OTHER_UNIT = (
+    "{others} charges of the ledger are of runs that protect one {other}, not one {unit}: what these tell of a {unit} is "
+    "not in epsilon"
+)
+
+OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
 MEDIAN = "the median is not private, and its leakage is not in epsilon"
 
@@ -174,7 +182,9 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said.
+    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said; what their charges note of
+    themselves (contributions without numbers, a clip that is not private, another unit, a server that is trusted) is
+    said, too, whoever asks.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
@@ -192,8 +202,30 @@ def stated(
         accountant=spent.accountant,
         sampler=sampler,
         assumed=assumed,
-        caveats=(*(mark for mark in marks if mark is not None), *caveats),
+        caveats=tuple(
+            dict.fromkeys(
+                (*(mark for mark in marks if mark is not None), *caveats, *_noted(ledger, unit=unit, trust=trust))
+            )
+        ),
     )
+
+
+def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
+    """What the charges of a ledger say of themselves that a statement for all of them must not leave out."""
+    notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
+    units = Counter(note.get("unit", unit) for note in notes)
+    found = [
+        OTHER_UNIT.format(others=others, other=other, unit=unit)
+        for other, others in sorted(units.items())
+        if other != unit
+    ]
+    if any(note.get("numbered") is False for note in notes):
+        found.append(UNNUMBERED)
+    if any(note.get("private") is False for note in notes):
+        found.append(MEDIAN)
+    if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
+        found.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
+    return found
 
 
 def rounded_up(value: float) -> str:
