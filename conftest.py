@@ -13,10 +13,7 @@ settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the cache of prices and the user's state apart from the user's own; before collection, which may already
-    compute some.
-    """
-    for name in ("INCROWD_CACHE", "INCROWD_STATE"):
-        folder = tempfile.TemporaryDirectory(prefix="incrowd-tests-")
-        os.environ[name] = folder.name
-        config.add_cleanup(folder.cleanup)
+    """Keeps the state that commands leave apart from the user's own; before collection, which may already run some."""
+    folder = tempfile.TemporaryDirectory(prefix="incrowd-tests-")
+    os.environ["INCROWD_STATE"] = folder.name
+    config.add_cleanup(folder.cleanup)

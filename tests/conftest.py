@@ -3,7 +3,7 @@
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,3 +32,17 @@ def one_thread() -> Iterator[None]:
     """
     with threads.one_thread():
         yield
+
+
+@pytest.fixture
+def given_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Let a path belong to somebody else: really, where the tests may, or by being somebody else."""
+    stranger = 12345
+
+    def give(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, stranger, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: stranger)
+
+    return give

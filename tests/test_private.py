@@ -8,21 +8,6 @@ import pytest
 from incrowd._private import check_ours, make_ours, read_ours
 from incrowd.errors import ConfigError
 
-STRANGER = 12345
-
-
-@pytest.fixture
-def given_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Let a path belong to somebody else: really, where the tests may, or by being somebody else."""
-
-    def give(path: Path) -> None:
-        if os.geteuid() == 0:
-            os.chown(path, STRANGER, -1, follow_symlinks=False)
-        else:
-            monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
-
-    return give
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:

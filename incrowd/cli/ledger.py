@@ -23,7 +23,7 @@ Target = Annotated[Path, typer.Argument(metavar="TO", help="A new file.")]
 Epsilon = Annotated[float, typer.Option(help="The budget of all that will ever be charged to it.")]
 Delta = Annotated[float, typer.Option(help="Its delta, which every run on it has to have.")]
 RelationOption = Annotated[
-    str | None, typer.Option("--relation", help="add-or-remove-one or replace-one; settings say it themselves.")
+    str | None, typer.Option("--relation", help="zero-out-one, add-or-remove-one or replace-one; settings say it.")
 ]
 Override = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value in CONFIG; may be repeated.")
@@ -132,7 +132,7 @@ def new(
         if name is None or unit not in ("client", "record"):
             raise ConfigError(field="name", value=name, remedy="give --data-of CONFIG, or --name and --unit")
         identity = DataIdentity(name=name, unit=unit)
-        its = _relation(relation or "add-or-remove-one")
+        its = _relation(relation or "zero-out-one")
         found = [Home.of_user().ledger_of(identity, budget=budget, relation=its, path=file, witness=witness)]
     _say([_facts(each) for each in found], as_json)
 
@@ -258,9 +258,9 @@ def fresh(
 
 
 def _relation(word: str) -> Any:
-    from incrowd.privacy.account.accounting import Relation
+    from incrowd.privacy.statement import RELATIONS
 
-    known = {relation.name.lower().replace("_", "-"): relation for relation in Relation}
+    known = {words.replace(" ", "-"): relation for relation, words in RELATIONS.items()}
     if word not in known:
         raise ConfigError(field="relation", value=word, remedy=f"choose from {', '.join(known)}")
     return known[word]

@@ -33,20 +33,27 @@ def class_sums(data: FederatedData, private: PrivateRun, *, number: int = 0) -> 
     Edge cases: a plan for another number of clients than the data's is refused; clients that are declared, drawn and
     not there contribute nothing.
     """
-    classes = _classes(data)
     check_planned(private.plan.round(number).sampler.clients, clients=data.clients)
     asked = private.round(number)
     cohort = private.cohort(number)
     for client in cohort[cohort < data.present]:
-        rows = data.client(int(client))
-        values = data.examples.values(rows).reshape(len(rows), -1).astype(np.float64)
-        values = np.hstack([values, np.full((len(rows), 1), CONSTANT)])
-        contribution = np.zeros((classes, values.shape[1]))
-        np.add.at(contribution, data.examples.labels[rows].astype(np.int64), values / len(rows))
-        asked.add(contribution.ravel(), clients=[int(client)])
+        asked.add(class_means(data, int(client)).ravel(), clients=[int(client)])
     released = asked.release()
     expected = private.plan.round(number).sampler.expected_cohort
-    return released.mean.reshape(classes, -1) * expected, released.noise_std
+    return released.mean.reshape(_classes(data), -1) * expected, released.noise_std
+
+
+def class_means(data: FederatedData, client: int) -> Floats:
+    """What a client contributes, [classes, features + 1]: of each class the sum of its examples, over all of them.
+
+    Guarantee: a function of the client's own examples alone, bit for bit.
+    """
+    rows = data.client(client)
+    values = data.examples.values(rows).reshape(len(rows), -1).astype(np.float64)
+    values = np.hstack([values, np.full((len(rows), 1), CONSTANT)])
+    means = np.zeros((_classes(data), values.shape[1]))
+    np.add.at(means, data.examples.labels[rows].astype(np.int64), values / len(rows))
+    return means
 
 
 def nearest_mean(sums: Floats, noise_std: float) -> Floats:

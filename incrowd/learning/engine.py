@@ -290,7 +290,7 @@ class CohortEngine:
     ) -> Chunk:
         """Clients of equal size on an accelerator, always equally many, because their number may decide on rounding."""
         missing = self.chunk - len(group)
-        feed = self._store.feed([*group, *group[-1:] * missing], side_by_side([*drawn, *drawn[-1:] * missing]))
+        feed = self._store.feed([*group, *group[-1:] * missing], side_by_side([*drawn, *[drawn[-1]] * missing]))
         pieces = fused.train(parameters, feed)
         return Chunk(tuple(group), [piece.part(slice(len(group))) for piece in pieces])
 

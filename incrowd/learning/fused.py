@@ -172,7 +172,7 @@ class _Stack:
     def _direct(self, x: Tensor, step: int) -> None:
         """Batch after batch."""
         first, scale = self.layers[0], self.feed.scale
-        for t, batch in enumerate(x.split(self.width, -2)):
+        for t, batch in enumerate(torch.split(x, self.width, -2)):
             first.forward(batch, out=self.values[0], scale=scale)
             self._rest(step + t, self.values[0], self.gradients[0])
             first.update(batch, self.gradients[0], self.one_batch, scale)
@@ -187,7 +187,7 @@ class _Stack:
         first.weight.add(products, x, x.mT, alpha=scale**2, out=products)
         d = torch.empty_like(z)
         for t, (begin, value, gradient, stale) in enumerate(
-            zip(range(0, rows, width), *(one.split(width, -2) for one in (z, d, products)), strict=True)
+            zip(range(0, rows, width), *(torch.split(one, width, -2) for one in (z, d, products)), strict=True)
         ):
             if t:
                 past, before = stale[..., :begin], d[..., :begin, :]

@@ -236,7 +236,8 @@ def mostly_zero(data: ClientTensors, share: float) -> NDArray[np.bool_]:
     table = data.features.flatten(1).numpy()
     there = np.concatenate([np.count_nonzero(table[b : b + _ROWS], axis=1) for b in range(0, len(table), _ROWS)])
     totals = np.append(0, np.cumsum(there[data.indices]))[data.offsets]
-    return np.diff(totals) <= (1 - share) * table.shape[1] * np.diff(data.offsets)
+    found: NDArray[np.bool_] = np.diff(totals) <= (1 - share) * table.shape[1] * np.diff(data.offsets)
+    return found
 
 
 def _whole(places: NDArray[Any]) -> Tensor:

@@ -191,7 +191,10 @@ class PrivateRun:
         """All rounds before were charged by this very plan: others can have the same events, and noise for less."""
         for entry in self._ledger.entries(start=self._known):
             content = entry.content()
-            if content.get("reservation") == self._reservation.id and content["note"].get("plan", self._plan) != self._plan:
+            if (
+                content.get("reservation") == self._reservation.id
+                and content["note"].get("plan", self._plan) != self._plan
+            ):
                 remedy = "rounds of another plan are charged under it: run this one under a label of its own"
                 raise ConfigError(field="label", value=self._reservation.id, remedy=remedy)
             self._known = entry.position + 1

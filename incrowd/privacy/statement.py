@@ -19,13 +19,13 @@ FORMAT = "incrowd statement 1"
 RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: "add or remove one",
     Relation.REPLACE_ONE: "replace one",
-    Relation.REPLACE_SPECIAL: "replace one by a null record",
+    Relation.REPLACE_SPECIAL: "zero out one",
 }
 
 QUESTIONS = {
     Relation.ADD_OR_REMOVE_ONE: "whether one {unit} took part",
     Relation.REPLACE_ONE: "which of two values one {unit} had",
-    Relation.REPLACE_SPECIAL: "whether one {unit} had anything to say",
+    Relation.REPLACE_SPECIAL: "whether one {unit} contributed or left its place empty (how many there are is public)",
 }
 
 CENTRAL_TRUST = "the server is trusted to clip, to add the noise and to keep single contributions to itself"
@@ -73,8 +73,8 @@ UNNUMBERED = (
 )
 
 OTHER_UNIT = (
-    "{others} charges of the ledger are of runs that protect one {other}, not one {unit}: what these tell of a {unit} is "
-    "not in epsilon"
+    "{others} charges of the ledger are of runs that protect one {other}, not one {unit}: what these tell of a {unit} "
+    "is not in epsilon"
 )
 
 OTHER_TRUST = "for the other charges of the ledger, {trust}"

@@ -10,6 +10,7 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.plan.plan import SAMPLING
+from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.runs.config import Config
 from incrowd.runs.identity import identities_of_silos, identity_of
@@ -54,13 +55,16 @@ def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
         identities, relation = identities_of_silos(parse(tables, SiloConfig)), RELATION
     else:
         config = parse(tables)
-        identities, relation = [identity_of(config)], _relation(config)
+        identities, relation = [identity_of(config)], relation_of(config)
     if identities[0].public:
         remedy = "public data have no budget to keep: their runs have a ledger each, in their folders"
         raise ConfigError(field="data.public", value=True, remedy=remedy)
     return identities, relation
 
 
-def _relation(config: Config) -> Relation:
+def relation_of(config: Config) -> Relation:
+    """The neighbouring relation that a run of these settings promises."""
     wanted = config.privacy
-    return Relation.ADD_OR_REMOVE_ONE if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation
+    if wanted.place == "local":
+        return Relation.REPLACE_ONE
+    return Cyclic.relation if wanted.noise == "correlated" else SAMPLING[wanted.sampling].relation

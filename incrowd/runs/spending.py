@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from incrowd.privacy.account.accountants import GaussianCurve, RenyiCurve
+from incrowd.privacy.account.accountants import RenyiCurve
 from incrowd.privacy.account.events import Run, compose, mechanisms
+from incrowd.privacy.account.gaussian import GaussianCurve
 from incrowd.privacy.plan.promise import Promise
 
 

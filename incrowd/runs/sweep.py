@@ -28,7 +28,6 @@ from incrowd import _files, _validate
 from incrowd.data import FederatedData
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
@@ -176,7 +175,6 @@ class Sweep:
             _files.write(path, json.dumps([[secrets.token_hex(8), pick] for pick in picks]))
         attempted = enumerate(json.loads(path.read_text()))
         tasks = [Task(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
-        self._price_every_candidate()
         paid = self._ledger[0].charged()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said once for each candidate, when it was planned
@@ -184,13 +182,6 @@ class Sweep:
                 self._open[task.number] = self._run(task, paid=paid)
         self._ledger[0].charge()
         return tasks
-
-    def _price_every_candidate(self) -> None:
-        """Ask for the prices that the ledger of any attempt asks for: those that are kept must not tell which were
-        tried.
-        """
-        for plan in self.plans:
-            Ledger.in_memory(budget=plan.budget, relation=plan.relation).reserve(plan.runs, label="run")
 
     def _begin(self, task: Task) -> None:
         """Make or open the run, which pays for itself; those of a private selection are open and paid for."""

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from incrowd._random import Floats
+from incrowd.data import FederatedData, from_arrays
+from incrowd.data.partition import Partition
 from incrowd.errors import ConfigError
+from incrowd.federated.class_sums import class_means
 from incrowd.learning import (
     ClientTensors,
     Cohort,
@@ -93,7 +96,7 @@ def padded_to_the_longest(data: ClientTensors, model: Model, cohort: Sequence[in
         labels = torch.zeros(width, dtype=torch.int64)
         labels[: len(own)] = data.labels[own]
         weight = (torch.arange(width) < len(own)) / len(own)
-        parameters = list(module.parameters())
+        parameters: list[Tensor] = list(module.parameters())
         for _ in range(CHAOS.epochs):
             losses = nn.functional.cross_entropy(module(features), labels, reduction="none")
             gradients = torch.autograd.grad((losses * weight).sum(), parameters)
@@ -101,7 +104,7 @@ def padded_to_the_longest(data: ClientTensors, model: Model, cohort: Sequence[in
                 torch._foreach_add_(parameters, list(gradients), alpha=-CHAOS.learning_rate)
         learnt = torch.cat([p.detach().reshape(-1) for p in parameters]) - model.initial(RANDOMNESS)
         row = learnt.numpy().astype(np.float64)
-        total += row * min(1.0, CLIP / np.linalg.norm(row))
+        total += row * min(1.0, CLIP / float(np.linalg.norm(row)))
     return total
 
 
@@ -170,7 +173,7 @@ def company(kind: str, *, zeros: float) -> ClientTensors:
         "others": [90, 2, 2, 0, 7, 50, 60, 3, 1],
     }[kind]
     sizes[ONE] = 30
-    shares, seeds = [1 - zeros if kind == "others" else zeros] * MANY, [hash(kind) % 1000] * MANY
+    shares, seeds = [1 - zeros if kind == "others" else zeros] * MANY, [len(kind)] * MANY
     shares[ONE], seeds[ONE] = zeros, 0
     return made_up(sizes, features=FEATURES, classes=CLASSES, zeros=shares, seeds=seeds)
 
@@ -178,12 +181,14 @@ def company(kind: str, *, zeros: float) -> ClientTensors:
 def alone_or_not(engine: CohortEngine, cohort: Sequence[int]) -> tuple[NDArray[np.float32], float]:
     """The contribution of ONE and its norm, as a cohort's chunks have them."""
     weights = engine.model.initial(RANDOMNESS)
+    found = []
     for chunk in engine.train(weights, cohort, randomness=RANDOMNESS, round=0):
         if ONE in chunk.clients:
             place = chunk.clients.index(ONE)
             norm = float(chunk.norms()[place, 0])
-            found = chunk.rows()[place], norm
-    return found
+            found.append((chunk.rows()[place], norm))
+    (one,) = found
+    return one
 
 
 ZEROS = (0.0, 0.45, 0.8)  # in turns, so that every model and every way to take steps meets all of them
@@ -233,7 +238,7 @@ def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) ->
 
 def test_images_through_convolutions_have_the_same_bits_in_every_company() -> None:
     local = LocalTraining(learning_rate=0.1, batch_size=7)
-    found = []
+    found: list[NDArray[np.float32]] = []
     for sizes in ((0, 20), (33, 20), (5, 20)):
         data = made_up(sizes, features=256, classes=10, zeros=(0.3,), seeds=(len(found), 0))
         data = replace(data, features=data.features.view(-1, 16, 16))
@@ -252,6 +257,17 @@ def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
     engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
     with pytest.raises(ConfigError, match="global generator"):
         summed(engine, [ONE])
+
+
+def test_a_client_s_class_means_have_the_same_bits_in_every_company() -> None:
+    found = []
+    for seed, sizes in enumerate(((1, 30, 1), (64, 30, 5), (2, 30, 90))):
+        data = made_up(sizes, features=FEATURES, classes=CLASSES, seeds=(seed, 0))
+        examples = from_arrays(data.features.numpy(), data.labels.numpy(), classes=CLASSES)
+        partition = Partition(offsets=data.offsets.astype(np.int64), indices=data.indices.astype(np.int32))
+        found.append(class_means(FederatedData(examples=examples, partition=partition), 1))
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
 
 
 # Records of a silo: the gradient of one, however many are beside it.
@@ -352,7 +368,7 @@ def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: 
         chunks = engine.train(weights, [ONE], randomness=RANDOMNESS, round=0)
         found.append(np.concatenate([chunk.rows() for chunk in chunks]))
         assert settings() == told
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_casts_of_the_caller_s_stay_outside() -> None:

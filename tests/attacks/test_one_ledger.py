@@ -101,6 +101,19 @@ def test_who_forgets_searches_twice(shop: Path, tmp_path: Path, monkeypatch: pyt
         Sweep(search=search(shop), out=tmp_path / f"search-{number}").run(jobs=1)
 
 
+def test_a_search_does_not_go_on_with_other_data_under_the_same_name(shop: Path, tmp_path: Path) -> None:
+    def stop(line: str) -> None:
+        if line.startswith("run 1/2"):
+            raise KeyboardInterrupt
+
+    wanted = search(shop)
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(search=wanted, out=tmp_path / "search", say=stop).run(jobs=1)
+    flipped(shop)
+    with pytest.raises(DataError, match="are not those that this run began with"):
+        Sweep(search=search(shop), out=tmp_path / "search").run(jobs=1)
+
+
 def test_a_rehearsal_is_for_public_data(shop: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the data are private"):
         Sweep(search=search(shop, select="public"), out=tmp_path / "search").run(jobs=1)

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from incrowd import _files
-from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError, IncrowdError
-from incrowd.privacy.account import accountants
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs import trackers
@@ -65,16 +63,12 @@ def selected(
     place: Path, monkeypatch: pytest.MonkeyPatch, *, jobs: int = 1, search: Search | None = None
 ) -> dict[str, Any]:
     """All that can be found below a folder after a selection, and all that was said: made comparable."""
-    for name in ("tmp", "cache", "state"):
+    for name in ("tmp", "state"):
         _files.folder(place / name)
-    monkeypatch.setenv("INCROWD_CACHE", str(place / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
     monkeypatch.setenv("INCROWD_STATE", str(place / "state"))
     monkeypatch.setenv("TMPDIR", str(place / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    for memory in vars(accountants).values():
-        if hasattr(memory, "cache_clear"):  # as in a process that has just begun
-            memory.cache_clear()
     said: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -90,7 +84,7 @@ def selected(
 
 
 def _seen(path: Path, place: Path) -> tuple[int, float | None, object]:
-    """Rights, date and content; of a ledger its entries, of a price its place alone."""
+    """Rights, date and content; of a ledger its entries."""
     inside = path.is_relative_to(place / "search")
     date = path.stat().st_mtime if inside else None
     if path.is_dir():
@@ -140,43 +134,6 @@ def test_control_the_runs_of_a_search_that_shows_all_are_seen(folder: Path) -> N
         Sweep(search=search, out=folder / name, say=said.append).run(jobs=1)
         found.append((len(said), len(list((folder / name / "runs").iterdir()))))
     assert found == [(2, 1), (4, 3)]
-
-
-LOOSE = ("privacy.accountant=rdp", "privacy.sampling=poisson", "privacy.cohort=6")
-
-
-def kept_prices(place: Path, monkeypatch: pytest.MonkeyPatch, *, pick: int) -> list[str]:
-    """The prices that are kept after a selection in which one of two settings was tried."""
-    seeds = (seed for seed in range(99) if int(SeededRandomness(seed).stream("pick", 0).bits(1)[0]) % 2 == pick)
-    search = Search(
-        overrides=(*OPTIONS, *LOOSE, f"run.seed={next(seeds)}"),
-        axes=[axis("privacy.rounds=2,3")],
-        select="private",
-        repetitions=Repetitions(mean=1.0, shape=1.0),
-    )
-    found = selected(place, monkeypatch, search=search)
-    assert json.loads(found["result"])["best"]["settings"] == {"privacy.rounds": 2 + pick}
-    return [name for name in found["files"] if name.startswith("cache/")]
-
-
-@pytest.mark.slow
-def test_the_prices_that_are_kept_do_not_tell_which_settings_were_tried(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None]
-) -> None:
-    """The settings ask for an accountant of their own; the ledger of an attempt asks for all of them."""
-    attempts(1)
-    names = [kept_prices(folder / str(pick), monkeypatch, pick=pick) for pick in (0, 1)]
-    assert names[0] == names[1] != []
-
-
-@pytest.mark.slow
-def test_control_prices_that_are_asked_for_by_the_attempts_alone_tell_which_they_were(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None]
-) -> None:
-    attempts(1)
-    monkeypatch.setattr(Sweep, "_price_every_candidate", lambda _: None)
-    names = [kept_prices(folder / str(pick), monkeypatch, pick=pick) for pick in (0, 1)]
-    assert names[0] != names[1]
 
 
 @pytest.mark.parametrize("name", ["csv", "jsonl", "tensorboard", "mlflow"])

@@ -42,7 +42,7 @@ def begun(config: Config) -> Path:
     from incrowd.privacy.account.accounting import Budget, Relation
     from incrowd.runs.identity import identity_of
 
-    budget, relation = Budget(epsilon=5.0, delta=1e-3), Relation.ADD_OR_REMOVE_ONE
+    budget, relation = Budget(epsilon=5.0, delta=1e-3), Relation.REPLACE_SPECIAL
     return Home.of_user().ledger_of(identity_of(config), budget=budget, relation=relation).path
 
 

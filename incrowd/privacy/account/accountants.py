@@ -1,9 +1,9 @@
-"""The three accountants: each turns a list of mechanisms into a privacy curve, an upper bound in both directions.
+"""PLD and RDP: each turns a list of mechanisms into a privacy curve, an upper bound in both directions.
 
-They differ in what they support and in how tight they are; `incrowd.privacy.account.accounting` chooses among them. PLD
-and RDP rest on dp_accounting's mechanisms and arithmetic. What is added here is what its accountants leave open: a
-failure that would end in epsilon = 0 is an error, a mechanism is priced once however often and wherever it ran, and the
-neighbouring relation means one thing only.
+They differ in what they support and in how tight they are; `incrowd.privacy.account.accounting` chooses among them and
+the exact one (`incrowd.privacy.account.gaussian`). They rest on dp_accounting's mechanisms and arithmetic. What is
+added here is what its accountants leave open: a failure that would end in epsilon = 0 is an error, a mechanism is
+priced once however often and wherever it ran, and the neighbouring relation means one thing only.
 """
 
 import json
@@ -29,10 +29,9 @@ from dp_accounting.dp_event import (
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from incrowd.errors import AccountingError
+from incrowd.privacy.account import without_replacement
 from incrowd.privacy.account.events import OneOfDpEvent, Run, canonical, event_from_json, mechanisms
 from incrowd.privacy.account.selection import Repetitions
 
@@ -50,58 +49,6 @@ class Curve(Protocol):
     def delta(self, epsilon: float) -> float:
         """A delta that goes with this epsilon."""
         ...
-
-
-class GaussianCurve:
-    """GDP: the exact curve of the Gaussian mechanism (Balle and Wang 2018, theorem 8), for releases about everyone.
-
-    Edge cases: beyond mu = 10^4 (an epsilon of some 5 * 10^7) nothing is proven: epsilon is infinite and delta 1. No
-    epsilon goes with a delta of 0.
-    """
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.mu = math.hypot(*(math.sqrt(count) / gaussian.noise_multiplier for gaussian, count in runs))
-
-    @staticmethod
-    def supports(runs: Sequence[Run]) -> bool:
-        """Whether these are Gaussian releases about everyone, or nothing at all."""
-        return all(isinstance(mechanism, GaussianDpEvent) for mechanism, _ in runs)
-
-    def epsilon(self, delta: float) -> float:
-        """See `Curve.epsilon`. The root is moved up by more than its error."""
-        if self.mu == 0:
-            return 0.0
-        if self.mu > 1e4 or delta == 0:
-            return math.inf
-        target = math.log(delta)
-
-        def excess(epsilon: float) -> float:
-            return max(self._log_delta(epsilon) - target, -50.0)
-
-        if excess(0.0) <= 0:
-            return 0.0
-        above = 1.0
-        while excess(above) > 0:
-            above *= 2
-        root: float = brentq(excess, 0.0, above, xtol=1e-12)
-        return root * (1 + 1e-14) + 2e-12
-
-    def delta(self, epsilon: float) -> float:
-        """See `Curve.delta`."""
-        if self.mu > 1e4:
-            return 1.0
-        return min(1.0, math.exp(self._log_delta(epsilon)))
-
-    def _log_delta(self, epsilon: float) -> float:
-        """The logarithm of delta, moved up by what rounding may have taken from a difference of nearly equal terms."""
-        if self.mu == 0:
-            return -math.inf
-        above = float(log_ndtr(self.mu / 2 - epsilon / self.mu))
-        below = float(epsilon + log_ndtr(-self.mu / 2 - epsilon / self.mu))
-        slack = 1e-15 * (2 + abs(above) + abs(below) + epsilon)
-        if above == -math.inf:
-            return -math.inf
-        return above + slack + math.log(-math.expm1(below - slack - above))
 
 
 class LossDistributionCurve:
@@ -136,8 +83,10 @@ class LossDistributionCurve:
 
     @staticmethod
     def supports(runs: Sequence[Run]) -> bool:
-        """Whether these are Gaussian or Laplace releases, about everyone or about a Poisson sample."""
-        return all(isinstance(_release(mechanism)[1], GaussianDpEvent | LaplaceDpEvent) for mechanism, _ in runs)
+        """Whether these are Gaussian or Laplace releases, about everyone or a Poisson sample, or Gaussian ones about a
+        sample of a fixed size.
+        """
+        return all(_has_losses(mechanism) for mechanism, _ in runs)
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`."""
@@ -160,7 +109,14 @@ def _release(mechanism: DpEvent) -> tuple[float, DpEvent]:
     """With which probability one client takes part, and in what."""
     if isinstance(mechanism, PoissonSampledDpEvent):
         return mechanism.sampling_probability, mechanism.event
+    if isinstance(mechanism, SampledWithoutReplacementDpEvent):
+        return mechanism.sample_size / mechanism.source_dataset_size, mechanism.event
     return 1.0, mechanism
+
+
+def _has_losses(mechanism: DpEvent) -> bool:
+    fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
+    return isinstance(_release(mechanism)[1], GaussianDpEvent if fixed else GaussianDpEvent | LaplaceDpEvent)
 
 
 def _largest_loss(runs: Sequence[Run]) -> float:
@@ -205,7 +161,12 @@ def _repeated(mechanism: str, count: int, grid: float) -> list[Any]:
 
 @lru_cache(maxsize=32)
 def _loss_distribution(mechanism: str, grid: float) -> Any:
-    sampling_prob, release = _release(event_from_json(json.loads(mechanism)))
+    event = event_from_json(json.loads(mechanism))
+    sampling_prob, release = _release(event)
+    if isinstance(event, SampledWithoutReplacementDpEvent):
+        return without_replacement.loss_distribution(
+            release.noise_multiplier, clients=event.source_dataset_size, cohort=event.sample_size, grid=grid
+        )
     make = pld.from_gaussian_mechanism if isinstance(release, GaussianDpEvent) else pld.from_laplace_mechanism
     return make(release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid)
 
@@ -231,7 +192,7 @@ class RenyiCurve:
     """RDP: Rényi differential privacy at dp_accounting's default orders (Mironov 2017).
 
     Nearly every kind of event has it, fixed-size samples (Wang, Balle and Kasiviswanathan 2019) and private selection
-    (Papernot and Steinke 2022) included.
+    (Papernot and Steinke 2022) included, of which only the former have a loss distribution as well.
     """
 
     def __init__(self, runs: Sequence[Run], relation: Relation) -> None:

@@ -3,13 +3,14 @@
 Every figure is an upper bound. Three accountants give one each, for the events that they support; the least counts:
 
 - GDP: exact, for any composition of Gaussian releases about everyone (Dong, Roth and Su 2019; Balle and Wang 2018)
-- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting), and never above the sum of the
-  largest losses: for Laplace releases the sum of their epsilons, with a delta of 0
+- PLD: privacy loss distributions on a grid, rounded pessimistically (dp_accounting; cohorts of a fixed size by
+  `incrowd.privacy.account.without_replacement`), and never above the sum of the largest losses: for Laplace releases
+  the sum of their epsilons, with a delta of 0
 - RDP: Rényi differential privacy at dp_accounting's default orders; knows every kind of event here
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -24,9 +25,9 @@ from dp_accounting.dp_event import (
 
 from incrowd import _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
-from incrowd.privacy.account import price_cache
-from incrowd.privacy.account.accountants import Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
+from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.events import OneOfDpEvent, Run, canonical, mechanisms
+from incrowd.privacy.account.gaussian import GaussianCurve
 
 __all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
 
@@ -119,14 +120,13 @@ def first_bound(
 ) -> tuple[str, float]:
     """The first finite bound on epsilon, in the order GDP, PLD, RDP, and who stated it: what a search needs, not more.
 
-    Edge cases: as `price`; where nobody proves a finite epsilon, the last one's infinity. Prices on coarser grids than
-    the default are not kept.
+    Edge cases: as `price`; where nobody proves a finite epsilon, the last one's infinity.
     """
     _check_delta(delta)
     question = _Question(event, relation, accountants, grid, "epsilon", delta)
     name, epsilon = "", math.inf
     for name in question.curves():
-        epsilon = question.kept_answer(name) if grid <= FINE_GRID else question.answer(name)
+        epsilon = question.kept_answer(name)
         if epsilon < math.inf:
             break
     return name, epsilon
@@ -171,10 +171,18 @@ class _Question:
         return {name: self.kept_answer(name) for name in self.curves()}
 
     def kept_answer(self, name: str) -> float:
-        """`answer`, from the cache if it is there; GDP's takes no longer than looking it up."""
+        """`answer`, computed once in this process; GDP's takes no longer than looking it up.
+
+        Nothing of it comes from a disk: ledgers and plans decide by what is said here.
+        """
         if name == "GDP":
             return self.answer(name)
-        return price_cache.remembered(self._key(name), lambda: self.answer(name))
+        key = self._key(name)
+        if key not in _computed:
+            if len(_computed) >= _MOST_COMPUTED:
+                _computed.clear()
+            _computed[key] = self.answer(name)
+        return _computed[key]
 
     def answer(self, name: str) -> float:
         """What the accountant says, if it is an answer."""
@@ -186,10 +194,10 @@ class _Question:
             raise AccountingError(f"{name} answered {value}, so there is no price")
         return float(value)
 
-    def _key(self, name: str) -> object:
+    def _key(self, name: str) -> Hashable:
         """What the answer depends on."""
-        runs = [[canonical(mechanism), count] for mechanism, count in self.runs]
-        return [name, self.grid if name == "PLD" else None, self.relation.name, self.asks, float(self.given), runs]
+        runs = tuple((canonical(mechanism), count) for mechanism, count in self.runs)
+        return name, self.grid if name == "PLD" else None, self.relation.name, self.asks, float(self.given), runs
 
 
 def _check_delta(delta: float) -> None:
@@ -213,4 +221,6 @@ def _check_relation(runs: Sequence[Run], relation: Relation) -> None:
             raise UnpricedEvent(f"{type(mechanism).__name__} has a price under {fits}, not under {relation.name}")
 
 
+_MOST_COMPUTED = 10_000
+_computed: dict[Hashable, float] = {}
 _SAMPLES = (PoissonSampledDpEvent, SampledWithoutReplacementDpEvent)

@@ -14,9 +14,7 @@ from dp_accounting.dp_event import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded
-from incrowd.privacy.account import price_cache
 from incrowd.privacy.account.accounting import ACCOUNTANTS, FINE_GRID, Budget, Relation, first_bound
-from incrowd.privacy.account.events import canonical
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e9
 MOST_ROUNDS = 10**9
@@ -148,14 +146,7 @@ class _Search:
     known: dict[tuple[float, float], float] = field(default_factory=dict)
 
     def last_allowed(self, *, start: float, cheapest_is: str) -> float:
-        """The dearest value that the budget allows: exactly if it is whole, else within the last stage's tolerance.
-
-        An answer kept from before is used only after its price was checked.
-        """
-        question = self._question(start)
-        kept = price_cache.recall(question)
-        if kept and self._excess(kept, _FINE) <= 0:
-            return kept
+        """The dearest value that the budget allows: exactly if it is whole, else within the last stage's tolerance."""
         value, step, slope = start, 0.35, 0.0
         for grid, tolerance in _STAGES[self._bound(start, _COARSE)[0]]:
             near = slope * tolerance / 2
@@ -173,7 +164,6 @@ class _Search:
                 f"{cheapest_is} costs epsilon = {self._bound(value, _FINE)[1]:.4g} at delta = {self.budget.delta:g}, "
                 f"and the budget is {self.budget.epsilon:g}: ask for less of what is fixed, or allow a larger budget"
             )
-        price_cache.keep(question, value)
         return value
 
     def _edge(self, start: float, step: float, grid: float, tolerance: float) -> tuple[float, float]:
@@ -241,10 +231,3 @@ class _Search:
             accountants=self.accountants,
             grid=grid,
         )
-
-    def _question(self, start: float) -> object:
-        """What the answer depends on, as far as it can be known: a function is known by two of its values."""
-        probes = [canonical(self.make_event(value)) for value in (start, self._moved(start, 0.7))]
-        budget = [self.budget.epsilon, self.budget.delta]
-        limits = [self.cheapest, self.dearest, self.whole]
-        return ["calibration", budget, self.relation.name, list(self.accountants), limits, probes]

@@ -22,10 +22,9 @@ from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account import price_cache
 from incrowd.privacy.account.accounting import FINE_GRID, Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, canonical, compose
+from incrowd.privacy.account.events import Run, compose
 
 NoiseRuns = Callable[[float], Sequence[Run]]
 """What a round costs for a noise multiplier: its events, each with a count."""
@@ -115,23 +114,14 @@ class Remaining:
         def event(multiplier: float) -> DpEvent:
             return compose([*self.spent, *((once, count * times) for once, count in runs(multiplier))])
 
-        if usual is not None and pace.divided is None and self._is_least(usual, event, goal):
+        search = _Search(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
+        if usual is not None and pace.divided is None and search.is_least(usual):
             return usual
         if self.spent:
-            found = self._search(event, goal).least_noise(start=usual or 1.0)
+            found = search.least_noise(start=usual or 1.0)
             if found is not None:
                 return found
         return smallest_noise(event, budget=goal, relation=self.relation)
-
-    def _search(self, event: Callable[[float], DpEvent], goal: Budget) -> "_Search":
-        return _Search(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
-
-    def _is_least(self, multiplier: float, event: Callable[[float], DpEvent], goal: Budget) -> bool:
-        """Whether the search could have found this multiplier itself."""
-        return self._fits(event(multiplier), goal) and not self._fits(event(multiplier / (1 + _TOLERANCE)), goal)
-
-    def _fits(self, event: DpEvent, goal: Budget) -> bool:
-        return first_bound(event, delta=goal.delta, relation=self.relation)[1] <= goal.epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,19 +140,18 @@ class _Search:
     relation: Relation
     spent: DpEvent
 
-    def least_noise(self, *, start: float) -> float | None:
-        """The multiplier, or None where it takes the thorough search: another accountant, or too many attempts."""
-        question = ["remaining", self.goal.epsilon, self.goal.delta, self.relation.name, start]
-        question += [canonical(self.event(multiplier)) for multiplier in (start, 2 * start)]
-        found = price_cache.recall(question)
-        if found is None or self._excess(self.event(found), FINE_GRID)[1] > 0:
-            found = self._found(start)
-        if found is not None:
-            price_cache.keep(question, found)
-        return found
+    def is_least(self, multiplier: float) -> bool:
+        """Whether a search could have found this multiplier: it keeps to the goal, and a little less does not."""
+        return self._fits(multiplier) and not self._fits(multiplier / (1 + _TOLERANCE))
 
-    def _found(self, start: float) -> float | None:
-        """Follow the secant of the logarithms of price and multiplier into the last ten-thousandth before the goal."""
+    def _fits(self, multiplier: float) -> bool:
+        return self._excess(self.event(multiplier), FINE_GRID)[1] <= 0
+
+    def least_noise(self, *, start: float) -> float | None:
+        """The multiplier, or None where it takes the thorough search: another accountant, or too many attempts.
+
+        It follows the secant of the logarithms of price and multiplier into the last ten-thousandth before the goal.
+        """
         accountant, excess = self._excess(self.event(start), _COARSE_GRID)
         if accountant != "PLD":
             return None

@@ -51,11 +51,11 @@ class NoiseState:
 class CorrelatedNoise:
     """Gaussian noise on every round's sum, correlated by a strategy, for contributions of L2 norm at most clip_norm.
 
-    Guarantee: releasing all rounds costs `event()`, one Gaussian event for the whole run, under adding or removing one
-    client, as long as no client takes part more often than `participation` says, up to what `grid.draw` allows, which
-    adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta. The sums may depend on earlier
-    releases. A run that goes on from a state releases bit for bit what the uninterrupted run would, given the same
-    streams.
+    Guarantee: releasing all rounds costs `event()`, one Gaussian event for the whole run, where one client contributes
+    or leaves its place empty, as long as no client takes part more often than `participation` says, up to what
+    `grid.draw` allows, which adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta. The sums
+    may depend on earlier releases. A run that goes on from a state releases bit for bit what the uninterrupted run
+    would, given the same streams.
 
     Edge cases: a round beyond the last, a sum of another size than the state's, and a sum that is not finite or larger
     than contributions_bound contributions can make it, are refused; so is noise too extreme for the grid. A state is
@@ -67,7 +67,7 @@ class CorrelatedNoise:
     contributions_bound: int
     participation: Participation
     strategy: Strategy
-    relation: Relation = field(default=Relation.ADD_OR_REMOVE_ONE, init=False)
+    relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
 
     def __post_init__(self) -> None:
         _validate.positive(noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm)

@@ -41,7 +41,7 @@ class CorrelatedPlan:
     budget: Budget
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     buffers: int | None = None
-    relation: Relation = field(default=Relation.ADD_OR_REMOVE_ONE, init=False)
+    relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
     place: Place = field(default="central", init=False)
 
     def __post_init__(self) -> None:

@@ -4,12 +4,14 @@ A sampler is public: its fields say how clients are chosen, never who was. It kn
 a noise multiplier (noise on the sum, in units of the clip bound C) into the event that an accountant prices, so that
 what is executed is what is accounted.
 
+To zero out a client is to let it contribute nothing, in its place: clients that are counted are not removed.
+
 | sampler       | neighbouring relation    | sensitivity            | amplified by sampling |
 | ------------- | ------------------------ | ---------------------- | --------------------- |
 | Poisson       | add or remove a client   | C, of the sum          | yes                   |
-| FixedSize     | replace a client         | 2C, of the sum         | yes, priced by RDP    |
-| Everyone      | add or remove a client   | C, of the sum          | no                    |
-| Cyclic        | add or remove a client   | C, of the sum          | no                    |
+| FixedSize     | replace a client         | 2C, of the sum         | yes                   |
+| Everyone      | zero out a client        | C, of the sum          | no                    |
+| Cyclic        | zero out a client        | C, of the sum          | no                    |
 """
 
 from dataclasses import dataclass, field
@@ -61,7 +63,8 @@ class Poisson:
     """Each client takes part with the same probability, independently of all others.
 
     Guarantee: participations are independent; the executed probability is `sampling_prob` rounded down to a multiple of
-    2^-64; neighbours differ by one client added or removed.
+    2^-64; neighbours differ by one client added or removed, which changes nobody else's coin: `clients` and `cohort`
+    are declared, and public, and give the probability and the denominator, whoever is there.
 
     Edge cases: the cohort may be empty; a cohort of all clients means that everyone takes part, without amplification.
     """
@@ -142,12 +145,12 @@ class FixedSize:
 class Everyone:
     """Every client takes part in every round.
 
-    Guarantee: there is no amplification by sampling, and none is claimed; neighbours differ by one client added or
-    removed, where the removed one contributes zero and the number of clients is public.
+    Guarantee: there is no amplification by sampling, and none is claimed; neighbours differ by one client that
+    contributes nothing and keeps its number: how many there are is public.
     """
 
     clients: int
-    relation: NeighboringRelation = field(default=NeighboringRelation.ADD_OR_REMOVE_ONE, init=False)
+    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_SPECIAL, init=False)
     sensitivity_in_clips: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
@@ -172,14 +175,16 @@ class Cyclic:
     """Clients take turns: client c takes part in the rounds t with t = c modulo `groups`.
 
     Guarantee: two participations of one client are exactly `groups` rounds apart, which is what correlated noise relies
-    on; nothing is random, so there is no amplification by sampling and none is claimed.
+    on; nothing is random, so there is no amplification by sampling and none is claimed. Neighbours differ by one client
+    that contributes nothing and keeps its number. Were it removed, and the others counted anew, they would change
+    groups, and the noise would have to hide all of them.
 
     Edge cases: when the groups do not divide the clients, cohorts differ by one client; the denominator does not.
     """
 
     clients: int
     groups: int
-    relation: NeighboringRelation = field(default=NeighboringRelation.ADD_OR_REMOVE_ONE, init=False)
+    relation: NeighboringRelation = field(default=NeighboringRelation.REPLACE_SPECIAL, init=False)
     sensitivity_in_clips: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:

@@ -24,8 +24,9 @@ from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
 from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
 
 from incrowd.errors import AccountingError
-from incrowd.privacy.account.accountants import ORDERS, Curve, GaussianCurve, LossDistributionCurve, RenyiCurve
+from incrowd.privacy.account.accountants import ORDERS, Curve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.events import OneOfDpEvent, Run, compose, mechanisms
+from incrowd.privacy.account.gaussian import GaussianCurve
 
 GRID = 1e-3
 DELTAS = (1e-2, 1e-5, 1e-8)
@@ -70,9 +71,12 @@ each_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
 
 def test_who_supports_what() -> None:
     supported = {kind: "".join(name[0] for name in curves(make(2.0))) for kind, make in KINDS.items()}
-    expected = {"gaussian": "GPR", "laplace": "PR", "poisson gaussian": "PR", "poisson laplace": "P"}
+    expected = {"gaussian": "GPR", "laplace": "PR", "poisson gaussian": "PR"}
+    expected |= {"poisson laplace": "P", "fixed size": "PR"}
     assert supported == {kind: expected.get(kind, "R") for kind in KINDS}
     for beyond in (
+        SampledWithoutReplacementDpEvent(50, 10, LaplaceDpEvent(1.0)),
+        SampledWithoutReplacementDpEvent(50, 10, poisson(0.5, 1.0)),
         PoissonSampledDpEvent(0.5, poisson(0.5, 1.0)),
         RepeatAndSelectDpEvent(KINDS["poisson laplace"](1), 2, 1),
         OneOfDpEvent((GaussianDpEvent(1.0), KINDS["poisson laplace"](1))),
@@ -188,7 +192,7 @@ def test_accountants_agree_as_far_as_they_can(make: Callable[[float], DpEvent]) 
                     <= max(exact, figures["PLD"] if "GDP" not in figures else 0.0) * 1.001 + 1e-6
                 )
             if {"PLD", "RDP"} <= figures.keys():
-                assert figures["PLD"] <= figures["RDP"] <= 2 * figures["PLD"] + 0.2
+                assert figures["PLD"] <= figures["RDP"] <= 2.5 * figures["PLD"] + 0.2
 
 
 def gaussian_delta(mu: float, epsilon: float) -> mpf:

@@ -1,6 +1,5 @@
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from dp_accounting import (
@@ -22,13 +21,15 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
+from incrowd.privacy.account import accounting
+from incrowd.privacy.account.accountants import RenyiCurve
 from incrowd.privacy.account.accounting import Budget, Relation, delta_at, first_bound, price
 from incrowd.privacy.account.events import OneOfDpEvent
 
 
 @pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", "off")
+def _nothing_computed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "_computed", {})
 
 
 ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
@@ -270,8 +271,7 @@ def test_the_first_bound_is_the_first_finite_one() -> None:
     assert bound(ROUNDS, 1e-15, ("PLD",)) == ("PLD", math.inf)
 
 
-def test_prices_are_kept_under_everything_that_they_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
+def test_prices_are_told_apart_by_everything_that_they_depend_on() -> None:
     prices = {
         price(event, delta=delta, relation=relation, grid=grid, accountants=accountants).epsilon
         for event in (ROUNDS, SelfComposedDpEvent(poisson(0.22, 1.25), 55))
@@ -282,4 +282,19 @@ def test_prices_are_kept_under_everything_that_they_depend_on(tmp_path: Path, mo
         for _ in range(2)
     }
     assert len(prices) == 2 * 2 * (2 + 1)  # the two relations agree, and RDP has no grid
-    assert len(list(tmp_path.iterdir())) == 2 * 2 * 2 * (2 + 1)
+    assert 0 < delta_at(ROUNDS, epsilon=1e-5, relation=ADD_OR_REMOVE, grid=1e-3) < 1
+
+
+def test_a_price_is_computed_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "_MOST_COMPUTED", 3)
+    asked, epsilon = [], RenyiCurve.epsilon
+
+    def counted(curve: RenyiCurve, delta: float) -> float:
+        asked.append(delta)
+        return epsilon(curve, delta)
+
+    monkeypatch.setattr(RenyiCurve, "epsilon", counted)
+    for count in (1, 1, 2, 3, 3, 4, 1):
+        event = SelfComposedDpEvent(poisson(0.22, 1.25), count)
+        price(event, delta=1e-5, relation=ADD_OR_REMOVE, accountants=("RDP",))
+    assert len(asked) == 5

@@ -1,8 +1,5 @@
-import itertools
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from dp_accounting import (
@@ -34,11 +31,6 @@ from incrowd.privacy.account.calibration import (
 
 ADD_OR_REMOVE, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
-
-
-@pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", "off")
 
 
 def poisson(sampling_prob: float, noise_multiplier: float) -> DpEvent:
@@ -225,31 +217,6 @@ def test_a_cost_that_jumps_is_followed_to_its_jump() -> None:
 
     noise = smallest_noise(jumping, budget=Budget(epsilon=4.0, delta=1e-5), relation=ADD_OR_REMOVE)
     assert 1.7 <= noise <= 1.7 * 1.0001
-
-
-def test_an_answer_is_kept_and_checked_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
-    asked = itertools.count()
-
-    def make(noise: float) -> DpEvent:
-        next(asked)
-        return rounds(0.3, noise, 12)
-
-    def calibrated() -> tuple[float, int]:
-        before = next(asked)
-        noise = smallest_noise(make, budget=Budget(epsilon=1.0, delta=1e-5), relation=ADD_OR_REMOVE)
-        return noise, next(asked) - before - 1
-
-    noise, searched = calibrated()
-    assert calibrated() == (noise, 3)  # two values to know the function by, one to check the price
-    assert searched > 10
-    other = smallest_noise(make, budget=Budget(epsilon=0.5, delta=1e-5), relation=ADD_OR_REMOVE)
-    assert other > 1.2 * noise
-    for path in tmp_path.iterdir():
-        entry = json.loads(path.read_text())
-        if entry["value"] == noise:
-            path.write_text(json.dumps(entry | {"value": noise / 2}))  # a lie: half the noise
-    assert calibrated()[0] == pytest.approx(noise, rel=1e-4)
 
 
 def test_unusable_requests_are_refused() -> None:

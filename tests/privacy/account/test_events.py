@@ -216,6 +216,11 @@ def test_a_sample_of_everyone_is_no_sample_and_of_nothing_is_nothing() -> None:
     assert mechanisms(poisson(0.5)) == mechanisms(NoOpDpEvent()) == mechanisms(ComposedDpEvent([])) == ()
 
 
+def test_a_sample_of_nearly_everyone_is_one() -> None:
+    for event in (SampledWithoutReplacementDpEvent(10, 9, GaussianDpEvent(1.0)), poisson(0.999, 1.0)):
+        assert mechanisms(event) == ((event, 1),)
+
+
 def test_a_selection_is_one_mechanism_whatever_is_selected_from() -> None:
     inner = SelfComposedDpEvent(SelfComposedDpEvent(poisson(0.1, 1.0), 2), 3)
     event = SelfComposedDpEvent(RepeatAndSelectDpEvent(inner, 5.0, 1.0), 2)

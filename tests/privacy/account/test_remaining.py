@@ -1,10 +1,9 @@
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,30 +121,16 @@ def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[Run],
     assert left.noise(quick, pace=pace, usual=usual) == found
 
 
-def test_an_answer_from_before_is_used_where_it_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("INCROWD_CACHE", str(tmp_path))
-    left = remaining(quick(2.5), rounds=2, budget=SOME)
-    found = left.noise(quick, pace=SQUARE_ROOT)
-    (kept,) = (path for path in tmp_path.iterdir() if "remaining" in path.read_text())
-    for wrong in (found, found / 2):
-        kept.write_text(json.dumps(json.loads(kept.read_text()) | {"value": wrong}))
-        assert left.noise(quick, pace=SQUARE_ROOT) == found
-    assert json.loads(kept.read_text())["value"] == found
-    monkeypatch.setenv("INCROWD_CACHE", "off")
-    assert left.noise(quick, pace=SQUARE_ROOT) == found
-
-
 def test_what_another_accountant_prices_is_searched_for_in_full() -> None:
-    def fixed(multiplier: float) -> list[Run]:
-        return [(SampledWithoutReplacementDpEvent(100, 5, GaussianDpEvent(multiplier)), 5)]
+    def chosen(multiplier: float) -> list[Run]:
+        return [(RepeatAndSelectDpEvent(GaussianDpEvent(multiplier), 3.0, 1.0), 5)]
 
-    left = Remaining(budget=BUDGET, relation=Relation.REPLACE_ONE, spent=tuple(fixed(2.0)), rounds=2)
-    found = left.noise(fixed, pace=SQUARE_ROOT)
+    left = Remaining(budget=BUDGET, relation=RELATION, spent=tuple(chosen(20.0)), rounds=2)
+    found = left.noise(chosen, pace=SQUARE_ROOT)
 
     def its_cost(multiplier: float) -> float:
-        event = compose([*fixed(2.0), *fixed(multiplier)])
-        return price(event, delta=BUDGET.delta, relation=Relation.REPLACE_ONE).epsilon
+        event = compose([*chosen(20.0), *chosen(multiplier)])
+        return price(event, delta=BUDGET.delta, relation=RELATION).epsilon
 
     assert its_cost(found) <= left.target(SQUARE_ROOT) < its_cost(found / 1.0001)
 

@@ -41,6 +41,14 @@ def test_the_law_is_one_and_has_the_mean_that_is_stated(mean: float, shape: floa
         assert law(mean, shape).generating(value) == pytest.approx(probabilities @ value**attempts, abs=1e-9)
 
 
+def test_the_mean_is_never_above_what_is_stated() -> None:
+    """Not by the last digit either, for the price is that of the mean that is stated."""
+    for shape in SHAPES[:-1]:
+        for mean in np.linspace(1.01, 50.0, 60):
+            its = law(float(mean), shape)
+            assert its._mean_at(its._decay) <= mean
+
+
 def test_known_laws_are_found() -> None:
     attempts = range(1, 12)
     geometric, logarithmic = law(5.0, 1.0), law(5.0, 0.0)
@@ -86,6 +94,22 @@ class Fixed:
         raise NotImplementedError
 
     laplaces = normals
+
+
+@each_shape
+@pytest.mark.parametrize("mean", [1.5, 4.0])
+def test_nothing_of_the_tail_is_cut_off(shape: float, mean: float) -> None:
+    """Every chance gives the number of attempts that the law has there, far beyond ten times the mean."""
+    its = law(mean, shape)
+    chances = np.array([its.probability(attempts) for attempts in range(4000)])
+    beyond = np.cumsum(chances[::-1])[::-1]  # of this number of attempts or more, from the small ones up
+    reached = 0
+    for chance in (0.3, 1e-3, 1e-6, 1e-9, 1e-12, 1e-14):
+        drawn = its.draw(Fixed(2**64 - int(chance * 2**64)))
+        assert beyond[drawn] >= chance * 0.99 - 1e-15
+        assert beyond[drawn + 1] <= chance * 1.01 + 1e-15
+        reached = max(reached, drawn)
+    assert reached > 10 * mean or beyond[int(10 * mean) + 1] < 1e-14
 
 
 @each_shape

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -257,3 +258,15 @@ def test_impossible_clips_are_refused(make: Any, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert caught.value.field == field
+
+
+def test_a_norm_that_rounds_down_to_the_bound_is_scaled_down() -> None:
+    """In exact arithmetic, and where the norm as computed is the bound itself."""
+    rounded_down = 0
+    for seed in range(100):
+        row = np.random.default_rng(seed).normal(size=(1, 50))
+        bound = float(part_norms(row, None)[0, 0])
+        rounded_down += sum(Fraction(x) ** 2 for x in row[0].tolist()) > Fraction(bound) ** 2
+        clipped = FixedClip(clip_norm=bound).clip(row)
+        assert sum(Fraction(x) ** 2 for x in clipped[0].tolist()) <= Fraction(bound) ** 2
+    assert rounded_down > 10
