@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
@@ -80,6 +81,13 @@ UNNUMBERED = (
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
     "duty of whoever ran this code, and is not checked"
 )
+
+OTHER_UNIT = (
+    "{others} charges of the ledger are of runs that protect one {other}, not one {unit}: what these tell of a {unit} "
+    "is not in epsilon"
+)
+
+OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
 MEDIAN = "the median is not private, and its leakage is not in epsilon"
 
@@ -185,7 +193,8 @@ def stated(
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
     so do a ledger that nobody kept, data that are declared public, and a fresh start. What other runs spent is in
-    epsilon, and is said.
+    epsilon, and is said; what their charges note of themselves (contributions without numbers, a clip that is not
+    private, another unit, a server that is trusted) is said, too, whoever asks.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
@@ -205,12 +214,34 @@ def stated(
         accountant=spent.accountant,
         sampler=sampler,
         assumed=assumed,
-        caveats=(*(mark for mark in marks if mark is not None), *caveats),
+        caveats=tuple(
+            dict.fromkeys(
+                (*(mark for mark in marks if mark is not None), *caveats, *_noted(ledger, unit=unit, trust=trust))
+            )
+        ),
     )
 
 
 def _known(epsilon: float | None) -> str:
     return "unknown" if epsilon is None else rounded_up(epsilon)
+
+
+def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
+    """What the charges of a ledger say of themselves that a statement for all of them must not leave out."""
+    notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
+    units = Counter(note.get("unit", unit) for note in notes)
+    found = [
+        OTHER_UNIT.format(others=others, other=other, unit=unit)
+        for other, others in sorted(units.items())
+        if other != unit
+    ]
+    if any(note.get("numbered") is False for note in notes):
+        found.append(UNNUMBERED)
+    if any(note.get("private") is False for note in notes):
+        found.append(MEDIAN)
+    if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
+        found.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
+    return found
 
 
 def rounded_up(value: float) -> str:
