@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint types arrows docs smoke format check clean
+.PHONY: help install demo test test-slow mutate lint types arrows docs smoke format check clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -33,6 +33,9 @@ test: install  ## the fast tests and doctests, with full branch coverage of the 
 
 test-slow: install  ## the tests that take longer
 	@$(RUN) pytest -q -n $(WORKERS) -m slow --timeout 900
+
+mutate: install  ## deliberate privacy bugs, each to be noticed by the tests named for it
+	@$(RUN) scripts.mutate --jobs $(WORKERS)
 
 lint: install  ## style, sizes, words, version, what an import loads
 	@$(RUN) ruff check --quiet .

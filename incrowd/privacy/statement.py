@@ -66,6 +66,16 @@ SHARED = "epsilon is that of the whole ledger, which also holds {others} charges
 
 FORGOTTEN = "the ledger was kept in memory only: what other runs spent on the same data is not in epsilon"
 
+PUBLIC = (
+    "the data are declared public, so that nobody in them is protected: each run on them has a ledger of its own, and "
+    "what others spent is not in epsilon"
+)
+
+AFRESH = (
+    "a deliberate fresh start: what was spent on the same data before (epsilon: {spent}, as far as it is known) is not "
+    "in epsilon"
+)
+
 UNNUMBERED = (
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
     "duty of whoever ran this code, and is not checked"
@@ -174,13 +184,16 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said.
+    so do a ledger that nobody kept, data that are declared public, and a fresh start. What other runs spent is in
+    epsilon, and is said.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
     marks = (
         SIMULATION if simulated else None,
         None if ledger.kept else FORGOTTEN,
+        PUBLIC if ledger.data_identity.public else None,
+        AFRESH.format(spent=", ".join(_known(each.epsilon) for each in ledger.forgets)) if ledger.forgets else None,
         SHARED.format(others=others) if others > 0 else None,
     )
     return Statement(
@@ -194,6 +207,10 @@ def stated(
         assumed=assumed,
         caveats=(*(mark for mark in marks if mark is not None), *caveats),
     )
+
+
+def _known(epsilon: float | None) -> str:
+    return "unknown" if epsilon is None else rounded_up(epsilon)
 
 
 def rounded_up(value: float) -> str:

@@ -267,6 +267,23 @@ class TestAdaptiveClips:
         below = np.mean(seen <= 14 / 20 - 4.0 / 20)  # one standard deviation of the bits' noise: 15.9 %
         assert abs(below - 0.1587) < 5 * math.sqrt(0.1587 * 0.8413 / 400)
 
+    @pytest.mark.parametrize(("value", "by"), [(0.5, 0.5), (5.0, -0.5), (math.nan, 0.0)])
+    def test_one_client_moves_the_sum_of_bits_by_half_of_one_as_their_noise_supposes(
+        self, value: float, by: float
+    ) -> None:
+        """A bit of 0 or 1 would move it by 1, under noise for 1/2."""
+        clip = QuantileClip(clip_norm=1.0, bit_noise=2.0, quantile=0.5, learning_rate=1.0)
+
+        def bits(values: list[float]) -> float:
+            open_round = a_run(a_plan(clip=clip), size=1, randomness=SeededRandomness(3)).round(0)
+            open_round.add(np.array(values)[:, None])
+            after = open_round.release().clip
+            assert isinstance(after, QuantileClip)
+            return -20 * math.log(after.clip_norm)
+
+        others = [0.5] * 6 + [5.0] * 5
+        assert bits([*others, value]) - bits(others) == pytest.approx(by, abs=1e-4)
+
     def test_the_bound_is_carried_from_round_to_round(self) -> None:
         run = a_run(a_plan(clip=QuantileClip(clip_norm=1.0, bit_noise=3.0)), size=1)
         first = run.round(0)
@@ -278,6 +295,18 @@ class TestAdaptiveClips:
         assert second.clip_norm == clip.clip_norm
         with pytest.raises(ConfigError, match="give the carry of the round before it"):
             run.round(2)
+
+    def test_later_noise_belongs_to_the_later_bound(self) -> None:
+        size = 20000
+        clip = QuantileClip(clip_norm=5.0, bit_noise=50.0, learning_rate=2.0)
+        run = a_run(a_plan(clip=clip), size=size)
+        first = run.round(0)
+        first.release()
+        released = run.round(1, carry=first.after).release()
+        std = released.clip_norm * clip.update_multiplier(1.0)
+        assert not 4.0 < released.clip_norm < 6.0, "the bound has moved"
+        assert released.noise_std == std
+        assert released.mean.std() * 20 == pytest.approx(std, rel=5 / math.sqrt(2 * size))
 
     def test_the_median_is_read_from_the_round_and_not_kept(self) -> None:
         run = a_run(a_plan(clip=MedianClip()), size=1)

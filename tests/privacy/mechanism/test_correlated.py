@@ -194,6 +194,12 @@ def test_using_a_state_leaves_it_and_the_sum_as_they_are(strategy: Strategy) -> 
     assert total.tolist() == [0.1] * 5
 
 
+def test_a_state_does_not_show_its_memory() -> None:
+    noise = correlated(Banded(coefficients=(1.0, 0.5)))
+    _, state = noise.add(np.zeros(5), state=noise.init(5), receipt=paid(noise), at=("noise", 0))
+    assert repr(state) == "NoiseState(round=1, size=5)"
+
+
 def test_the_whole_run_is_one_event() -> None:
     assert correlated(Banded(coefficients=(1.0, 0.5))).event() == GaussianDpEvent(2.0)
 

@@ -101,6 +101,14 @@ def test_impossible_configs_are_refused() -> None:
             a_config(schedule, sampling=sampling)
 
 
+def test_a_plan_may_cost_its_budget_and_nothing_more() -> None:
+    config = PlanConfig(clients=10, schedule=constant(rounds=3, cohort=10), sampling=Everyone)
+    cost = config.plan(Budget(epsilon=100.0, delta=1e-6)).price.epsilon
+    assert config.plan(Budget(epsilon=cost, delta=1e-6)).price.epsilon == cost
+    with pytest.raises(ConfigError, match="these rounds cost"):
+        config.plan(Budget(epsilon=cost * (1 - 1e-12), delta=1e-6))
+
+
 def test_a_quantile_clip_without_room_for_its_bits_is_refused_before_anything_is_spent() -> None:
     step = Step(rounds=1, cohort=220, noise_multiplier=4.0)
     clip = QuantileClip(clip_norm=1.0, bit_noise=2.0)
