@@ -67,6 +67,16 @@ SHARED = "epsilon is that of the whole ledger, which also holds {others} charges
 
 FORGOTTEN = "the ledger was kept in memory only: what other runs spent on the same data is not in epsilon"
 
+PUBLIC = (
+    "the data are declared public, so that nobody in them is protected: each run on them has a ledger of its own, and "
+    "what others spent is not in epsilon"
+)
+
+AFRESH = (
+    "a deliberate fresh start: what was spent on the same data before (epsilon: {spent}, as far as it is known) is not "
+    "in epsilon"
+)
+
 UNNUMBERED = (
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
     "duty of whoever ran this code, and is not checked"
@@ -182,15 +192,17 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said; what their charges note of
-    themselves (contributions without numbers, a clip that is not private, another unit, a server that is trusted) is
-    said, too, whoever asks.
+    so do a ledger that nobody kept, data that are declared public, and a fresh start. What other runs spent is in
+    epsilon, and is said; what their charges note of themselves (contributions without numbers, a clip that is not
+    private, another unit, a server that is trusted) is said, too, whoever asks.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
     marks = (
         SIMULATION if simulated else None,
         None if ledger.kept else FORGOTTEN,
+        PUBLIC if ledger.data_identity.public else None,
+        AFRESH.format(spent=", ".join(_known(each.epsilon) for each in ledger.forgets)) if ledger.forgets else None,
         SHARED.format(others=others) if others > 0 else None,
     )
     return Statement(
@@ -208,6 +220,10 @@ def stated(
             )
         ),
     )
+
+
+def _known(epsilon: float | None) -> str:
+    return "unknown" if epsilon is None else rounded_up(epsilon)
 
 
 def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
