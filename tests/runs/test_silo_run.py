@@ -212,7 +212,7 @@ def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
 
 @pytest.mark.parametrize(
     ("extra", "changed"),
-    [((), "begun with data_identity"), (("data.public=false", "privacy.records=750"), "content has changed")],
+    [((), "begun with data_identity"), (("data.public=false", "privacy.records=750"), "divided among silos before")],
 )
 def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: tuple[str, ...], changed: str) -> None:
     kept = (f"privacy.ledger='{folder / 'kept'}'", *extra)
