@@ -71,7 +71,7 @@ def measure(name: str, feature_map: FeatureMap, data: FederatedData) -> Result:
     start = time.perf_counter()
     feature_map(data.examples.values(slice(0, 1)))
     learnt = time.perf_counter()
-    features = transform_federated(feature_map, data)
+    features = transform_federated(feature_map, data, alone=False)
     done = time.perf_counter()
     return Result(
         features=name,

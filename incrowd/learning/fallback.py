@@ -55,10 +55,10 @@ class Autograd:
         """Train the one client of a feed from these weights (those of each parameter)."""
         if not self._forgets:
             self._work()
-        drawn = torch.get_rng_state()
+        drawn = _drawn(self._device)
         columns = feed.columns
         pieces = self._train_whole(weights, feed) if columns is None else self._train_narrow(weights, feed, columns)
-        if not torch.equal(drawn, torch.get_rng_state()):
+        if not all(map(torch.equal, drawn, _drawn(self._device))):
             remedy = "it draws from torch's global generator, which no client has for itself; leave that out"
             raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
         return pieces
@@ -150,3 +150,11 @@ def _refuse_changed(buffers: Sequence[tuple[str, Tensor, int]], module: nn.Modul
         if now.get(name) is not buffer or buffer._version != version:
             remedy = "training changes this buffer, which would carry one client's data to the next; make it a constant"
             raise ConfigError(field="module", value=name, remedy=remedy)
+
+
+def _drawn(device: torch.device) -> list[Tensor]:
+    """How far torch's global generators have come that a module on this device may draw from."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":  # pragma: no cover - where there is one
+        states.append(torch.cuda.get_rng_state(device))
+    return states

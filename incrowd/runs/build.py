@@ -165,7 +165,7 @@ def untouched_test(config: Config) -> Examples | None:
     if test is None or isinstance(wanted, NoFeatures):
         return test
     with section("features"):
-        return transform(_feature_map(wanted, test.shape), test)
+        return transform(_feature_map(wanted, test.shape), test, alone=not config.data.public)
 
 
 def featured(config: CommonSections, data: FederatedData) -> FederatedData:
@@ -175,7 +175,9 @@ def featured(config: CommonSections, data: FederatedData) -> FederatedData:
         return data
     with section("features"):
         cache = None if wanted.cache is None else Path(wanted.cache)
-        return transform_federated(_feature_map(wanted, data.examples.shape), data, cache=cache)
+        return transform_federated(
+            _feature_map(wanted, data.examples.shape), data, cache=cache, alone=not config.data.public
+        )
 
 
 def randomness(config: CommonSections) -> Randomness:

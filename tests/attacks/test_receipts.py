@@ -129,6 +129,14 @@ def test_what_is_charged_in_earnest_is_not_drawn_from_a_seed() -> None:
     assert ledger.charges() == (2, 1)
 
 
+def test_a_source_of_one_s_own_is_not_noted_as_the_system_s() -> None:
+    class Mine(SeededRandomness):
+        source = "system"
+
+    with pytest.raises(ConfigError, match="only SystemRandomness draws in earnest"):
+        roomy().charge(GaussianDpEvent(9.0), randomness=Mine(1))
+
+
 class TestKeys:
     """A key is charged once; the same seeded noise again is no second release, anything else is."""
 

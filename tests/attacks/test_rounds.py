@@ -239,6 +239,16 @@ def test_a_sum_that_is_not_whole_steps_is_refused() -> None:
         a_run(a_plan()).round(0).add_cohort(Careless([Stack(0.1 * math.pi * ones(4))]))
 
 
+def test_a_trainer_whose_sum_is_longer_than_its_contributions_can_be_is_refused() -> None:
+    class Longer(StackCohort):
+        def summed(self, **how: object):  # type: ignore[no-untyped-def]  # as its parent
+            found = super().summed(**how)  # type: ignore[arg-type]  # passed on
+            return type(found)(found.norms, found.total * 2)
+
+    with pytest.raises(DataError, match="is not 4 contributions of at most 1"):
+        a_run(a_plan()).round(0).add_cohort(Longer([Stack(ones(4))]))
+
+
 def test_a_cohort_that_tells_of_more_contributions_than_it_was_asked_for_is_refused() -> None:
     class Padded(StackCohort):
         def summed(self, **how: object):  # type: ignore[no-untyped-def]  # as its parent

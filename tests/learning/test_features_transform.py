@@ -2,11 +2,13 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import SeededRandomness
@@ -228,7 +230,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    in_the_way = disk.place(tmp_path, UnitNorm(), DIGITS.train)
+    in_the_way = disk.place(tmp_path, UnitNorm(), DIGITS.train, alone=True)
     in_the_way.mkdir()
     with pytest.raises(DataError, match="cannot be written"):
         transform(UnitNorm(), DIGITS.train, cache=tmp_path)
@@ -363,3 +365,26 @@ def test_a_name_is_needed(name: str) -> None:
         from_callable(lambda values: values, name=name)
     with pytest.raises(ConfigError, match="name = "):
         from_module(network(), name=name)
+
+
+class TestAlone:
+    """An example's features are to have the same bits in every company."""
+
+    DIRECTIONS = np.random.Generator(np.random.PCG64(1)).normal(size=(64, 33)).astype(np.float32)
+    MAP = from_callable(lambda values: values.reshape(len(values), -1) @ TestAlone.DIRECTIONS, name="product")
+
+    def in_company(self, first: int, last: int, *, alone: bool) -> NDArray[np.float32]:
+        some = replace(DIGITS.train, features=DIGITS.train.features[first:last], labels=DIGITS.train.labels[first:last])
+        return np.asarray(transform(self.MAP, some, alone=alone).features)
+
+    def test_neighbours_change_no_bit_of_an_example_s_features(self) -> None:
+        everyone = self.in_company(0, 50, alone=True)
+        for first, last in ((0, 1), (7, 40), (13, 50), (49, 50)):
+            assert np.array_equal(self.in_company(first, last, alone=True), everyone[first:last])
+
+    def test_control_in_blocks_they_do(self) -> None:
+        everyone = self.in_company(0, 50, alone=False)
+        assert any(
+            not np.array_equal(self.in_company(first, last, alone=False), everyone[first:last])
+            for first, last in ((0, 1), (7, 40), (13, 50), (49, 50))
+        )

@@ -165,7 +165,7 @@ def test_first_weights_are_scaled(folder: Path) -> None:
 
 
 def test_with_local_noise_nobody_is_trusted(folder: Path) -> None:
-    summary = Run.create(small("privacy.sampling=local"), folder).train()
+    summary = Run.create(small("privacy.place=local"), folder).train()
     assert "nobody is trusted" in summary["statement"]["trust"]
     assert summary["epsilon"] <= 8
     first = rows(folder)[0].noise_std

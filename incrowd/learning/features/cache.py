@@ -19,14 +19,14 @@ from incrowd.privacy.ledger.state import key_in, state_folder
 _REVISION = 1  # a built-in map that computes something else under the same name needs the next
 
 
-def place(folder: Path, feature_map: FeatureMap, examples: Examples) -> Path:
+def place(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: bool) -> Path:
     """The file for the features of these examples; labels do not matter.
 
     Others may see its name, where the folder is open to them. So the name is keyed: a plain hash would confirm a guess,
     and who knows all examples but one could try out what that one is.
     """
     data = checksum(examples.features).hex()
-    key = json.dumps([_REVISION, feature_map.name, data, examples.scale, examples.offset])
+    key = json.dumps([_REVISION, feature_map.name, data, examples.scale, examples.offset, alone])
     name = hmac.digest(key_in(state_folder()), b"features:" + key.encode(), "sha256").hex()
     return folder / f"features-{name[:40]}.npy"
 

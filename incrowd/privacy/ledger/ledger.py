@@ -242,6 +242,9 @@ class Ledger:
         """
         note = dict(note or {})
         check_note(note)
+        if randomness.source == EARNEST.source and type(randomness) is not SystemRandomness:
+            remedy = "only SystemRandomness draws in earnest: give another source a name of its own"
+            raise ConfigError(field="randomness", value=type(randomness).__name__, remedy=remedy)
         check_text(**({} if key is None else {"key": key}))
         content = {
             "event": event_to_json(event),

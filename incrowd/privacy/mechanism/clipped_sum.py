@@ -13,6 +13,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, clip_rows, part_norms
 from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.noise import check_sum
 
 Clients = Sequence[int] | Integers
 
@@ -123,6 +124,7 @@ class ClippedSum:
         found = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
         if len(found.norms) != len(cohort.clients):
             raise DataError(f"{len(cohort.clients)} clients were asked, and {len(found.norms)} contributions came")
+        check_sum(found.total, bound=clip.clip_norm, contributions_bound=max(1, len(cohort.clients)))
         step = grid.coarse_step(clip.clip_norm)
         self._add(grid.whole_steps(found.total, step=step), step=step)
         lengths: Floats = np.hypot.reduce(found.norms, axis=1)

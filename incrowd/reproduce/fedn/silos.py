@@ -67,7 +67,7 @@ class Network:
         if len(examples.shape) != 2:
             raise DataError(f"examples have the shape {examples.shape}: this network is for grey images")
         height, width = examples.shape
-        return transform(self.features((height, width)), examples, cache=cache)
+        return transform(self.features((height, width)), examples, cache=cache, alone=False)
 
 
 def _article(inputs: int, outputs: int) -> Model:

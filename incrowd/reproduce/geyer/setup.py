@@ -82,8 +82,10 @@ class Setup:
     def _seen(self, examples: Examples, cache: Path | None) -> Examples:
         if self.features is None:
             return examples
-        mapped = transform(self.features, examples, cache=cache)
-        return mapped if self.dimensions is None else transform(Leading(dimensions=self.dimensions), mapped)
+        mapped = transform(self.features, examples, cache=cache, alone=False)
+        return (
+            mapped if self.dimensions is None else transform(Leading(dimensions=self.dimensions), mapped, alone=False)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
