@@ -104,7 +104,7 @@ def plan(
     if as_json:
         print_json({"plans": found, "plot": None if plot is None else str(plot)})
     else:
-        print_table(found, leave_out={"schedule", "by_accountant", *(("sampling",) if several else ())})
+        print_table(found, leave_out={"schedule", "by_accountant", *(("sampling", "place") if several else ())})
 
 
 T = TypeVar("T")
