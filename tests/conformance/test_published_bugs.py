@@ -473,7 +473,9 @@ def test_estimate_instead_of_bound_for_a_sample(grid: float) -> None:
 
 def test_a_case_for_every_row_of_the_documentation() -> None:
     root = Path(__file__).parents[2]
-    listed = set(re.findall(r"`(test_\w+)`", (root / "docs/conformance.md").read_text().partition("<!-- mutants -->")[0]))
+    listed = set(
+        re.findall(r"`(test_\w+)`", (root / "docs/conformance.md").read_text().partition("<!-- mutants -->")[0])
+    )
     cases = {name for name in globals() if name.startswith("test_")}
     assert cases - {"test_a_case_for_every_row_of_the_documentation"} <= listed
     written = "".join(path.read_text() for path in (root / "tests").rglob("test_*.py"))
