@@ -20,8 +20,8 @@ def table_rows(path: Path) -> Iterator[tuple[dict[str, str], bytes]]:
     """The rows of a table, each as its texts by column and in a form that is the same whatever the table's file is
     called, however its columns and rows are ordered, and which of them a model would see.
 
-    Whole numbers are compared as such, others as float32, in which they are learned from: 1, 1.0 and 1e0 are the same,
-    in CSV and in Parquet. Everything else is compared as text.
+    Whole numbers are compared as such, others as float32, in which they are learned from: 1, 1.0, 1e0 and
+    1.0000000001 are the same, in CSV and in Parquet. Everything else is compared as text.
     """
     table = read_rows(path)
     order = sorted(range(len(table.header)), key=lambda column: table.header[column])
@@ -52,7 +52,9 @@ def _cell(cell: Any) -> bytes:
         return b"w%d" % int(number)
     if not abs(number) <= _LARGEST:  # no number, or one that nobody could learn from
         return b"t" + str(cell).encode()
-    return b"n" + struct.pack("<f", number)
+    packed = struct.pack("<f", number)
+    (learned,) = struct.unpack("<f", packed)
+    return b"w%d" % int(learned) if learned.is_integer() and abs(learned) < _EXACT else b"n" + packed
 
 
 def _packed(parts: list[bytes]) -> bytes:

@@ -48,8 +48,8 @@ class Execution:
     other. Of `chunk` clients the contributions are in memory at once.
 
     Edge cases: without `chunk` it follows from the model. On an accelerator, and where processes cannot be forked
-    (other systems than Linux), there is one thread; on an accelerator a chunk is trained side by side, always so many,
-    and another chunk or device may round differently.
+    (other systems than Linux), there is one thread. On an accelerator a chunk is trained side by side, always so many:
+    that its library treats the matrices of one call alike is assumed, and another chunk may round differently.
     """
 
     device: str = "cpu"

@@ -30,7 +30,8 @@ class Allowance:
     threads and processes of the device charge (`exclusive` keeps all but one waiting). Where `unit` is the model and a
     contribution is private per feature, all of its numbers are paid for.
 
-    Edge cases: a clock that is put back does not bring a day back: the latest day that was charged goes on. One that
+    Edge cases: a ledger that holds charges of another unit is refused, for their prices do not add up. A clock that is
+    put back does not bring a day back: the latest day that was charged goes on. One that
     was far ahead holds up the daily limit until that day; the total limit needs no clock.
     """
 
@@ -63,7 +64,7 @@ class Allowance:
                     f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.daily_epsilon:g}: "
                     "wait for the next day"
                 )
-            its = {**(note or {}), "day": day}
+            its = {**(note or {}), "day": day, "unit": self.unit}
             return self.ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=its)
 
     def spent_today(self) -> float:
@@ -80,6 +81,10 @@ class Allowance:
         for entry in self.ledger.entries():
             if entry.kind == "charge":
                 content = entry.content()
+                if content["note"].get("unit", self.unit) != self.unit:
+                    raise LedgerMismatch(
+                        f"the ledger counts per {content['note']['unit']}, not per {self.unit}: give one of its own"
+                    )
                 charged.append((content["note"].get("day", entry.at[:10]), content["event"]))
         day = max([self.today().isoformat(), *(noted for noted, _ in charged)])
         return day, [(event_from_json(event), 1) for noted, event in charged if noted == day]

@@ -9,7 +9,7 @@ import numpy as np
 from incrowd._random import Floats, Randomness, Stream
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.silo_plan import SiloPlan
+from incrowd.privacy.plan.silo_plan import UNIT, SiloPlan
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Permit:
             pays_for=((self.training.noise, self.training.steps), *counts),
             randomness=account.randomness,
             key=f"{account.label}: round {number}",
-            note={"run": account.label, "round": number, "noise_multiplier": multiplier},
+            note={"run": account.label, "round": number, "noise_multiplier": multiplier, "unit": UNIT},
         )
         self._plan = plan
         self._account = account

@@ -5,7 +5,7 @@ the receipt for the round's event, which the ledger has put on disk.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -21,8 +21,14 @@ from incrowd.privacy.mechanism.clipped_sum import Clients, ClippedSum, Cohort, O
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Carry, Pending, Promise
 from incrowd.privacy.statement import UNNUMBERED, Statement
+
+UNIT = "client"
+"""Who is protected by a round's noise."""
 
 
 class Trainer(Protocol):
@@ -66,7 +72,9 @@ class PrivateRun:
     crash cut off after its charge may be repeated, because it repeats the very same noise; under the operating system's
     it may not.
 
-    Edge cases: a ledger without room for the plan refuses here, before anything is trained or spent.
+    Edge cases: a ledger without room for the plan refuses here, before anything is trained or spent. A plan of another
+    kind than ours, a clip that is not the plan's, and a label under which another plan's rounds are charged are
+    refused.
     """
 
     def __init__(
@@ -80,6 +88,9 @@ class PrivateRun:
         numbered: bool = True,
     ) -> None:
         _validate.count(size=size)
+        if not isinstance(plan, Plan | CorrelatedPlan):
+            remedy = "give a Plan or a CorrelatedPlan: others could state one noise and draw another"
+            raise ConfigError(field="plan", value=type(plan).__name__, remedy=remedy)
         if ledger.relation is not plan.relation:
             raise LedgerMismatch(
                 f"the plan's neighbouring relation is {plan.relation.name}, the ledger's is {ledger.relation.name}: "
@@ -91,6 +102,9 @@ class PrivateRun:
         self.numbered = numbered
         self._ledger = ledger
         self._reservation = ledger.reserve(plan.runs, label=label)
+        self._plan = forms.fingerprint(forms.to_json(plan))
+        self._clip = plan.start(size).clip
+        self._known = 0  # entries of the ledger that were looked at
         self._cohorts: dict[int, NDArray[np.int64]] = {}
 
     @property
@@ -103,11 +117,16 @@ class PrivateRun:
         return self.plan.start(self.size)
 
     def cohort(self, number: int) -> NDArray[np.int64]:
-        """The clients of a round, drawn once. Private: they are told, and nobody else is."""
-        if number not in self._cohorts:
+        """The clients of a round, drawn once, whichever rounds are asked for in between. Private: they are told, and
+        nobody else is.
+
+        Who could have a cohort drawn until somebody is in it would have more than the probability that is priced.
+        """
+        found = self._cohorts.get(number)
+        if found is None:
             stream = self.randomness.stream("sampling", number)
-            self._cohorts = {number: self.plan.round(number).sampler.draw(stream, round=number)}
-        return self._cohorts[number].copy()
+            found = self._cohorts.setdefault(number, self.plan.round(number).sampler.draw(stream, round=number))
+        return found.copy()
 
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
         """An empty sum for one round; `carry` is that of the round before it, once released.
@@ -122,6 +141,15 @@ class PrivateRun:
                 remedy = "what it hands on changes from round to round: give the carry of the round before it"
                 raise ConfigError(field="carry", value=None, remedy=remedy)
         return PrivateRound(self, number, carry=carry)
+
+    def check_carry(self, carry: Carry) -> None:
+        """Refuse a clip that is not the plan's: it alone is priced, and stated; only a quantile's bound moves."""
+        clip = carry.clip
+        if isinstance(clip, QuantileClip) and isinstance(self._clip, QuantileClip):
+            clip = replace(clip, clip_norm=self._clip.clip_norm)
+        if clip != self._clip:
+            remedy = f"the plan's is {self._clip}: hand on what the round before it gave"
+            raise ConfigError(field="carry", value=carry.clip, remedy=remedy)
 
     def charge(self, number: int, clip: Clip) -> Receipt:
         """Write the round's event to the ledger; the receipt for its noises comes once it is on disk."""
@@ -139,14 +167,37 @@ class PrivateRun:
             raise ConfigError(field="round", value=number, remedy=remedy)
         noises, clients = self.plan.noises(number, clip), said.sampler.clients
         noises.check(self.size, clients=clients)
-        return self._ledger.charge(
+        self._check_plan()
+        receipt = self._ledger.charge(
             said.event,
             pays_for=noises.paid(clients=clients),
             randomness=self.randomness,
             key=key,
             reservation=self._reservation.id,
-            note={"round": number},
+            note={
+                "round": number,
+                "plan": self._plan,
+                "unit": UNIT,
+                "place": self.plan.place,
+                "numbered": self.numbered,
+                "private": clip.private and self._clip.private,
+            },
         )
+        for over in [each for each in self._cohorts if each < number]:  # the round itself may be tried again
+            del self._cohorts[over]
+        return receipt
+
+    def _check_plan(self) -> None:
+        """All rounds before were charged by this very plan: others can have the same events, and noise for less."""
+        for entry in self._ledger.entries(start=self._known):
+            content = entry.content()
+            if (
+                content.get("reservation") == self._reservation.id
+                and content["note"].get("plan", self._plan) != self._plan
+            ):
+                remedy = "rounds of another plan are charged under it: run this one under a label of its own"
+                raise ConfigError(field="label", value=self._reservation.id, remedy=remedy)
+            self._known = entry.position + 1
 
     def statement(self) -> Statement:
         """What all that was charged to the ledger promises, by this run and others."""
@@ -187,6 +238,7 @@ class PrivateRound:
 
     def __init__(self, run: PrivateRun, number: int, *, carry: Carry) -> None:
         said = run.plan.round(number)
+        run.check_carry(carry)
         self._run = run
         self._number = number
         self._carry = carry

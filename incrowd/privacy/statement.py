@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
@@ -66,10 +67,27 @@ SHARED = "epsilon is that of the whole ledger, which also holds {others} charges
 
 FORGOTTEN = "the ledger was kept in memory only: what other runs spent on the same data is not in epsilon"
 
+PUBLIC = (
+    "the data are declared public, so that nobody in them is protected: each run on them has a ledger of its own, and "
+    "what others spent is not in epsilon"
+)
+
+AFRESH = (
+    "a deliberate fresh start: what was spent on the same data before (epsilon: {spent}, as far as it is known) is not "
+    "in epsilon"
+)
+
 UNNUMBERED = (
     "contributions came without their clients' numbers: that each was of this round's cohort, and came once, was the "
     "duty of whoever ran this code, and is not checked"
 )
+
+OTHER_UNIT = (
+    "{others} charges of the ledger are of runs that protect one {other}, not one {unit}: what these tell of a {unit} "
+    "is not in epsilon"
+)
+
+OTHER_TRUST = "for the other charges of the ledger, {trust}"
 
 MEDIAN = "the median is not private, and its leakage is not in epsilon"
 
@@ -174,13 +192,17 @@ def stated(
     """The statement for all that was charged to a ledger, of which `own` charges are the run's that is described.
 
     Guarantee: figures and relation are the ledger's. One charge whose noise came from a seed marks the whole statement;
-    so does a ledger that nobody kept. What other runs spent is in epsilon, and is said.
+    so do a ledger that nobody kept, data that are declared public, and a fresh start. What other runs spent is in
+    epsilon, and is said; what their charges note of themselves (contributions without numbers, a clip that is not
+    private, another unit, a server that is trusted) is said, too, whoever asks.
     """
     spent, (charged, simulated) = ledger.spent(), ledger.charges()
     others = charged - own
     marks = (
         SIMULATION if simulated else None,
         None if ledger.kept else FORGOTTEN,
+        PUBLIC if ledger.data_identity.public else None,
+        AFRESH.format(spent=", ".join(_known(each.epsilon) for each in ledger.forgets)) if ledger.forgets else None,
         SHARED.format(others=others) if others > 0 else None,
     )
     return Statement(
@@ -192,8 +214,34 @@ def stated(
         accountant=spent.accountant,
         sampler=sampler,
         assumed=assumed,
-        caveats=(*(mark for mark in marks if mark is not None), *caveats),
+        caveats=tuple(
+            dict.fromkeys(
+                (*(mark for mark in marks if mark is not None), *caveats, *_noted(ledger, unit=unit, trust=trust))
+            )
+        ),
     )
+
+
+def _known(epsilon: float | None) -> str:
+    return "unknown" if epsilon is None else rounded_up(epsilon)
+
+
+def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
+    """What the charges of a ledger say of themselves that a statement for all of them must not leave out."""
+    notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
+    units = Counter(note.get("unit", unit) for note in notes)
+    found = [
+        OTHER_UNIT.format(others=others, other=other, unit=unit)
+        for other, others in sorted(units.items())
+        if other != unit
+    ]
+    if any(note.get("numbered") is False for note in notes):
+        found.append(UNNUMBERED)
+    if any(note.get("private") is False for note in notes):
+        found.append(MEDIAN)
+    if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
+        found.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
+    return found
 
 
 def rounded_up(value: float) -> str:

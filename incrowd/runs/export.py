@@ -138,13 +138,20 @@ def _spent(ledger: Mapping[str, Any], *, own: Path) -> dict[str, Any]:
     with RunLedger.from_json(ledger).open(own) as opened:
         tally = opened.verify()
         return {
-            "data": opened.data_identity.name,
+            "data": _name(opened.data_identity.name),
             "relation": opened.relation.name,
             "budget": {"epsilon": opened.budget.epsilon, "delta": opened.budget.delta},
             "epsilon": opened.spent().epsilon,
             "events": [{"event": event_to_json(event), "count": count} for event, count in tally.spent()],
             "head": tally.head,
         }
+
+
+def _name(data: str) -> str:
+    """What data are called; of those that are known by their path the last part, for where they lie is nobody else's
+    business.
+    """
+    return Path(data).name if Path(data).is_absolute() else data
 
 
 def _rounds(records: list[Record]) -> bytes:

@@ -1,14 +1,19 @@
 """Which data a run is about: their name and a fingerprint of their content, as the ledger knows them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from incrowd.data.rows import example_rows, table_rows
+from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
 from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import CommonSections, DealtData, DigitsData, MnistData, TableData
+
+Data = DigitsData | MnistData | TableData
+
+_NOT_PUBLIC = "leave data.public out"
 
 
 def identity_of(config: CommonSections) -> DataIdentity:
@@ -18,40 +23,78 @@ def identity_of(config: CommonSections) -> DataIdentity:
     every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a client
     (the column of a table, or how examples were dealt) is the identity's `division`.
 
-    Edge cases: data that are declared public and known as somebody's raise `LedgerMismatch`. The embedded digits never
-    are.
+    Edge cases: data that are declared public and known as somebody's, in whatever unit, raise `LedgerMismatch`. The
+    embedded digits never are. A test file is declared public by being one: private data that have a ledger are refused
+    as such, and so is the run's own private table (`ConfigError`), for what is measured there is not paid for.
     """
     data = config.data
     with section("data"):
-        identity = DataIdentity(name=_name(data), public=data.public, unit="client", division=_division(data))
-        return _recognised(identity, lambda: _rows(data), known=isinstance(data, DigitsData))
+        whole = _whole(data)
+        return DataIdentity(
+            name=_name(data), public=data.public, unit="client", division=_division(data, "client"), fingerprint=whole
+        )
 
 
 def identities_of_silos(config: CommonSections) -> list[DataIdentity]:
-    """The data of each silo, whose records are protected: see `identity_of`; the fingerprint is over its own rows."""
+    """The data of each silo, whose records are protected: see `identity_of`. The fingerprint is over its own rows;
+    `whole` is that of all silos' together, and `division` says how they were divided.
+    """
     data = config.data
     with section("data"):
+        whole, key, silos = _whole(data), _key(data), _rows_by_silo(config)
+        common = DataIdentity(name=_name(data), public=data.public, unit="record", division=_division(data, "silo"))
+        if _may_be_private(data):
+            for place, rows in enumerate(silos, start=1):
+                _check_public(_of_silo(common.name, place), rows, remedy=_NOT_PUBLIC)
         return [
-            _recognised(
-                DataIdentity(name=f"{_name(data)}, silo-{place}", public=data.public, unit="record"),
-                rows.__iter__,
-                known=isinstance(data, DigitsData),
-            )
-            for place, rows in enumerate(_rows_by_silo(config), start=1)
+            replace(common, name=_of_silo(common.name, place), fingerprint=fingerprint(rows, key=key), whole=whole)
+            for place, rows in enumerate(silos, start=1)
         ]
 
 
-def _recognised(identity: DataIdentity, rows: Callable[[], Iterable[bytes]], *, known: bool) -> DataIdentity:
-    """The identity with the fingerprint of its rows; `known` to everyone are the data that come with this package."""
+def _whole(data: Data) -> str:
+    """The fingerprint of all the data, which are what they are said to be."""
+    found = fingerprint(_rows(data), key=_key(data))
+    if _may_be_private(data):
+        _check_public(_name(data), _rows(data), remedy=_NOT_PUBLIC)
+    if isinstance(data, TableData) and data.test_file is not None:
+        test = data.model_copy(update={"file": data.test_file, "identity": None})
+        _check_test(test, None if data.public else found)
+    return found
+
+
+def _may_be_private(data: Data) -> bool:
+    """Whether data that are declared public might be somebody's; the digits come with this package."""
+    return data.public and not isinstance(data, DigitsData)
+
+
+def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:
+    """The data are not known as somebody's: under this name, as silos of it, or by their content."""
     home = Home.of_user()
-    if not identity.public:
-        return replace(identity, fingerprint=fingerprint(rows(), key=home.key()))
-    if home.registry.path.exists() and not known:
-        home.check_public(replace(identity, public=False, fingerprint=fingerprint(rows(), key=home.key())))
-    return replace(identity, fingerprint=fingerprint(rows(), key=PUBLIC_KEY))
+    if home.registry.path.exists():
+        content = fingerprint(rows, key=home.key())
+        for known_as in (name, _of_silo(name, 1)):
+            home.check_public(known_as, content, remedy=remedy)
 
 
-def _name(data: DigitsData | MnistData | TableData) -> str:
+def _check_test(test: TableData, private: str | None) -> None:
+    """What is measured on a test file is shown and not charged, so it must not be what is to be protected."""
+    if private is not None and fingerprint(_rows(test), key=_key(test)) == private:
+        remedy = "it holds the private table itself, and what is measured on it is not paid for: name public examples"
+        raise ConfigError(field="test_file", value=test.file, remedy=remedy)
+    remedy = "what is measured on them is not paid for, so name another data.test_file"
+    _check_public(_name(test), _rows(test), remedy=remedy)
+
+
+def _key(data: Data) -> bytes:
+    return PUBLIC_KEY if data.public else Home.of_user().key()
+
+
+def _of_silo(name: str, place: int) -> str:
+    return f"{name}, silo-{place}"
+
+
+def _name(data: Data) -> str:
     if data.identity is not None:
         return data.identity
     if isinstance(data, TableData):
@@ -59,20 +102,20 @@ def _name(data: DigitsData | MnistData | TableData) -> str:
     return data.name if isinstance(data, DigitsData) else str(mnist_folder(data.folder).resolve())
 
 
-def _division(data: DealtData | TableData) -> str:
-    """Who is a client."""
+def _division(data: DealtData | TableData, unit: str) -> str:
+    """Who is a client, or a silo."""
     if isinstance(data, TableData):
-        return f"one client for each {data.client}"
+        return f"one {unit} for each {data.client}"
     given = {name: getattr(data, name) for name in ("per_client", "alpha", "sigma", "validation")}
     numbers = "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
-    return f"{data.partition} over {data.clients} clients, seed {data.seed}{numbers}"
+    return f"{data.partition} over {data.clients} {unit}s, seed {data.seed}{numbers}"
 
 
 def _table(data: TableData) -> Path:
     return Path(data.folder or ".") / data.file
 
 
-def _rows(data: DigitsData | MnistData | TableData) -> Iterable[bytes]:
+def _rows(data: Data) -> Iterable[bytes]:
     if isinstance(data, TableData):
         return (row for _, row in table_rows(_table(data)))
     return example_rows(whole_split(data).train)

@@ -87,7 +87,7 @@ class RunLedger:
         Edge cases: under another key, content cannot be compared: names are, and a warning says so.
         """
         content, its = same(self.identity.fingerprint, identity.fingerprint), self.identity
-        if content is False or replace(identity, name=its.name, fingerprint=its.fingerprint) != its:
+        if content is False or replace(identity, name=its.name, fingerprint=its.fingerprint, whole=its.whole) != its:
             raise DataError(
                 f"the data are not those that this run began with ({its.name}; {its.division}): put them back as they "
                 "were; for changed data begin a new run"

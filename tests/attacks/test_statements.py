@@ -9,13 +9,15 @@ from dp_accounting import GaussianDpEvent
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import Forgotten
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
-from incrowd.privacy.statement import FORGOTTEN, SIMULATION, Statement
+from incrowd.privacy.statement import FORGOTTEN, PUBLIC, SIMULATION, Statement
 
 BUDGET = Budget(epsilon=50.0, delta=1e-6)
 EARNEST, SEEDED = SystemRandomness(), SeededRandomness(5)
@@ -90,6 +92,21 @@ def test_two_runs_on_one_ledger_state_what_both_cost(ledger: Ledger) -> None:
 def test_a_ledger_that_nobody_keeps_is_said_so() -> None:
     run = a_run(Ledger.in_memory(budget=BUDGET, relation=a_plan().relation), EARNEST)
     assert run.statement().caveats == (FORGOTTEN,)
+
+
+def test_public_data_are_said_to_be_public(tmp_path: Path) -> None:
+    digits = DataIdentity(name="digits", public=True)
+    ledger = Ledger.open(tmp_path / "public", budget=BUDGET, relation=a_plan().relation, data_identity=digits)
+    assert a_run(ledger, EARNEST).statement().caveats == (PUBLIC,)
+
+
+def test_a_fresh_start_is_said_for_good(tmp_path: Path) -> None:
+    forgets = [Forgotten(ledger="old", entries=3, epsilon=epsilon, delta=1e-6) for epsilon in (7.5, None)]
+    ledger = Ledger.open(
+        tmp_path / "fresh", budget=BUDGET, relation=a_plan().relation, data_identity="patients", forgets=forgets
+    )
+    (caveat,) = a_run(ledger, EARNEST).statement().caveats
+    assert "(epsilon: 7.5, unknown, as far as it is known) is not in epsilon" in caveat
 
 
 def test_a_round_is_not_repeated_under_another_seed(ledger: Ledger) -> None:

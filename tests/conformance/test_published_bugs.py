@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.gaussian import GaussianCurve
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import (
+    Clip,
     FixedClip,
     MedianClip,
     NormalisedClip,
@@ -54,11 +56,17 @@ BIG = Budget(epsilon=1e4, delta=1e-6)
 
 
 def a_plan(
-    *, sampling: Sampling = Everyone, clients: int = 10, cohort: float = 10, noise: float = 1.0, rounds: int = 1
+    *,
+    sampling: Sampling = Everyone,
+    clients: int = 10,
+    cohort: float = 10,
+    noise: float = 1.0,
+    rounds: int = 1,
+    clip: Clip | None = None,
 ) -> Plan:
     step = Step(rounds=rounds, cohort=cohort, noise_multiplier=noise)
-    config = PlanConfig(clients=clients, schedule=Schedule((step,)), sampling=sampling, clip=FixedClip(clip_norm=1.0))
-    return config.plan(BIG)
+    clip = FixedClip(clip_norm=1.0) if clip is None else clip
+    return PlanConfig(clients=clients, schedule=Schedule((step,)), sampling=sampling, clip=clip).plan(BIG)
 
 
 def a_run(plan: Plan, *, size: int, seed: int = 0) -> PrivateRun:
@@ -106,8 +114,9 @@ def test_replacing_a_client_moves_the_sum_by_two_bounds() -> None:
 def test_noise_of_another_bound() -> None:
     """The noise followed the next round's bound, or the bound's square, instead of the bound that clipped."""
     for bound in (0.01, 7.0):
-        plan = a_plan()
-        open_round = a_run(plan, size=20_000).round(0, carry=Carry(clip=QuantileClip(clip_norm=bound, bit_noise=50.0)))
+        clip = QuantileClip(clip_norm=1.0, bit_noise=50.0)
+        carry = Carry(clip=replace(clip, clip_norm=bound))
+        open_round = a_run(a_plan(clip=clip), size=20_000).round(0, carry=carry)
         out = open_round.release()
         assert out.mean.std() * 10 == pytest.approx(bound, rel=5 / math.sqrt(40_000) + 1e-3)
 
@@ -216,7 +225,7 @@ def test_fictitious_sampling(prob: float, monkeypatch: pytest.MonkeyPatch) -> No
 def test_statistic_of_an_adaptive_clip_unpaid() -> None:
     """The quantile's bits (or the median itself) were free."""
     quantile = QuantileClip(clip_norm=1.0, bit_noise=1.0)
-    open_round = a_run(a_plan(noise=1.5), size=20_000).round(0, carry=Carry(clip=quantile))
+    open_round = a_run(a_plan(noise=1.5, clip=quantile), size=20_000).round(0)
     out = open_round.release()
     together = out.noise_std**-2 + (2 * quantile.bit_noise) ** -2
     assert together == pytest.approx(1.5**-2)

@@ -101,7 +101,7 @@ def test_each_contribution_is_charged_with_its_specification_and_day(table: Exam
     own, asked = device(table), asked_for()
     own.contribute(asked.to_json(), np.zeros(33))
     note = own.ledger.entries()[-1].content()["note"]
-    assert note == {"specification": asked.fingerprint, "day": "2026-03-01"}
+    assert note == {"specification": asked.fingerprint, "day": "2026-03-01", "unit": "model"}
     assert own.allowance.spent_today() == pytest.approx(2.0, abs=1e-3)
 
 

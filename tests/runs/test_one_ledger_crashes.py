@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -72,19 +73,37 @@ def check(path: Path, folder: Path) -> int:
     return report["events"] or 0
 
 
+def killed(work: Callable[[], None], path: Path, *, after: int, seconds: float) -> int:
+    """Kill a process a moment after it has written so many entries: a slow machine gets as far as a fast one."""
+    registry = Home.of_user().registry
+
+    def entries() -> int:
+        known = registry.at(path)
+        assert known is not None
+        return known.mark.entries
+
+    awaited = entries() + after
+    process = start(work)
+    while entries() < awaited and os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(process, signal.SIGKILL)
+    return status_of(process)
+
+
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_runs_that_are_killed_at_random_moments_never_overspend(folder: Path, config: Config, kills: int) -> None:
     moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
-    path, charged, number = begun(config), 0, 0
+    long = config.model_copy(update={"privacy": config.privacy.model_copy(update={"rounds": 60})})
+    path, charged, number, died = begun(config), 0, 0, 0
     for _ in range(kills):
-        process = start(lambda: train(config, folder / f"run-{number}"))  # noqa: B023 - waited for
-        time.sleep(moments.uniform(0.0, 0.35))
-        os.kill(process, signal.SIGKILL)
-        status_of(process)
+        after, seconds = moments.choice([0, 0, 1, 2, 4]), moments.uniform(0.0, 0.02)
+        died += killed(partial(train, long, folder / f"run-{number}"), path, after=after, seconds=seconds) == KILLED
         now = check(path, folder)
         assert now >= charged
-        number, charged = number + moments.choice([0, 0, 1]), now
+        number, charged = number + moments.choice([0, 0, 0, 1]), now
     assert charged > 0
+    assert died > kills / 4
 
 
 def test_two_processes_at_once_share_what_there_is(folder: Path, config: Config) -> None:

@@ -211,7 +211,8 @@ def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
 
 
 @pytest.mark.parametrize(
-    ("extra", "changed"), [((), "begun with data_identity"), (("data.public=false",), "content has changed")]
+    ("extra", "changed"),
+    [((), "begun with data_identity"), (("data.public=false", "privacy.records=750"), "divided among silos before")],
 )
 def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: tuple[str, ...], changed: str) -> None:
     kept = (f"privacy.ledger='{folder / 'kept'}'", *extra)
@@ -225,7 +226,7 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: 
     assert 0.999 * 8 < (after["epsilon"] or 0) <= 8
     with pytest.raises(BudgetExceeded, match=r"nothing is left|what is left of epsilon = 8"):
         SiloRun.create(small(*kept), folder / "third")
-    refused = {"was begun with budget": ["privacy.epsilon=9"], changed: ["data.clients=3"]}
+    refused = {"was begun with budget": ["privacy.epsilon=9"], changed: ["data.clients=3", "privacy.records=500"]}
     for why, overrides in refused.items():
         with pytest.raises(LedgerMismatch, match=why):
             SiloRun.create(small(*kept, *overrides), folder / "fourth")

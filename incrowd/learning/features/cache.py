@@ -1,6 +1,7 @@
 """Features on disk: one file for each pair of a map and examples, whole and checked, or not there."""
 
 import hashlib
+import hmac
 import json
 import os
 import tempfile
@@ -13,15 +14,21 @@ from incrowd.data import Examples
 from incrowd.data.examples import Features
 from incrowd.errors import DataError
 from incrowd.learning.features.feature_map import FeatureMap, Values
+from incrowd.privacy.ledger.state import key_in, state_folder
 
 _REVISION = 1  # a built-in map that computes something else under the same name needs the next
 
 
 def place(folder: Path, feature_map: FeatureMap, examples: Examples) -> Path:
-    """The file for the features of these examples; labels do not matter."""
+    """The file for the features of these examples; labels do not matter.
+
+    Others may see its name, where the folder is open to them. So the name is keyed: a plain hash would confirm a guess,
+    and who knows all examples but one could try out what that one is.
+    """
     data = checksum(examples.features).hex()
     key = json.dumps([_REVISION, feature_map.name, data, examples.scale, examples.offset])
-    return folder / f"features-{hashlib.sha256(key.encode()).hexdigest()[:40]}.npy"
+    name = hmac.digest(key_in(state_folder()), b"features:" + key.encode(), "sha256").hex()
+    return folder / f"features-{name[:40]}.npy"
 
 
 def load(path: Path) -> Values | None:

@@ -4,13 +4,13 @@ import hashlib
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from incrowd._private import check_ours, make_ours
-from incrowd.errors import LedgerMismatch
+from incrowd.errors import LedgerMismatch, LedgerMisplaced
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.chain import Chain
 from incrowd.privacy.ledger.identity import DataIdentity, same
@@ -33,8 +33,11 @@ class Home:
 
     Edge cases: content that has changed under a known name, and whatever would make a ledger's sum meaningless (another
     delta, neighbouring relation, or way in which the data make up units), is a `LedgerMismatch` that names the
-    commands that help. Where the key is gone, data are known by name alone, and a warning says so. A registry that is
-    gone is made anew from the ledgers in this folder, with a warning; others have to be named.
+    commands that help; so are data that are divided among silos in another way than before, which would give each
+    record a budget more. Where the key is gone, data are known by name alone, and a warning says so; data of a name
+    that is not known are then refused, for they may be any of those. A registry that is gone is made anew from the
+    ledgers in this folder, and one that is older than some of them is told of those, with a warning; others have to be
+    named.
     """
 
     folder: Path
@@ -69,8 +72,10 @@ class Home:
         """
         path, witness = (None if each is None else each.resolve() for each in (path, witness))
         with self.alone():
+            self._check_undivided(identity)
             known = self._known(identity, path)
             if known is None:
+                self._check_key(identity)
                 known = self._begun(identity, budget, relation, path, witness)
             elif path not in (None, known.path):
                 raise LedgerMismatch(
@@ -93,21 +98,23 @@ class Home:
                     raise LedgerMismatch(f"these data have a ledger already, {other.path}: theirs cannot be another")
             self.registry.remember(known, identity)
 
-    def check_public(self, identity: DataIdentity) -> None:
-        """Data that are declared public are not known here as somebody's: `LedgerMismatch`."""
-        for known in self.found(identity):
-            if known is not None:
-                raise LedgerMismatch(
-                    f"the data {identity.name!r} are declared public, and have a ledger as private data, {known.path}: "
-                    "leave data.public out"
-                )
+    def check_public(self, name: str, fingerprint: str | None, *, remedy: str) -> None:
+        """Data that are declared public are not known here as somebody's, whoever was protected, as a whole or in
+        parts: `LedgerMismatch`.
+        """
+        for known in self.registry.of_any_unit(name, fingerprint) if self.registry.path.exists() else ():
+            raise LedgerMismatch(
+                f"the data {name!r} are declared public, and have a ledger as private data, {known.path}: {remedy}"
+            )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other processes from finding, beginning and moving ledgers; the registry is there meanwhile."""
         make_ours(self.folder)
         with self.registry.alone():
-            if not self.registry.path.exists():
+            if self.registry.path.exists():
+                self._update_registry()
+            else:
                 self._restore_registry()
             yield
 
@@ -152,6 +159,26 @@ class Home:
             return at  # begun by name alone, for data that come now
         return known
 
+    def _check_undivided(self, identity: DataIdentity) -> None:
+        """What these data are a part of was not divided in another way."""
+        for part in self.registry.parts_of(identity.unit or "", identity.whole):
+            if part.division not in (None, identity.division):
+                raise LedgerMismatch(
+                    f"these data were divided among silos before ({part.division}), each of which has a ledger, say "
+                    f"{part.path}; divided otherwise ({identity.division}) the same records would be paid for twice: "
+                    "divide them as before"
+                )
+
+    def _check_key(self, identity: DataIdentity) -> None:
+        """Data that seem to be new can be told from all that are known."""
+        for known in self.registry.ledgers() if identity.fingerprint is not None else ():
+            if known.fingerprints and all(same(its, identity.fingerprint) is None for its in known.fingerprints):
+                raise LedgerMismatch(
+                    f"whether the data {identity.name!r} are those of {_listed(known.names)} cannot be told, because "
+                    "the key that those were known by is gone: put the key back, or have those known by the new one "
+                    "with `incrowd ledger include`"
+                )
+
     def _begun(
         self, identity: DataIdentity, budget: Budget, relation: Relation, path: Path | None, witness: Path | None
     ) -> Registered:
@@ -167,6 +194,19 @@ class Home:
         known = _row(place, witness)
         self.registry.add(known)
         return known
+
+    def _update_registry(self) -> None:
+        """Take in the ledgers in this folder that the registry does not know: it was put back from an older copy, or
+        a process was killed before it could say what it had begun.
+        """
+        its = {known.path for known in self.registry.ledgers()}
+        for path in sorted((self.folder / LEDGERS).glob("*/*.sqlite")):
+            if path in its or not is_begun(path):
+                continue
+            with suppress(LedgerMisplaced):  # it is a copy, or what was left of one that was moved
+                self.registry.add(row := _row(path, None))
+                if row.mark.entries > 1:  # or else it was only begun, and there was nothing to know
+                    warnings.warn(f"{self.registry.path} did not know {path}, and is told of it", stacklevel=2)
 
     def _restore_registry(self) -> None:
         """Begin the registry, with all ledgers that are in this folder: there are some if it was lost."""
@@ -205,6 +245,7 @@ def _row(path: Path, witness: Path | None) -> Registered:
             division=its.division or None,
             names=(its.name,),
             fingerprints=() if its.fingerprint is None else (its.fingerprint,),
+            wholes=() if its.whole is None else (its.whole,),
         )
 
 

@@ -22,6 +22,8 @@ _SCHEMA = (
     "CREATE TABLE names (unit TEXT NOT NULL, name TEXT NOT NULL, ledger TEXT NOT NULL, PRIMARY KEY (unit, name))",
     "CREATE TABLE fingerprints (unit TEXT NOT NULL, fingerprint TEXT NOT NULL, ledger TEXT NOT NULL, "
     "PRIMARY KEY (unit, fingerprint))",
+    "CREATE TABLE wholes (unit TEXT NOT NULL, whole TEXT NOT NULL, ledger TEXT NOT NULL, "
+    "PRIMARY KEY (unit, whole, ledger))",
 )
 _COLUMNS = "id, unit, path, witness, entries, head, division"
 
@@ -30,7 +32,8 @@ _COLUMNS = "id, unit, path, witness, entries, head, division"
 class Registered:
     """What the registry knows of a ledger; the first name is the one that it was begun with.
 
-    `division` says what makes one unit of its data, and is None as long as no data were named but by name.
+    `division` says what makes one unit of its data, and is None as long as no data were named but by name. `wholes` are
+    the fingerprints of what its data are parts of.
     """
 
     id: str
@@ -42,6 +45,7 @@ class Registered:
     retired: bool = False
     names: tuple[str, ...] = ()
     fingerprints: tuple[str, ...] = ()
+    wholes: tuple[str, ...] = ()
 
 
 class Registry:
@@ -112,17 +116,32 @@ class Registry:
         where = "id = (SELECT ledger FROM fingerprints WHERE unit = ? AND fingerprint = ?)"
         return _only(self._select(where, unit, fingerprint))
 
+    def parts_of(self, unit: str, whole: str | None) -> list[Registered]:
+        """The ledgers of the parts into which these data were divided."""
+        return self._select("id IN (SELECT ledger FROM wholes WHERE unit = ? AND whole = ?)", unit, whole)
+
+    def of_any_unit(self, name: str, fingerprint: str | None) -> list[Registered]:
+        """The ledgers of the data of this name or content, or of parts of them, whoever is protected there."""
+        tables = (
+            ("names", "name", name),
+            ("fingerprints", "fingerprint", fingerprint),
+            ("wholes", "whole", fingerprint),
+        )
+        where = " OR ".join(f"id IN (SELECT ledger FROM {table} WHERE {column} = ?)" for table, column, _ in tables)  # noqa: S608 - our own names
+        return self._select(where, *(value for *_, value in tables))
+
     def add(self, ledger: Registered) -> None:
         """Take a new ledger in, under its names and fingerprints."""
         with self._transaction() as connection:
             _insert(connection, ledger)
-            _remember(connection, ledger, ledger.names, ledger.fingerprints)
+            _remember(connection, ledger, ledger.names, ledger.fingerprints, ledger.wholes)
 
     def remember(self, ledger: Registered, identity: DataIdentity) -> None:
         """The ledger is known under this name, and by this content, too; what makes a unit is settled once."""
         content = [] if identity.fingerprint is None else [identity.fingerprint]
+        wholes = [] if identity.whole is None else [identity.whole]
         with self._transaction() as connection:
-            _remember(connection, ledger, [identity.name], content)
+            _remember(connection, ledger, [identity.name], content, wholes)
             settled = "UPDATE ledgers SET division = ? WHERE id = ? AND division IS NULL"
             connection.execute(settled, (identity.division or None, ledger.id))
 
@@ -130,8 +149,8 @@ class Registry:
         """A fresh start: the new ledger takes all names and fingerprints over, the old one is kept as retired."""
         with self._transaction() as connection:
             _insert(connection, new)
-            connection.execute("UPDATE names SET ledger = ? WHERE ledger = ?", (new.id, old.id))
-            connection.execute("UPDATE fingerprints SET ledger = ? WHERE ledger = ?", (new.id, old.id))
+            for table in ("names", "fingerprints", "wholes"):
+                connection.execute(f"UPDATE {table} SET ledger = ? WHERE ledger = ?", (new.id, old.id))  # noqa: S608 - our own names
             connection.execute("UPDATE ledgers SET retired = 1 WHERE id = ?", (old.id,))
 
     def relocate(self, ledger: str, *, path: Path, witness: Path) -> None:
@@ -196,9 +215,14 @@ def _insert(connection: sqlite3.Connection, ledger: Registered) -> None:
 
 
 def _remember(
-    connection: sqlite3.Connection, ledger: Registered, names: Sequence[str], fingerprints: Sequence[str]
+    connection: sqlite3.Connection,
+    ledger: Registered,
+    names: Sequence[str],
+    fingerprints: Sequence[str],
+    wholes: Sequence[str],
 ) -> None:
-    for table, column, values in (("names", "name", names), ("fingerprints", "fingerprint", fingerprints)):
+    known = (("names", "name", names), ("fingerprints", "fingerprint", fingerprints), ("wholes", "whole", wholes))
+    for table, column, values in known:
         statement = f"INSERT OR IGNORE INTO {table} (unit, {column}, ledger) VALUES (?, ?, ?)"  # noqa: S608 - our own names
         connection.executemany(statement, [(ledger.unit, value, ledger.id) for value in values])
 
@@ -209,6 +233,7 @@ def _registered(
     ledger, unit, path, witness, entries, head, division, retired = row
     names = connection.execute("SELECT name FROM names WHERE ledger = ? ORDER BY rowid", (ledger,))
     prints = connection.execute("SELECT fingerprint FROM fingerprints WHERE ledger = ? ORDER BY rowid", (ledger,))
+    wholes = connection.execute("SELECT whole FROM wholes WHERE ledger = ? ORDER BY rowid", (ledger,))
     return Registered(
         id=ledger,
         unit=unit,
@@ -219,4 +244,5 @@ def _registered(
         retired=bool(retired),
         names=tuple(name for (name,) in names),
         fingerprints=tuple(value for (value,) in prints),
+        wholes=tuple(value for (value,) in wholes),
     )

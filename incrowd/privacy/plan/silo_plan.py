@@ -20,6 +20,9 @@ from incrowd.privacy.statement import RECORDS_ASSUMED, SILO_TRUST, Statement, st
 RELATION = Relation.ADD_OR_REMOVE_ONE
 """Two neighbours differ by one record that is there or not."""
 
+UNIT = "record"
+"""Who is protected by a round's noise."""
+
 COUNTED = math.sqrt(2)
 """By how much one record moves the two counts of a round (there is one more record, and it may be right), in L2."""
 
@@ -151,7 +154,7 @@ class SiloPlan:
         counts = "" if self.count_std is None else ", and two counts a round"
         return stated(
             ledger,
-            unit="record",
+            unit=UNIT,
             trust=SILO_TRUST,
             own=own,
             sampler=(

@@ -191,6 +191,7 @@ def test_the_distribution_is_one_of_a_symmetric_pair() -> None:
 def test_extreme_noise_is_priced_or_nothing_is_proven() -> None:
     assert curve([(fixed(10, 3, 1e9), 1)]).epsilon(1e-6) <= GRID
     assert curve([(fixed(10, 3, 1e-4), 1)]).epsilon(1e-6) == math.inf
+    assert curve([(fixed(10, 3, 0.02), 1)]).epsilon(1e-6) == math.inf  # losses of 1,250 are off the line
     assert curve([(fixed(10, 3, 0.09), 1)]).epsilon(1e-6) < 200
     assert curve([(fixed(10**9, 1, 1.0), 10)]).epsilon(1e-7) < 1e-2
     assert curve([(fixed(10, 3, 1.0), 1)]).epsilon(0.0) == math.inf

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,13 +233,58 @@ def test_a_beginning_that_was_cut_off_is_made_again(home: Home) -> None:
 
 
 def test_data_that_are_known_do_not_become_public(home: Home) -> None:
-    home.check_public(data())  # nothing is known yet, and nothing made
+    home.check_public("shop", "1:aa", remedy="")  # nothing is known yet, and nothing made
     assert not home.folder.exists()
     found(home, data())
-    home.check_public(data("x", "1:bb"))
-    for identity in (data("x"), data("shop", "1:bb")):
+    home.check_public("x", "1:bb", remedy="")
+    for name, content in (("x", "1:aa"), ("shop", "1:bb"), ("shop", None)):
         with pytest.raises(LedgerMismatch, match="are declared public"):
-            home.check_public(identity)
+            home.check_public(name, content, remedy="")
+
+
+def test_what_was_divided_is_not_divided_otherwise_even_where_the_registry_was_lost(home: Home) -> None:
+    part = DataIdentity(name="shop, silo-1", fingerprint="1:aa", unit="record", division="by user", whole="1:ff")
+    first = found(home, part)
+    assert first.unit == "record"
+    other = replace(part, name="x, silo-1", fingerprint="1:bb", division="by age")
+    with pytest.raises(LedgerMismatch, match="divided among silos before"):
+        found(home, other)
+    assert found(home, replace(other, division="by user")).id != first.id
+    with pytest.raises(LedgerMismatch, match="are declared public"):
+        home.check_public("y", "1:ff", remedy="")
+    home.registry.path.unlink()
+    with pytest.warns(UserWarning, match="made anew"), pytest.raises(LedgerMismatch, match="divided among silos"):
+        found(home, replace(other, fingerprint="1:cc"))
+
+
+def test_data_of_a_new_name_wait_for_those_of_another_key_to_be_known(home: Home) -> None:
+    first = found(home, data("shop", "1:aa"))
+    with pytest.raises(LedgerMismatch, match="put the key back"):
+        found(home, data("x", "2:aa"))
+    home.include(first, data("shop", "2:aa"))
+    assert found(home, data("x", "2:aa")).id == first.id
+    assert found(home, data("y", "2:bb")).id != first.id
+
+
+def test_an_older_registry_is_told_of_the_ledgers_beside_it(home: Home) -> None:
+    with home.alone():
+        before = home.registry.path.read_bytes()
+    first = found(home, data())
+    copied = home.folder / "ledgers" / "copy" / "client.sqlite"
+    copied.parent.mkdir(mode=0o700)
+    for name in ("", ".witness"):
+        copied.with_name(copied.name + name).write_bytes(first.path.with_name(first.path.name + name).read_bytes())
+        copied.with_name(copied.name + name).chmod(0o600)
+    assert found(home, data()).id == first.id
+    assert len(home.registry.ledgers()) == 1
+    copied.unlink()
+    home.registry.path.write_bytes(before)
+    assert found(home, data("x")).id == first.id  # nothing was spent, so there is nothing to warn of
+    with Ledger.open(first.path) as ledger:
+        ledger.charge(EVENT)
+    home.registry.path.write_bytes(before)
+    with pytest.warns(UserWarning, match="did not know"):
+        assert found(home, data("x")).id == first.id
 
 
 def test_a_later_version_is_included_when_it_is_said_to_be_one(home: Home) -> None:

@@ -1,0 +1,210 @@
+"""One more run than the ledger allows: with data divided anew, an older registry, no key, a private test set."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.privacy.ledger.home import Home
+from incrowd.runs.build import featured, federated_data
+from incrowd.runs.run import Run
+from incrowd.runs.settings import parse, tables
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_run import SiloRun
+from tests.attacks.shop import HEADER, config, ledger_of, place, rows, settings, spent, trained, write
+from tests.command import Command
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SILOS = ("privacy.unit=record", "privacy.rounds=1", "privacy.epsilon=2", "data.features=['age']")
+
+
+def of_silos(table: Path, *overrides: str) -> SiloConfig:
+    return parse(tables(settings(table), overrides=(*SILOS, *overrides)), SiloConfig)
+
+
+BY_USER = ("data.clients=12", "privacy.records=3")
+BY_HALF = ("data.client=half", "data.clients=2", "privacy.records=18", "data.identity=another name")
+PUBLIC = ("data.public=true", "data.identity=another name")
+
+
+@pytest.fixture
+def halves(shop: Path) -> Path:
+    """The shop with a second column that divides it: halves of 18."""
+    return write(shop, [*HEADER, "half"], [[*row, str(place % 2)] for place, row in enumerate(rows())])
+
+
+def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: Path, tmp_path: Path) -> None:
+    SiloRun.create(of_silos(halves, *BY_USER), tmp_path / "first").train()
+    with pytest.raises(LedgerMismatch, match="one silo for each user"):
+        SiloRun.create(of_silos(halves, *BY_HALF), tmp_path / "second")
+    assert len(Home.of_user().registry.ledgers()) == 12
+
+
+def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Path) -> None:
+    def dealt(*overrides: str) -> SiloConfig:
+        private = ("data={name='digits',clients=2,public=false}", "privacy={unit='record',epsilon=1,delta=1e-5}")
+        more = ("privacy.rounds=1", "privacy.records=750", "run.plot=false", *overrides)
+        return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)), SiloConfig)
+
+    SiloRun.create(dealt(), tmp_path / "first")
+    with pytest.raises(LedgerMismatch, match="seed 0"):
+        SiloRun.create(dealt("data.seed=1", "data.identity=another name"), tmp_path / "second")
+
+
+@pytest.mark.parametrize("first", ["client", "record"])
+def test_data_do_not_become_public_by_protecting_another_unit(shop: Path, tmp_path: Path, first: str) -> None:
+    if first == "client":
+        trained(shop, tmp_path / "first")
+        with pytest.raises(LedgerMismatch, match=r"leave data\.public out"):
+            SiloRun.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second")
+    else:
+        SiloRun.create(of_silos(shop, *BY_USER), tmp_path / "first").train()
+        with pytest.raises(LedgerMismatch, match=r"leave data\.public out"):
+            Run.create(config(shop, *PUBLIC), tmp_path / "second")
+
+
+def test_an_older_registry_does_not_make_the_ledgers_beside_it_unknown(shop: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data" / "other.csv", HEADER, [[*row[:2], "9.5", *row[3:]] for row in rows()])
+    trained(tmp_path / "data" / "other.csv", tmp_path / "other")
+    registry = Home.of_user().registry.path
+    shutil.copy(registry, tmp_path / "older")
+    trained(shop, tmp_path / "first")
+    shutil.copy(tmp_path / "older", registry)
+    with pytest.warns(UserWarning, match="did not know"), pytest.raises(BudgetExceeded):
+        Run.create(config(shop, "data.identity=another name"), tmp_path / "second")
+
+
+def test_without_the_key_data_of_a_new_name_are_not_taken_for_new(shop: Path, tmp_path: Path) -> None:
+    trained(shop, tmp_path / "first")
+    (Home.of_user().folder / "key").unlink()
+    with pytest.raises(LedgerMismatch, match="put the key back"):
+        Run.create(config(shop, "data.identity=another name"), tmp_path / "second")
+
+
+@pytest.mark.parametrize("spelling", ["{}.0000000001", "{}.00000000000000000001"])
+def test_digits_that_no_model_sees_do_not_make_other_data(shop: Path, tmp_path: Path, spelling: str) -> None:
+    trained(shop, tmp_path / "first")
+    respelt = [[row[0], spelling.format(row[1]), *row[2:]] for row in rows()]
+    write(tmp_path / "other" / "respelt.csv", HEADER, respelt)
+    with pytest.raises(BudgetExceeded):
+        Run.create(config(tmp_path / "other" / "respelt.csv"), tmp_path / "second")
+
+
+# The controls: with any of the checks left out, there is one more run
+
+
+@pytest.fixture
+def careless(monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in ("_check_undivided", "_check_key", "_update_registry"):
+        monkeypatch.setattr(Home, check, lambda *_: None)
+    monkeypatch.setattr("incrowd.privacy.ledger.registry.Registry.of_any_unit", lambda *_: [])
+
+
+@pytest.mark.usefixtures("careless")
+def test_control_data_divided_anew_are_paid_for_twice(halves: Path, tmp_path: Path) -> None:
+    first = SiloRun.create(of_silos(halves, *BY_USER), tmp_path / "first")
+    second = SiloRun.create(of_silos(halves, *BY_HALF), tmp_path / "second")
+    for run in (first, second):
+        run.train()
+        assert all(spent(ledger.path) > 1.9 for ledger in run.ledgers.silos if ledger.path is not None)
+
+
+@pytest.mark.usefixtures("careless")
+def test_control_data_become_public_under_another_unit(shop: Path, tmp_path: Path) -> None:
+    trained(shop, tmp_path / "first")
+    SiloRun.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second").train()
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize("lost", ["key", "registry.sqlite"])
+def test_control_what_is_lost_makes_data_new(shop: Path, tmp_path: Path, lost: str) -> None:
+    home = Home.of_user()
+    with home.alone():
+        shutil.copy(home.registry.path, tmp_path / "older")
+    first = place(trained(shop, tmp_path / "first"))
+    (home.folder / lost).unlink()
+    if lost != "key":
+        shutil.copy(tmp_path / "older", home.registry.path)
+    second = place(trained(shop, tmp_path / "second", "data.identity=another name"))
+    assert spent(first, second) > 10
+
+
+def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: Path) -> None:
+    first = place(trained(shop, tmp_path / "first"))
+    other = write(tmp_path / "other" / "other.csv", HEADER, [[row[0], f"{row[1]}.5", *row[2:]] for row in rows()])
+    assert spent(first, place(trained(other, tmp_path / "second"))) > 10
+
+
+# What is measured, and not paid for
+
+
+def test_the_training_table_is_no_test_set(shop: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="test_file"):
+        Run.create(config(shop, "data.test_file=shop.csv"), tmp_path / "run")
+    with pytest.raises(ConfigError, match="test_file"):
+        SiloRun.create(of_silos(shop, *BY_USER, "data.test_file=shop.csv"), tmp_path / "silos")
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("public", ["true", "false"])
+def test_private_data_are_no_test_set_of_others(shop: Path, tmp_path: Path, unit: str, public: str) -> None:
+    if unit == "client":
+        trained(shop, tmp_path / "first")
+    else:
+        SiloRun.create(of_silos(shop, *BY_USER), tmp_path / "first")
+    cheap = write(tmp_path / "data" / "cheap.csv", HEADER, [[*row[:2], "9.5", *row[3:]] for row in rows()])
+    write(tmp_path / "data" / "copy.csv", HEADER, rows()[::-1])
+    for name in ("shop.csv", "copy.csv"):
+        with pytest.raises(LedgerMismatch, match="have a ledger as private data"):
+            Run.create(config(cheap, f"data.test_file={name}", f"data.public={public}"), tmp_path / "second")
+
+
+def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: nobody looks at what the test file is, and the number of rows and their accuracy are printed."""
+    monkeypatch.setattr("incrowd.runs.identity._check_test", lambda *_: None)
+    result = Run.create(config(shop, "data.test_file=shop.csv"), tmp_path / "run").train()
+    assert result["test_set"].startswith("36 examples, public")
+    assert result["accuracy"] * 36 == pytest.approx(round(result["accuracy"] * 36))
+
+
+# What is handed on
+
+
+def test_what_is_handed_on_does_not_say_where_the_data_are(shop: Path, tmp_path: Path, incrowd: Command) -> None:
+    trained(shop, tmp_path / "run")
+    SiloRun.create(of_silos(shop, *BY_USER, "data.identity=silos"), tmp_path / "silos").train()
+    for name in ("run", "silos"):
+        assert incrowd("export", name, f"{name}-shown").status == 0
+        texts = [path.read_bytes() for path in (tmp_path / f"{name}-shown").rglob("*") if path.is_file()]
+        assert not [text for text in texts if str(tmp_path).encode() in text]
+    shown = json.loads((tmp_path / "run-shown" / "ledger.json").read_text())
+    assert shown["data"] == "shop.csv"
+
+
+def test_control_the_ledger_names_the_data_by_their_path(shop: Path, tmp_path: Path) -> None:
+    with ledger_of(trained(shop, tmp_path / "run")) as ledger:
+        assert str(tmp_path) in ledger.data_identity.name
+
+
+def test_the_name_of_kept_features_confirms_no_guess(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A co-worker who may list the folder knows all rows but one, and tries out what that one is."""
+
+    def names(table: Path) -> set[str]:
+        folder = tmp_path / "open" / table.stem
+        folder.mkdir(parents=True)
+        featured(wanted := config(table, "features.name=unit", f"features.cache='{folder}'"), federated_data(wanted))
+        return {path.name for path in folder.iterdir()}
+
+    seen = names(shop)
+    right = write(tmp_path / "guess" / "right.csv", HEADER, rows())
+    wrong = write(tmp_path / "guess" / "wrong.csv", HEADER, [["user-0", "99", *rows()[0][2:]], *rows()[1:]])
+    assert seen == names(right) != names(wrong)  # the control: with the key the guess is confirmed
+    monkeypatch.setenv("INCROWD_STATE", str(tmp_path / "of the co-worker"))
+    assert seen.isdisjoint(names(right.rename(right.with_stem("again"))))
