@@ -1,6 +1,7 @@
 """Noise comes against a receipt, once, and there is one door: whoever wants noise for nothing, or twice, gets none."""
 
 import ast
+import contextlib
 import copy
 import pickle
 import threading
@@ -107,6 +108,33 @@ def test_threads_share_what_is_left() -> None:
     for thread in threads:
         thread.join()
     assert (len(drawn), len(refused)) == (5, 15)
+
+
+def test_a_thread_that_comes_in_the_middle_of_a_draw_does_not_get_the_same_noise() -> None:
+    drawn: list[object] = []
+    others: list[threading.Thread] = []
+
+    class Slow:
+        """A noise; while it is compared with what was asked for, another thread asks for the same draw."""
+
+        def __eq__(self, asked: object) -> bool:
+            if not others:
+                others.append(threading.Thread(target=draw))
+                others[0].start()
+                others[0].join(timeout=1)  # it has to wait for this draw to end
+            return True
+
+        __hash__ = None  # type: ignore[assignment]  # nobody looks it up
+
+    receipt = paid(Slow(), times=2)
+
+    def draw() -> None:
+        with contextlib.suppress(ConfigError):
+            drawn.append(receipt.draw(Slow(), "noise"))
+
+    draw()
+    others[0].join()
+    assert len(drawn) == 1
 
 
 def test_two_equal_noises_are_two_draws() -> None:

@@ -3,6 +3,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -128,6 +129,15 @@ def test_limits_of_one_contribution_allow_exactly_one(table: ExampleTable, epsil
         replace(own, today=lambda: date(2026, 3, 2)).contribute(asked, np.zeros(33))
 
 
+@pytest.mark.parametrize(("limit", "allowed"), [(3.0, True), (2.99, False)])
+def test_the_daily_limit_is_no_guideline(table: ExampleTable, limit: float, allowed: bool) -> None:
+    own = device(table, policy=replace(POLICY, daily_epsilon=limit))
+    own.contribute(asked_for(epsilon=1.0).to_json(), np.zeros(33))
+    with nullcontext() if allowed else pytest.raises(BudgetExceeded, match="daily limit"):
+        own.contribute(asked_for(epsilon=2.0).to_json(), np.zeros(33))
+    assert charges(own) == 1 + allowed
+
+
 def test_a_clock_that_is_put_back_brings_no_day_back(table: ExampleTable) -> None:
     own = device(table)
     for _ in range(2):
@@ -246,6 +256,15 @@ def test_a_policy_per_feature_counts_each_number_alone(table: ExampleTable) -> N
     assert own.allowance.spent_today() == pytest.approx(2.0, abs=1e-3)
     assert POLICY.cost(asked.mechanism) == pytest.approx(66.0)
     assert per_feature.cost(asked_for().mechanism) == pytest.approx(2 / 33)
+
+
+def test_an_allowance_per_model_pays_for_all_numbers_of_a_contribution(table: ExampleTable) -> None:
+    loose = replace(POLICY, epsilon=100.0, daily_epsilon=100.0, budget=Budget(epsilon=100.0, delta=1e-6))
+    own = device(table, policy=loose)
+    own.contribute(asked_for(privacy="feature").to_json(), np.zeros(33))
+    assert own.allowance.spent_today() == pytest.approx(66.0)
+    with pytest.raises(BudgetExceeded, match="daily limit"):
+        own.contribute(asked_for(privacy="feature").to_json(), np.zeros(33))
 
 
 def test_gaussian_noise_is_priced_at_the_budget_s_delta(table: ExampleTable) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,18 @@ def test_noise_is_asked_for_once_a_step_with_the_sum(make: Maker, kind: str) -> 
     make(model, records, DESCENT).train(start(model), settings, noise=seen, batches=stream())
     assert [total.shape for total in seen.totals] == [(model.size,)] * 6
     assert sum(not total.any() for total in seen.totals) >= 1  # an empty batch among them
+
+
+def test_the_divisor_is_public_however_many_records_there_are(make: Maker) -> None:
+    model, records = model_and_records("linear")
+
+    def moved(count: int) -> Tensor:
+        few = replace(records, features=records.features[:count], labels=records.labels[:count])
+        return (
+            make(model, few, DESCENT).train(start(model), training(), noise=torch.ones_like, batches=stream()).weights
+        )
+
+    assert torch.equal(moved(1), moved(len(records)))
 
 
 def test_only_what_noise_returns_moves_the_weights(make: Maker) -> None:

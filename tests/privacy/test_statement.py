@@ -78,6 +78,7 @@ def test_every_relation_asks_its_own_question() -> None:
     for relation, question in QUESTIONS.items():
         text = " ".join(replace(STATEMENT, relation=relation).text().split())
         assert question.format(unit="client") in text
+    assert len(set(QUESTIONS.values())) == len(QUESTIONS)
 
 
 def test_nothing_to_caution_about_leaves_no_empty_heading() -> None:

@@ -15,7 +15,7 @@ from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip,
 from incrowd.privacy.plan.plan import Plan, PlanConfig, PrivacyWarning, Sampling
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
-from incrowd.privacy.statement import FORGOTTEN
+from incrowd.privacy.statement import CENTRAL_TRUST, FORGOTTEN, LOCAL_TRUST
 from tests.privacy.receipts import spent_on
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
@@ -146,6 +146,12 @@ class TestStatement:
         assert statement.epsilon == self.a_plan().price.epsilon
         assert statement.accountant == "PLD"
         assert statement.caveats == (FORGOTTEN,)
+
+    def test_says_who_is_trusted(self) -> None:
+        central = a_config(constant(rounds=1, cohort=1000).scaled(4.0), sampling=Everyone)
+        for config, trust in ((central, CENTRAL_TRUST), (replace(central, place="local"), LOCAL_TRUST)):
+            plan = config.plan(BUDGET)
+            assert plan.statement(spent_on(plan), own=1).trust == trust
 
     def test_names_one_cohort_once(self) -> None:
         step = Step(rounds=1, cohort=1000, noise_multiplier=4.0)
