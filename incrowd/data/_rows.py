@@ -3,8 +3,11 @@
 import csv
 import gzip
 import importlib
+import io
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,42 @@ class Rows:
         return self.header.index(name)
 
 
+_READ: ContextVar[dict[Path, bytes] | None] = ContextVar("files that are read once", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Read every file once meanwhile.
+
+    Guarantee: what is learned from and what is recognised are the same bytes, whatever becomes of the file, or of a
+    link on the way to it, between the two.
+    """
+    if _READ.get() is not None:
+        yield
+        return
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file. Edge cases: what is no regular file could be another one every time: a `DataError`."""
+    seen = _READ.get()
+    if seen is not None and path in seen:
+        return seen[path]
+    try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: is no regular file, and would be read twice; copy it into one")
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
+    if seen is not None:
+        seen[path] = content
+    return content
+
+
 def read_rows(path: Path) -> Rows:
     """Open a table by its ending: .csv, .csv.gz or .parquet."""
     if path.name.endswith((".csv", ".csv.gz")):
@@ -51,11 +90,13 @@ def read_rows(path: Path) -> Rows:
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    opened = gzip.open if path.name.endswith(".gz") else open
+    content: io.BytesIO | gzip.GzipFile = io.BytesIO(_content(path))
+    if path.name.endswith(".gz"):
+        content = gzip.GzipFile(fileobj=content)
     number = 0
     try:
         # utf-8-sig drops the byte order mark that spreadsheets put first.
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
             for cells in reader:
                 number = reader.line_num
@@ -69,8 +110,6 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(
             f"{path}, after line {number}: broken or truncated gzip ({error}); get the file again"
         ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
 
 
 def _as_wide(lines: Iterator[tuple[int, list[str]]], path: Path, width: int) -> Iterator[tuple[int, Cells]]:
@@ -89,7 +128,7 @@ def _parquet_rows(path: Path) -> Rows:
         raise DataError(f"{path}: Parquet needs pyarrow; run pip install pyarrow, or save the table as CSV") from error
     arrow_error = importlib.import_module("pyarrow").ArrowException
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(io.BytesIO(_content(path)))
     except (OSError, arrow_error) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); get the file again") from error
     columns = [column.to_pylist() for column in table.columns]

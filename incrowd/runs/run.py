@@ -18,6 +18,7 @@ from pathlib import Path
 
 from incrowd import __version__, _files
 from incrowd.data import FederatedData
+from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.privacy.ledger.ledger import Ledger
@@ -71,6 +72,7 @@ class Run:
         self._spending = Spending(federation.plan)
 
     @classmethod
+    @read_once()
     def create(
         cls,
         config: Config,
@@ -87,9 +89,13 @@ class Run:
         a search.
 
         Edge cases: a plan that the data's ledger has no room for raises `BudgetExceeded`, and no folder is made.
+        Private `data` without a `ledger` are refused: others than the config's could be charged to it.
         """
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, *([LEDGER, f"{LEDGER}.witness"] if ledger is None else []))
+        if data is not None and ledger is None and not config.data.public:
+            remedy = "leave them out: which data a ledger is charged for is seen when they are loaded"
+            raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
         federation = assemble(config, schedule=schedule, data=data)
         trackers(config.run.trackers, folder, simulated=federation.randomness.simulated)
         federation.algorithm(config, _trial_ledger(federation), label="trial")
@@ -100,6 +106,7 @@ class Run:
         return run
 
     @classmethod
+    @read_once()
     def open(cls, folder: Path | str, *, data: FederatedData | None = None, search: str | None = None) -> "Run":
         """The run in a folder, with its own settings, plan and chunk; `data` as in `create`. A private search gives
         its label to open an attempt.

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from incrowd import __version__, _files
+from incrowd.data._rows import read_once
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.release import PrivateRun
@@ -68,6 +69,7 @@ class SiloRun:
         self.ledgers = ledgers
 
     @classmethod
+    @read_once()
     def create(cls, config: SiloConfig, folder: Path | str) -> "SiloRun":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
 
@@ -84,6 +86,7 @@ class SiloRun:
         return run
 
     @classmethod
+    @read_once()
     def open(cls, folder: Path | str) -> "SiloRun":
         """The run in a folder, with its own settings.
 

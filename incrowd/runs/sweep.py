@@ -26,6 +26,7 @@ from safetensors.numpy import load_file
 
 from incrowd import _files, _validate
 from incrowd.data import FederatedData
+from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
 from incrowd.privacy.plan.plan import Plan
@@ -120,6 +121,7 @@ class Sweep:
         """What the search costs."""
         return Cost(plans=self.plans, select=self.search.select, repetitions=self.search.repetitions)
 
+    @read_once()
     def run(self, *, jobs: int) -> Result:
         """Search to the end, from wherever it stands, at most `jobs` runs at a time; a search that is over says its
         result again.
