@@ -23,7 +23,7 @@ from incrowd.privacy.account.events import Run, compose, event_to_json, fingerpr
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.place import Location, Place
-from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt
+from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, noted
 from incrowd.privacy.ledger.tally import Forgotten, Reservation, Tally, Terms, check_note, check_text, runs_to_json
 from incrowd.privacy.ledger.witness import Mark, Witness
 
@@ -242,15 +242,12 @@ class Ledger:
         """
         note = dict(note or {})
         check_note(note)
-        if randomness.source == EARNEST.source and type(randomness) is not SystemRandomness:
-            remedy = "only SystemRandomness draws in earnest: give another source a name of its own"
-            raise ConfigError(field="randomness", value=type(randomness).__name__, remedy=remedy)
         check_text(**({} if key is None else {"key": key}))
         content = {
             "event": event_to_json(event),
             "key": key,
             "note": note,
-            "randomness": randomness.source,
+            "randomness": noted(randomness),
             "reservation": reservation,
         }
         charge = self._charge_unplanned if reservation is None else self._charge_reserved

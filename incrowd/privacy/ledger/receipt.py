@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from incrowd._random import Randomness, Stream
+from incrowd._random import Randomness, Stream, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.ledger.chain import Entry
 
@@ -58,6 +58,17 @@ class Receipt:
 
     def __reduce__(self) -> NoReturn:
         raise ConfigError(field="receipt", value=self.entry.position, remedy="a receipt is not copied: charge again")
+
+
+def noted(randomness: Randomness) -> str:
+    """What a ledger notes of a source of randomness.
+
+    Edge cases: one that calls itself the system's, and is not, is refused.
+    """
+    if randomness.source == "system" and type(randomness) is not SystemRandomness:
+        remedy = "only SystemRandomness draws in earnest: give another source a name of its own"
+        raise ConfigError(field="randomness", value=type(randomness).__name__, remedy=remedy)
+    return randomness.source
 
 
 def _same(paid: object, noise: object) -> bool:
