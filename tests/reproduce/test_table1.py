@@ -61,7 +61,7 @@ def test_an_entry_says_what_was_measured_and_what_is_promised(split: Split, tmp_
     assert less["accuracy"] < more["accuracy"]
     assert any("SIMULATION" in caveat for caveat in more["statement"]["caveats"])
     assert any("declared public" in caveat for caveat in more["statement"]["caveats"])
-    assert "whether one client took part" in " ".join(more["statement"]["text"].split())
+    assert "whether one client contributed or left its place empty" in " ".join(more["statement"]["text"].split())
     json.dumps([less, more], allow_nan=False)
     assert lines[0] == "general, 100 clients, epsilon 0.7"
     assert len(list(tmp_path.glob("features-*.npy"))) == 2  # of train and test, computed once

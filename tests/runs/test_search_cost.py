@@ -26,9 +26,9 @@ def plan(rounds: int = 4, *, epsilon: float = 2.0, delta: float = DELTA) -> Plan
 
 
 def fixed_size(cohort: float) -> Plan:
-    """With noise as it is, because to search for it takes long."""
+    """With noise as it is, which need not be searched for."""
     schedule = Schedule((Step(rounds=2, cohort=cohort, noise_multiplier=2.0),))
-    config = PlanConfig(clients=50, schedule=schedule, sampling=FixedSize, accountants=("RDP",))
+    config = PlanConfig(clients=50, schedule=schedule, sampling=FixedSize)
     return config.plan(Budget(epsilon=20.0, delta=DELTA))
 
 

@@ -148,7 +148,7 @@ class Ranking:
         )
         gradient = SparseGradients(size, *self._examples).gradient(np.zeros(size, np.float32), 0).astype(np.float64)
 
-        ledger = Ledger.in_memory(budget=Budget(epsilon=1e6, delta=1e-6), relation=RELATION)
+        ledger = Ledger.in_memory(budget=Budget(epsilon=1e12, delta=1e-6), relation=RELATION)
 
         def paid(each: Mechanism) -> Receipt:
             return ledger.charge(each.event("model"), pays_for=each.pays_for)

@@ -58,7 +58,7 @@ def test_the_first_entry_holds_the_terms(ledger: Ledger) -> None:
     assert first.content() == {
         "budget": {"epsilon": 1.0, "delta": 1e-5},
         "relation": "ADD_OR_REMOVE_ONE",
-        "data_identity": {"name": IDENTITY, "fingerprint": None, "public": False, "unit": None, "division": ""},
+        "data_identity": {"name": IDENTITY, "fingerprint": None, "public": False, "unit": None, "division": "", "whole": None},
         "forgets": [],
         "id": ledger.id,
     }
