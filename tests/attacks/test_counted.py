@@ -20,6 +20,7 @@ from incrowd.data import FederatedData, Partition
 from incrowd.errors import ConfigError
 from incrowd.federated import class_sums
 from incrowd.federated.class_sums import size_of
+from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.declared import check_declared, fewest
@@ -280,3 +281,5 @@ def test_those_who_are_declared_and_not_there_add_nothing(data: FederatedData) -
     counted = PrivateRun(smaller, ledger=ledger, randomness=SeededRandomness(1), size=size_of(few), label="counted")
     with pytest.raises(ConfigError, match="clients = 18: that is what the plan is for"):
         class_sums(few, counted)
+    engine = CohortEngine(linear(FEATURES, CLASSES), ClientTensors.of(few), LocalTraining(learning_rate=1.0))
+    assert engine.present(np.arange(20)).tolist() == list(range(18))

@@ -15,9 +15,11 @@ BATCHINGS = st.one_of(
 )
 
 
-def drawn(examples: int, *, epochs: int = 1, shuffle: int = True, client: int = 0, **batching: int) -> Batches:
+def drawn(
+    examples: int, *, epochs: int = 1, shuffle: int = True, round: int = 0, client: int = 0, **batching: int
+) -> Batches:
     local = LocalTraining(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # all are counts
-    return draw(examples, local, randomness=RANDOMNESS, round=0, client=client)
+    return draw(examples, local, randomness=RANDOMNESS, round=round, client=client)
 
 
 @given(examples=st.integers(1, 90), epochs=st.integers(1, 3), shuffle=st.booleans(), batching=BATCHINGS)
@@ -54,10 +56,11 @@ def test_the_sizes_of_batches(examples: int, batching: dict[str, int], sizes: li
     assert drawn(examples, epochs=2, **batching).sizes.tolist() == sizes * 2
 
 
-def test_epochs_and_clients_have_orders_of_their_own() -> None:
+def test_epochs_rounds_and_clients_have_orders_of_their_own() -> None:
     two = drawn(50, epochs=2, batch_size=25)
     assert not np.array_equal(two.positions[:2], two.positions[2:])
-    assert not np.array_equal(two.positions, drawn(50, epochs=2, batch_size=25, client=1).positions)
+    for other in ({"client": 1}, {"round": 1}):
+        assert not np.array_equal(two.positions, drawn(50, epochs=2, batch_size=25, **other).positions)
 
 
 def test_without_shuffling_the_order_is_that_of_the_data() -> None:
