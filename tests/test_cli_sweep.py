@@ -80,7 +80,7 @@ def test_wrong_use_and_refusals(incrowd: Command, words: tuple[str, ...], status
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_was_stopped_or_killed_goes_on(tmp_path: Path, how: signal.Signals) -> None:
-    grid = ("--grid", "server.learning_rate=1,2,4,8", "--set", "privacy.rounds=30", "--set", "data.clients=30")
+    grid = ("--grid", "server.learning_rate=1,2,4,8", "--set", "privacy.rounds=60", "--set", "data.clients=30")
     words = [sys.executable, "-c", START, "sweep", *grid, "--jobs", "2", "--json", "--out", str(tmp_path / "s")]
     summary = tmp_path / "s/runs/0000/summary.json"
     first = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

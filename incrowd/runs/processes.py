@@ -3,9 +3,10 @@
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
@@ -47,8 +48,9 @@ def side_by_side(
             while waiting and not failures and len(running) < jobs:
                 task = waiting.pop(0)
                 first(task)
-                begun = _Process.begin(task, work)
-                running[begun.sentinel] = begun
+                with _interrupted_later():
+                    begun = _Process.begin(task, work)
+                    running[begun.sentinel] = begun
             ready = wait(list(running))
             for sentinel in [one for one in running if one in ready]:
                 ended = running.pop(sentinel)
@@ -121,6 +123,22 @@ class _Process(Generic[Task]):
         self.process.terminate()
         self.process.join()
         self.pipe.close()
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Python drops what is raised while it forks (what libraries registered runs there): an interruption waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _serve(task: Task, work: Callable[[Task], None], pipe: Connection) -> None:

@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -114,6 +115,25 @@ def test_an_interruption_reaches_all_and_lets_them_come_to_an_end(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         list(side_by_side(range(4), jobs=2, first=nothing, work=work))
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+
+
+FORKED_AND_INTERRUPTED = """
+import os, signal, time
+from incrowd.runs.processes import side_by_side
+
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))  # an error there is dropped
+try:
+    for _ in side_by_side([1, 2, 3], jobs=2, first=lambda _: None, work=lambda _: time.sleep(60)):
+        print("done")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interruption_while_a_process_begins_is_not_lost() -> None:
+    words = [sys.executable, "-c", FORKED_AND_INTERRUPTED]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.stdout == "interrupted\n", ended.stderr
 
 
 def test_who_no_longer_iterates_stops_what_runs() -> None:
