@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from incrowd._random import SeededRandomness
-from incrowd.data import FederatedData, Split, load_mnist, sorted_shards
+from incrowd.data import Clients, Split, load_mnist, sorted_shards
 from incrowd.learning.features import (
     FeatureMap,
     GlyphMetric,
@@ -66,7 +66,7 @@ def maps(*, rich: bool) -> dict[str, FeatureMap]:
     return chosen
 
 
-def measure(name: str, feature_map: FeatureMap, data: FederatedData) -> Result:
+def measure(name: str, feature_map: FeatureMap, data: Clients) -> Result:
     """Time and accuracy of one map."""
     start = time.perf_counter()
     feature_map(data.examples.values(slice(0, 1)))
@@ -82,7 +82,7 @@ def measure(name: str, feature_map: FeatureMap, data: FederatedData) -> Result:
     )
 
 
-def accuracy(data: FederatedData) -> float:
+def accuracy(data: Clients) -> float:
     """What softmax regression by normalised steps reaches on the test examples."""
     test = data.test
     if test is None:
@@ -116,11 +116,11 @@ def _with_bias(features: Tensor) -> Tensor:
     return torch.cat([features, torch.full((*features.shape[:-1], 1), BIAS)], dim=-1)
 
 
-def federation(split: Split) -> FederatedData:
+def federation(split: Split) -> Clients:
     """The federation of Geyer, Klein and Nabi with 100 clients."""
     labels = np.asarray(split.train.labels, np.int64)
     partition = sorted_shards(labels, clients=CLIENTS, per_client=PER_CLIENT, randomness=SeededRandomness(seed=0))
-    return FederatedData.of(split, partition)
+    return Clients.of(split, partition)
 
 
 def main() -> None:

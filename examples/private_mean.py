@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import Budget, Everyone, Ledger, NormalisedClip, PlanConfig, PrivateRun, SystemRandomness, constant
-from incrowd.data import FederatedData, iid, load_digits
+from incrowd.data import Clients, iid, load_digits
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.runs.plots import axes
 
@@ -21,11 +21,11 @@ OUT = Path("out/private-mean")
 Array = NDArray[np.float64]
 
 
-def the_clients() -> FederatedData:
+def the_clients() -> Clients:
     """Real handwritten digits (8 x 8 pixels), dealt to 100 clients."""
     split = load_digits()
     partition = iid(split.train.labels, clients=CLIENTS, randomness=SystemRandomness())
-    return FederatedData.of(split, partition)
+    return Clients.of(split, partition)
 
 
 def contribution(images: Array, labels: NDArray[np.generic]) -> Array:
@@ -67,7 +67,7 @@ def main() -> None:
     print(statement.text())
 
 
-def show(noise: float, epsilon: float, pictures: Array, exact: Array, data: FederatedData) -> None:
+def show(noise: float, epsilon: float, pictures: Array, exact: Array, data: Clients) -> None:
     """The table and the picture. The exact answer is shown for comparison only: a real server never has it."""
     if data.test is None:
         raise SystemExit("the embedded digits come with test images")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from incrowd import _validate
 from incrowd._random import SeededRandomness
-from incrowd.data import Examples, FederatedData, load_mnist, sorted_shards
+from incrowd.data import Clients, Examples, load_mnist, sorted_shards
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining, Model, mlp, small_cnn
 from incrowd.learning.batches import draw
@@ -125,7 +125,7 @@ class Task:
         return LocalTraining(learning_rate=LEARNING_RATE, batch_size=self.batch_size)
 
     @property
-    def data(self) -> FederatedData:
+    def data(self) -> Clients:
         """The clients of the cohort, each with examples of at most two classes (as in McMahan et al. 2017)."""
         return _dealt(self.folder, self.work.cohort, self.work.examples, dense=self.work.dense)
 
@@ -191,7 +191,7 @@ def _tensors(folder: Path | None, *, dense: bool) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=4)
-def _dealt(folder: Path | None, clients: int, examples: int, *, dense: bool) -> FederatedData:
+def _dealt(folder: Path | None, clients: int, examples: int, *, dense: bool) -> Clients:
     images = _images(folder, dense=dense)
     partition = sorted_shards(images.labels, clients=clients, per_client=examples, randomness=RANDOMNESS)
-    return FederatedData(examples=images, partition=partition)
+    return Clients(examples=images, partition=partition)

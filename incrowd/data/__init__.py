@@ -1,19 +1,19 @@
 """Federated data sets: index lists over shared arrays, never copies; ways to deal them out; loaders.
 
 >>> from incrowd._random import SeededRandomness
->>> from incrowd.data import FederatedData, iid, load_digits
+>>> from incrowd.data import Clients, iid, load_digits
 >>> digits = load_digits()
->>> data = FederatedData.of(digits, iid(digits.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
+>>> data = Clients.of(digits, iid(digits.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
 >>> data.clients, len(data.client(0))
 (100, 15)
 """
 
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
+from incrowd.data.clients import Clients, Tensors
 from incrowd.data.dealing import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.digits import load_digits
 from incrowd.data.download import Source
 from incrowd.data.examples import Examples, Split, hold_out
-from incrowd.data.federated import FederatedData, Tensors
 from incrowd.data.mnist import MNIST, download_mnist, load_mnist
 from incrowd.data.partition import Partition
 from incrowd.data.tables import Columns, load_table
@@ -21,9 +21,9 @@ from incrowd.data.texts import Texts, load_texts
 
 __all__ = [
     "MNIST",
+    "Clients",
     "Columns",
     "Examples",
-    "FederatedData",
     "MapDataset",
     "Partition",
     "Source",

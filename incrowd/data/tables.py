@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd.data._rows import Cells, Rows, read_rows
+from incrowd.data.clients import Clients
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Labels
-from incrowd.data.federated import FederatedData
 from incrowd.errors import ConfigError, DataError
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -51,7 +51,7 @@ class Columns:
 
 def load_table(
     path: Path | str, *, columns: Columns, test: Path | str | None = None, clients: int | None = None
-) -> FederatedData:
+) -> Clients:
     """A federated data set with one client for each distinct value of the client column, in the order of their names.
 
     ``test`` is a table with the same columns that the server holds; its client column is not used. ``clients`` is the
@@ -61,9 +61,7 @@ def load_table(
     """
     examples, names = read_table(Path(path), columns)
     held = None if test is None else read_table(Path(test), columns)[0]
-    return FederatedData(
-        examples=examples, partition=by_column(names), test=held, name=Path(path).name, declared=clients
-    )
+    return Clients(examples=examples, partition=by_column(names), test=held, name=Path(path).name, declared=clients)
 
 
 def read_table(path: Path, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:

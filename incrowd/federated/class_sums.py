@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from incrowd._random import Floats
-from incrowd.data import FederatedData
+from incrowd.data import Clients
 from incrowd.errors import DataError
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.release import PrivateRun
@@ -18,12 +18,12 @@ CONSTANT = 0.3
 """A feature that every example has, through which the classes are counted."""
 
 
-def size_of(data: FederatedData) -> int:
+def size_of(data: Clients) -> int:
     """How many numbers a contribution has: for every class its features and their count."""
     return _classes(data) * (math.prod(data.examples.shape) + 1)
 
 
-def class_sums(data: FederatedData, private: PrivateRun, *, number: int = 0) -> tuple[Floats, float]:
+def class_sums(data: Clients, private: PrivateRun, *, number: int = 0) -> tuple[Floats, float]:
     """Ask a round's cohort for the means of its examples, class by class, in one private release.
 
     Returns the sums over all clients' means, [classes, features + 1], noised, and the noise's standard deviation.
@@ -43,7 +43,7 @@ def class_sums(data: FederatedData, private: PrivateRun, *, number: int = 0) -> 
     return released.mean.reshape(_classes(data), -1) * expected, released.noise_std
 
 
-def class_means(data: FederatedData, client: int) -> Floats:
+def class_means(data: Clients, client: int) -> Floats:
     """What a client contributes, [classes, features + 1]: of each class the sum of its examples, over all of them.
 
     Guarantee: a function of the client's own examples alone, bit for bit.
@@ -72,7 +72,7 @@ def nearest_mean(sums: Floats, noise_std: float) -> Floats:
     return np.concatenate([means.ravel(), biases])
 
 
-def _classes(data: FederatedData) -> int:
+def _classes(data: Clients) -> int:
     if data.examples.classes is None:
         raise DataError("the labels are numbers, not classes: there are no class means to ask for")
     return data.examples.classes

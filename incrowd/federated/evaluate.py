@@ -21,7 +21,7 @@ class Score:
 
 
 def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY) -> Score:
-    """Score weights on examples that the server holds and that are public (see `FederatedData.test`)."""
+    """Score weights on examples that the server holds and that are public (see `Clients.test`)."""
     module = model.with_weights(weights).eval()
     total, right = 0.0, 0
     with torch.no_grad():

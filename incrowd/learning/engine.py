@@ -31,7 +31,7 @@ from incrowd.learning.workers import CAN_FORK, Group, Staff
 if TYPE_CHECKING:
     from incrowd.learning.sparse import Sparse
 
-Clients = Sequence[int] | NDArray[np.integer[Any]]
+ClientNumbers = Sequence[int] | NDArray[np.integer[Any]]
 
 _CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
 _DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once are better
@@ -156,7 +156,7 @@ class CohortEngine:
         return self._device.type != "cpu"
 
     def train(
-        self, weights: ArrayLike | Tensor, clients: Clients, *, randomness: Randomness, round: int
+        self, weights: ArrayLike | Tensor, clients: ClientNumbers, *, randomness: Randomness, round: int
     ) -> Iterator[Chunk]:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
@@ -174,7 +174,7 @@ class CohortEngine:
     def train_and_sum(
         self,
         weights: ArrayLike | Tensor,
-        clients: Clients,
+        clients: ClientNumbers,
         shortening: Shortening,
         *,
         randomness: Randomness,

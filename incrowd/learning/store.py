@@ -14,7 +14,7 @@ from incrowd.errors import DataError
 from incrowd.learning.batches import Batches
 
 if TYPE_CHECKING:
-    from incrowd.data import FederatedData
+    from incrowd.data import Clients
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
 _ROWS = 4096  # examples that are searched at a time
@@ -47,7 +47,7 @@ class ClientTensors:
             )
 
     @classmethod
-    def of(cls, data: "FederatedData") -> "ClientTensors":
+    def of(cls, data: "Clients") -> "ClientTensors":
         """The tensors of a federated data set, without a copy."""
         tensors = data.as_tensors()
         return cls(

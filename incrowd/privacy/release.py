@@ -17,7 +17,7 @@ from incrowd._random import Floats, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipped_sum import Clients, ClippedSum, Cohort, Observed
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, Cohort, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
@@ -34,7 +34,7 @@ UNIT = "client"
 class Trainer(Protocol):
     """Who has numbered clients trained: the engine on this machine, a network, a secure sum, canaries."""
 
-    def cohort(self, clients: Clients, *, round: int) -> Cohort:
+    def cohort(self, clients: ClientNumbers, *, round: int) -> Cohort:
         """What these clients contribute to a round."""
         ...
 
@@ -257,7 +257,7 @@ class PrivateRound:
             raise ConfigError(field="round", value=self._number, remedy="release it first: then there is a carry")
         return self._after
 
-    def add(self, rows: NDArray[Any], *, clients: Clients | None = None) -> None:
+    def add(self, rows: NDArray[Any], *, clients: ClientNumbers | None = None) -> None:
         """Take contributions in, one vector or one a row, with their clients' numbers."""
         rows = np.atleast_2d(rows)
         self._sum.check_fits(rows)
@@ -311,7 +311,7 @@ class PrivateRound:
             self._receipt = self._run.charge(self._number, clip)
         return self._receipt
 
-    def _admit(self, clients: Clients | None, *, contributions: int) -> None:
+    def _admit(self, clients: ClientNumbers | None, *, contributions: int) -> None:
         """Each contribution is of a client of the cohort, and its first; where numbers are given, or have to be."""
         if clients is None:
             if self._run.numbered:
@@ -330,7 +330,7 @@ class PrivateRound:
             )
         self._waiting -= set(numbers)
 
-    def _numbers(self, clients: Clients | None, contributions: int) -> list[int]:
+    def _numbers(self, clients: ClientNumbers | None, contributions: int) -> list[int]:
         """The numbers that name the streams of local noise; those who have none are counted."""
         if clients is not None:
             return [int(client) for client in clients]

@@ -10,9 +10,9 @@ from pathlib import Path
 from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import (
+    Clients,
     Columns,
     Examples,
-    FederatedData,
     Partition,
     Split,
     dirichlet,
@@ -78,7 +78,7 @@ from incrowd.runs.config import (
 class Federation:
     """Everything that a run needs but its ledger."""
 
-    data: FederatedData
+    data: Clients
     engine: CohortEngine
     plan: Promise
     server: ServerStep
@@ -104,7 +104,7 @@ def assemble(
     *,
     schedule: Schedule | None = None,
     chunk: int | None = None,
-    data: FederatedData | None = None,
+    data: Clients | None = None,
 ) -> Federation:
     """Load the data, build the model and the engine, calibrate the plan.
 
@@ -129,14 +129,14 @@ def assemble(
     return Federation(data=data, engine=engine, plan=plan, server=server, randomness=randomness(config))
 
 
-def federated_data(config: CommonSections) -> FederatedData:
+def federated_data(config: CommonSections) -> Clients:
     """The clients and their examples."""
     section_of = config.data
     with section("data"):
         if isinstance(section_of, TableData):
             return _table(section_of)
         split = _split(section_of)
-        return FederatedData.of(split, _dealt(section_of, split.train.labels))
+        return Clients.of(split, _dealt(section_of, split.train.labels))
 
 
 def _split(data: DigitsData | MnistData) -> Split:
@@ -168,7 +168,7 @@ def untouched_test(config: Config) -> Examples | None:
         return transform(_feature_map(wanted, test.shape), test, alone=not config.data.public)
 
 
-def featured(config: CommonSections, data: FederatedData) -> FederatedData:
+def featured(config: CommonSections, data: Clients) -> Clients:
     """The same clients with features in place of their examples: each client's own work, which costs no privacy."""
     wanted = config.features
     if isinstance(wanted, NoFeatures):
@@ -231,14 +231,14 @@ def _dealt(data: DealtData, labels: Labels) -> Partition:
     return iid(labels, clients=data.clients, randomness=source)
 
 
-def _table(data: TableData) -> FederatedData:
+def _table(data: TableData) -> Clients:
     folder = Path(data.folder or ".")
     columns = Columns(client=data.client, label=data.label, features=data.features, classes=data.classes)
     test = None if data.test_file is None else folder / data.test_file
     return load_table(folder / data.file, columns=columns, test=test, clients=data.clients)
 
 
-def loss_of(name: str | None, data: FederatedData) -> Loss:
+def loss_of(name: str | None, data: Clients) -> Loss:
     """The loss of this name, or the one that the labels suggest."""
     classes = data.examples.classes
     if name is None:
@@ -250,7 +250,7 @@ def loss_of(name: str | None, data: FederatedData) -> Loss:
     return LOSSES[name]
 
 
-def model_of(config: CommonSections, data: FederatedData, loss: Loss) -> Model:
+def model_of(config: CommonSections, data: Clients, loss: Loss) -> Model:
     """The model, for these examples and labels."""
     shape, wanted = data.examples.shape, config.model
     outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else 1
@@ -306,7 +306,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)
 
 
-def _check_local(config: Config, data: FederatedData) -> None:
+def _check_local(config: Config, data: Clients) -> None:
     """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
     if config.privacy.place == "local" and data.present != data.clients:
         remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from incrowd import __version__, _files
-from incrowd.data import FederatedData
+from incrowd.data import Clients
 from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
@@ -79,7 +79,7 @@ class Run:
         folder: Path | str,
         *,
         schedule: Schedule | None = None,
-        data: FederatedData | None = None,
+        data: Clients | None = None,
         ledger: RunLedger | None = None,
     ) -> "Run":
         """A new run. Nothing is written before config and data have been found to be usable, and nothing is spent.
@@ -107,7 +107,7 @@ class Run:
 
     @classmethod
     @read_once()
-    def open(cls, folder: Path | str, *, data: FederatedData | None = None, search: str | None = None) -> "Run":
+    def open(cls, folder: Path | str, *, data: Clients | None = None, search: str | None = None) -> "Run":
         """The run in a folder, with its own settings, plan and chunk; `data` as in `create`. A private search gives
         its label to open an attempt.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from incrowd._random import Randomness
-from incrowd.data import FederatedData
+from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.counter import Counter
@@ -31,7 +31,7 @@ class SiloFederation:
     """Everything that a run of silos needs but its ledgers."""
 
     config: SiloConfig
-    data: FederatedData
+    data: Clients
     model: Model
     loss: Loss
     plans: tuple[SiloPlan, ...]
@@ -147,14 +147,14 @@ def _first_noise(plans: Sequence[SiloPlan]) -> float:
     raise refusals[0]
 
 
-def _check_silos(data: FederatedData) -> None:
+def _check_silos(data: Clients) -> None:
     """Silos are parties that one knows, so their number is exact."""
     if data.present != data.clients:
         remedy = "every silo has to be there, and these are not how many there are: state how many silos take part"
         raise ConfigError(field="clients", value=data.clients, remedy=remedy)
 
 
-def _declared(config: SiloConfig, data: FederatedData) -> tuple[int, ...]:
+def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
     """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
     wanted = config.privacy.records
     if wanted is None and config.data.public:
@@ -199,7 +199,7 @@ def _plan(config: SiloConfig, place: int, records: int, silos: int) -> SiloPlan:
     )
 
 
-def _check_counts(config: SiloConfig, data: FederatedData) -> None:
+def _check_counts(config: SiloConfig, data: Clients) -> None:
     if config.privacy.count_std is not None and data.examples.classes is None:
         raise DataError("count_std counts right labels, and these labels are numbers, not classes: leave it out")
 

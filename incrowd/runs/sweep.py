@@ -25,7 +25,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from incrowd import _files, _validate
-from incrowd.data import FederatedData
+from incrowd.data import Clients
 from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
@@ -84,7 +84,7 @@ class Sweep:
     search: Search
     out: Path | str | None = None
     say: Callable[[str], None] = field(default=silent, repr=False)
-    _data: dict[str, FederatedData] = field(default_factory=dict, init=False, repr=False)
+    _data: dict[str, Clients] = field(default_factory=dict, init=False, repr=False)
     _ledger: list[SearchLedger] = field(default_factory=list, init=False, repr=False)
     _open: dict[int, Run] = field(default_factory=dict, init=False, repr=False)
 
@@ -338,7 +338,7 @@ class Sweep:
         measured = f"loss {row['loss']}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"
         self.say(f"run {task.number + 1}/{of}  {settings}  {measured}  epsilon {row['epsilon']:.3f}")
 
-    def _loaded(self, config: Config) -> FederatedData:
+    def _loaded(self, config: Config) -> Clients:
         """The data of a config with their features, loaded once however many runs there are."""
         key = config.data.model_dump_json() + config.features.model_dump_json()
         if key not in self._data:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from incrowd._random import Floats
-from incrowd.data import FederatedData, from_arrays
+from incrowd.data import Clients, from_arrays
 from incrowd.data.partition import Partition
 from incrowd.errors import ConfigError
 from incrowd.federated.class_sums import class_means
@@ -265,7 +265,7 @@ def test_a_client_s_class_means_have_the_same_bits_in_every_company() -> None:
         data = made_up(sizes, features=FEATURES, classes=CLASSES, seeds=(seed, 0))
         examples = from_arrays(data.features.numpy(), data.labels.numpy(), classes=CLASSES)
         partition = Partition(offsets=data.offsets.astype(np.int64), indices=data.indices.astype(np.int32))
-        found.append(class_means(FederatedData(examples=examples, partition=partition), 1))
+        found.append(class_means(Clients(examples=examples, partition=partition), 1))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import FederatedData, Partition
+from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
 from incrowd.federated import class_sums
 from incrowd.federated.class_sums import size_of
@@ -267,7 +267,7 @@ def test_no_share_of_private_examples_is_made_public() -> None:
     assert parse({"data": {"validation": 0.1}, "privacy": terms}).data.public
 
 
-def test_those_who_are_declared_and_not_there_add_nothing(data: FederatedData) -> None:
+def test_those_who_are_declared_and_not_there_add_nothing(data: Clients) -> None:
     lists = [np.arange(3 * client, 3 * client + 3) for client in range(18)]
     few = replace(data, partition=Partition.of(lists), declared=20)
     assert (few.clients, few.present, few.describe()["clients"]) == (20, 18, 20)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from incrowd import _files
 from incrowd._random import Floats, SystemRandomness
-from incrowd.data import FederatedData
+from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
 from incrowd.federated import FedAvg, ServerStep, Silo
 from incrowd.federated.counter import Counter
@@ -323,7 +323,7 @@ def memory() -> Ledger:
     return Ledger.in_memory(budget=Budget(epsilon=8, delta=1e-5), relation=RELATION)
 
 
-def clients_run(module: nn.Module, data: FederatedData, ledger: Ledger) -> FedAvg:
+def clients_run(module: nn.Module, data: Clients, ledger: Ledger) -> FedAvg:
     schedule = constant(rounds=2, cohort=data.clients)
     config = PlanConfig(clients=data.clients, schedule=schedule, sampling=Everyone, clip=NormalisedClip())
     budget = Budget(epsilon=8.0, delta=1e-3)
@@ -333,7 +333,7 @@ def clients_run(module: nn.Module, data: FederatedData, ledger: Ledger) -> FedAv
     return FedAvg(engine=engine, private=private, server=ServerStep())
 
 
-def test_clients_contribute_before_the_round_is_charged(data: FederatedData) -> None:
+def test_clients_contribute_before_the_round_is_charged(data: Clients) -> None:
     ledger = Ledger.in_memory(budget=Budget(epsilon=8.0, delta=1e-3), relation=Relation.REPLACE_SPECIAL)
     run = clients_run(Wrong("in training"), data, ledger)
     with pytest.raises((KeyError, IncrowdError)):
@@ -356,7 +356,7 @@ def test_clients_contribute_before_the_round_is_charged(data: FederatedData) -> 
     ids=["central", "local", "bits"],
 )
 def test_noise_of_clients_that_fits_no_grid_is_refused_before_it_is_paid_for(
-    data: FederatedData, how: dict[str, Any], checked: bool, monkeypatch: pytest.MonkeyPatch
+    data: Clients, how: dict[str, Any], checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     multiplier = 2.0 if "clip" in how else 1e12
     steps = Schedule((Step(rounds=2, cohort=data.clients, noise_multiplier=multiplier),))

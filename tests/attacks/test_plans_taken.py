@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import FederatedData, Partition
+from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
 from incrowd.federated import FedAvg, ServerStep, SiloFedAvg, class_sums
 from incrowd.federated.class_sums import size_of
@@ -28,7 +28,7 @@ THERE = 20
 
 
 @pytest.fixture
-def twenty(data: FederatedData) -> FederatedData:
+def twenty(data: Clients) -> Clients:
     """Twenty clients of three examples each."""
     lists = [np.arange(3 * client, 3 * client + 3) for client in range(THERE)]
     return replace(data, partition=Partition.of(lists))
@@ -43,7 +43,7 @@ def run_of(plan: Plan, *, size: int) -> PrivateRun:
     return PrivateRun(plan, ledger=ledger, randomness=SEEDED, size=size)
 
 
-def averaged(plan: Plan, data: FederatedData) -> FedAvg:
+def averaged(plan: Plan, data: Clients) -> FedAvg:
     model = linear(FEATURES, CLASSES)
     engine = CohortEngine(model, ClientTensors.of(data), LocalTraining(learning_rate=0.1, batch_size=3))
     return FedAvg(engine=engine, private=run_of(plan, size=model.size), server=ServerStep())
@@ -56,7 +56,7 @@ class _Unasked(FedAvg):
         self.engine, self.private = engine, private
 
 
-def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: FederatedData) -> None:
+def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: Clients) -> None:
     for clients in (10, 19, 21, 40):
         with pytest.raises(ConfigError, match=f"clients = {clients}: that is what the plan is for, .* has 20: plan"):
             averaged(planned(clients), twenty)

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 
 from incrowd._random import SeededRandomness
-from incrowd.data import FederatedData, iid, load_digits
+from incrowd.data import Clients, iid, load_digits
 
 
 def test_digits_are_real_images_of_ten_classes() -> None:
@@ -27,7 +27,7 @@ def test_the_held_out_digits_are_always_the_same() -> None:
 
 def test_a_hundred_clients_share_the_digits() -> None:
     split = load_digits(test_examples=597)
-    data = FederatedData.of(split, iid(split.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
+    data = Clients.of(split, iid(split.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
     assert set(data.sizes.tolist()) == {12}
     assert data.describe() == {
         "data": "digits",

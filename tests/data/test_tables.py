@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Columns, FederatedData, load_table
+from incrowd.data import Clients, Columns, load_table
 from incrowd.errors import ConfigError, DataError
 
 COLUMNS = Columns(client="user", label="bought", classes=2)
@@ -18,13 +18,13 @@ bob,20,0,0
 """
 
 
-def load(folder: Path, text: str | bytes, columns: Columns = COLUMNS, name: str = "shop.csv") -> FederatedData:
+def load(folder: Path, text: str | bytes, columns: Columns = COLUMNS, name: str = "shop.csv") -> Clients:
     path = folder / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return load_table(path, columns=columns)
 
 
-def check_shop(data: FederatedData) -> None:
+def check_shop(data: Clients) -> None:
     assert data.clients == 2
     assert [data.client(k).tolist() for k in range(2)] == [[1], [0, 2]]
     assert data.examples.features.tolist() == [[31, 2.5], [44, -1000], [20, 0]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import Randomness, SeededRandomness
-from incrowd.data import Examples, FederatedData, Partition
+from incrowd.data import Clients, Examples, Partition
 from incrowd.federated import FedAvg, ServerStep
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, linear
 from incrowd.privacy.account.accounting import Budget
@@ -20,7 +20,7 @@ BUDGET = Budget(epsilon=50.0, delta=1e-5)
 
 
 @pytest.fixture(scope="session")
-def data() -> FederatedData:
+def data() -> Clients:
     """Twelve clients of 3 to 14 examples of three separable classes, and a test set."""
     generator = np.random.Generator(np.random.PCG64(8))
     centres = generator.normal(size=(CLASSES, FEATURES)) * 2
@@ -32,7 +32,7 @@ def data() -> FederatedData:
 
     train, test = examples(sum(range(3, 15))), examples(200)
     lists = np.split(np.arange(len(train)), np.cumsum(range(3, 14)))
-    return FederatedData(examples=train, partition=Partition.of(lists), test=test)
+    return Clients(examples=train, partition=Partition.of(lists), test=test)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ Maker = Callable[..., FedAvg]
 
 
 @pytest.fixture
-def make(data: FederatedData, plan: Promise) -> Maker:
+def make(data: Clients, plan: Promise) -> Maker:
     """A federation over the data; arguments replace what it is made of."""
 
     def made(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Examples, FederatedData
+from incrowd.data import Clients, Examples
 from incrowd.errors import DataError
 from incrowd.federated import class_sums, nearest_mean, score
 from incrowd.federated.class_sums import CONSTANT, size_of
@@ -17,7 +17,7 @@ from incrowd.privacy.release import PrivateRun
 from tests.federated.conftest import CLASSES, CLIENTS, FEATURES
 
 
-def asked(data: FederatedData, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, float]:
+def asked(data: Clients, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, float]:
     budget = Budget(epsilon=epsilon, delta=1e-5)
     config = PlanConfig(
         clients=CLIENTS,
@@ -31,7 +31,7 @@ def asked(data: FederatedData, *, epsilon: float, clip_norm: float) -> tuple[np.
     return class_sums(data, private)
 
 
-def test_sums_are_those_of_the_clients_means(data: FederatedData) -> None:
+def test_sums_are_those_of_the_clients_means(data: Clients) -> None:
     sums, noise_std = asked(data, epsilon=1e6, clip_norm=10.0)
     expected = np.zeros((CLASSES, FEATURES + 1))
     for client in range(CLIENTS):
@@ -44,7 +44,7 @@ def test_sums_are_those_of_the_clients_means(data: FederatedData) -> None:
     assert sums == pytest.approx(expected, abs=0.6)
 
 
-def test_one_private_round_reads_new_examples(data: FederatedData) -> None:
+def test_one_private_round_reads_new_examples(data: Clients) -> None:
     assert data.test is not None
     weights = nearest_mean(*asked(data, epsilon=20.0, clip_norm=3.0))
     accuracy = score(linear(FEATURES, CLASSES), weights, data.test).accuracy
@@ -83,7 +83,7 @@ def test_a_class_that_nobody_seems_to_have_is_never_picked() -> None:
     assert weights[-1] < -1e5
 
 
-def test_numbers_have_no_class_means(data: FederatedData) -> None:
+def test_numbers_have_no_class_means(data: Clients) -> None:
     numbers = Examples(features=data.examples.features, labels=data.examples.labels.astype(np.float32))
     with pytest.raises(DataError, match="not classes"):
-        size_of(FederatedData(examples=numbers, partition=data.partition))
+        size_of(Clients(examples=numbers, partition=data.partition))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness, SystemRandomness
-from incrowd.data import FederatedData
+from incrowd.data import Clients
 from incrowd.errors import ConfigError
 from incrowd.federated import FedAvg, ServerStep, State, score
 from incrowd.learning import ClientTensors, LocalTraining
@@ -50,7 +50,7 @@ def same(one: State, other: State) -> bool:
     return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_rounds_are_algorithm_1(make: Maker, data: FederatedData) -> None:
+def test_rounds_are_algorithm_1(make: Maker, data: Clients) -> None:
     """The same cohorts and noise through the slow twin give the same weights."""
     plan = plan_with(clip=FixedClip(clip_norm=0.3), sampling=Poisson, cohort=7)
     algorithm = make(plan=plan)
@@ -85,7 +85,7 @@ def test_rounds_are_algorithm_1(make: Maker, data: FederatedData) -> None:
     assert found.weights != pytest.approx(wrong, abs=2e-3)
 
 
-def test_it_learns(make: Maker, data: FederatedData) -> None:
+def test_it_learns(make: Maker, data: Clients) -> None:
     assert data.test is not None
     server = ServerStep(learning_rate=2.0, decay="linear", average="tail")
     algorithm = make(plan=plan_with(rounds=20), server=server)

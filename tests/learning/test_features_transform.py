@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Examples, FederatedData, iid, load_digits
+from incrowd.data import Clients, Examples, iid, load_digits
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
     FeatureMap,
@@ -135,7 +135,7 @@ def test_threads_change_nothing(feature_map: FeatureMap) -> None:
 
 
 def test_a_federation_keeps_its_partition() -> None:
-    data = FederatedData.of(DIGITS, iid(DIGITS.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
+    data = Clients.of(DIGITS, iid(DIGITS.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
     result = transform_federated(ENERGIES, data)
     assert result.partition is data.partition
     assert result.name == data.name
@@ -143,7 +143,7 @@ def test_a_federation_keeps_its_partition() -> None:
     assert DIGITS.test is not None
     np.testing.assert_array_equal(result.test.features, transform(ENERGIES, DIGITS.test).features)
     np.testing.assert_array_equal(result.examples.features, transform(ENERGIES, DIGITS.train).features)
-    alone = FederatedData(examples=data.examples, partition=data.partition)
+    alone = Clients(examples=data.examples, partition=data.partition)
     assert transform_federated(ENERGIES, alone).test is None
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from incrowd._random import SeededRandomness
-from incrowd.data import FederatedData, from_arrays, iid
+from incrowd.data import Clients, from_arrays, iid
 from incrowd.errors import DataError
 from incrowd.learning import ClientTensors, LocalTraining
 from incrowd.learning.batches import Batches, draw, side_by_side
@@ -76,7 +76,7 @@ def test_tensors_of_federated_data_are_not_copies() -> None:
         np.arange(24, dtype=np.uint8).reshape(12, 2), np.arange(12) % 3, classes=3, scale=0.5, offset=1
     )
     partition = iid(examples.labels, clients=4, randomness=SeededRandomness(seed=0))
-    data = ClientTensors.of(FederatedData(examples=examples, partition=partition))
+    data = ClientTensors.of(Clients(examples=examples, partition=partition))
     assert data.features.data_ptr() == examples.features.ctypes.data
     assert np.shares_memory(data.indices, partition.indices)
     assert (data.scale, data.offset, data.clients, data.shape) == (0.5, 1.0, 4, (2,))

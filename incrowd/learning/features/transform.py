@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from incrowd.data import Examples, FederatedData
+from incrowd.data import Clients, Examples
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import FeatureMap, Values
@@ -43,8 +43,8 @@ def transform(
 
 
 def transform_federated(
-    feature_map: FeatureMap, data: FederatedData, *, cache: Path | str | None = None, alone: bool = True
-) -> FederatedData:
+    feature_map: FeatureMap, data: Clients, *, cache: Path | str | None = None, alone: bool = True
+) -> Clients:
     """The same clients with features in place of their examples, and the server's test examples likewise."""
     test = None if data.test is None else transform(feature_map, data.test, cache=cache, alone=alone)
     return replace(data, examples=transform(feature_map, data.examples, cache=cache, alone=alone), test=test)

@@ -15,14 +15,14 @@ from incrowd.privacy.mechanism.clipping import Clip, MedianClip, ScalingClip, cl
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import check_sum
 
-Clients = Sequence[int] | Integers
+ClientNumbers = Sequence[int] | Integers
 
 
 class Chunk(Protocol):
     """Some contributions of a cohort."""
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> ClientNumbers:
         """Whose they are, in order."""
         ...
 
@@ -49,7 +49,7 @@ class Cohort(Protocol):
     """What a trainer has to say for numbered clients; nothing need be computed before it is asked for."""
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> ClientNumbers:
         """Whose contributions they are."""
         ...
 

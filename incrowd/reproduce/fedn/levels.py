@@ -18,7 +18,7 @@ from pathlib import Path
 
 from incrowd import _validate
 from incrowd._random import SeededRandomness
-from incrowd.data import FederatedData, Split, iid
+from incrowd.data import Clients, Split, iid
 from incrowd.errors import ConfigError
 from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
@@ -101,7 +101,7 @@ class Levels:
         found = []
         for seed in range(self.seeds):
             randomness = SeededRandomness(seed=seed)
-            dealt = FederatedData.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
+            dealt = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
             ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
             federation = FedAvg(
                 engine=CohortEngine(model, ClientTensors.of(dealt), STEEPEST, Execution()),

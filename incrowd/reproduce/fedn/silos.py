@@ -15,7 +15,7 @@ from typing import Any
 
 from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness
-from incrowd.data import Examples, FederatedData, Split, iid
+from incrowd.data import Clients, Examples, Split, iid
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan, SiloReport, score
 from incrowd.federated.record_engines import ENGINES, EngineName, record_engine
@@ -202,9 +202,7 @@ class Silos:
         randomness = SeededRandomness(seed=seed)
         train = network.seen(self.split.train, self.cache)
         test = None if self.split.test is None else network.seen(self.split.test, self.cache)
-        data = FederatedData(
-            examples=train, partition=iid(train.labels, clients=silos, randomness=randomness), test=test
-        )
+        data = Clients(examples=train, partition=iid(train.labels, clients=silos, randomness=randomness), test=test)
         model = network.model(math.prod(train.shape), train.classes or 1)
         parties = self._parties(network, data, model, Budget(epsilon=epsilon, delta=DELTA), randomness)
         federation = SiloFedAvg(
@@ -227,7 +225,7 @@ class Silos:
         return _Trained(silos=parties, reports=reports, accuracies=accuracies, size=federation.model.size)
 
     def _parties(
-        self, network: Network, data: FederatedData, model: Model, budget: Budget, randomness: Randomness
+        self, network: Network, data: Clients, model: Model, budget: Budget, randomness: Randomness
     ) -> list[Silo]:
         tensors, found = ClientTensors.of(data), []
         for place in range(data.clients):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Examples, FederatedData, Split, sorted_shards
+from incrowd.data import Clients, Examples, Split, sorted_shards
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, State, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
@@ -165,12 +165,12 @@ def tested_on(split: Split) -> Examples:
     return split.test
 
 
-def dealt(split: Split, *, clients: int, seed: int) -> FederatedData:
+def dealt(split: Split, *, clients: int, seed: int) -> Clients:
     """Two shards of 300 examples of one label for every client; a small data set is repeated."""
     partition = sorted_shards(
         split.train.labels, clients=clients, per_client=PER_CLIENT, randomness=SeededRandomness(seed=seed)
     )
-    return FederatedData.of(split, partition)
+    return Clients.of(split, partition)
 
 
 def processors() -> int:

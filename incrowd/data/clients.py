@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tensors:
-    """The arrays of a `FederatedData` as CPU tensors over the same memory. Do not write to them."""
+    """The arrays of `Clients` as CPU tensors over the same memory. Do not write to them."""
 
     features: "torch.Tensor"
     labels: "torch.Tensor"
@@ -27,7 +27,7 @@ class Tensors:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FederatedData:
+class Clients:
     """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, and nothing is copied.
 
     ``examples`` and ``partition`` are private and stand for what clients hold at home; ``test`` is public and the
@@ -62,7 +62,7 @@ class FederatedData:
             check_alike(self.examples, self.test)
 
     @classmethod
-    def of(cls, split: Split, partition: Partition) -> "FederatedData":
+    def of(cls, split: Split, partition: Partition) -> "Clients":
         """Deal the training part of a split out to clients; the server keeps the test part."""
         return cls(examples=split.train, partition=partition, test=split.test, name=split.name)
 
