@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd.data._rows import Cells, read_rows
+from incrowd.data.clients import Clients
 from incrowd.data.examples import Examples
 
 _EXACT = 2.0**53  # whole numbers below this are what they seem to be
@@ -35,6 +36,15 @@ def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterat
     kind = f"{examples.features.dtype} {examples.shape} {examples.scale!r} {examples.offset!r}".encode()
     for row in range(len(examples)) if rows is None else rows:
         yield _packed([kind, examples.features[row].tobytes(), examples.labels[row].tobytes()])
+
+
+def owned_rows(data: Clients) -> list[list[bytes]]:
+    """Of each client its examples, each with the client's name."""
+    owners = data.owners or tuple(map(str, range(data.present)))
+    return [
+        [_packed([owner.encode(), row]) for row in example_rows(data.examples, data.client(client))]
+        for client, owner in enumerate(owners)
+    ]
 
 
 def _texts(header: tuple[str, ...], cells: Cells) -> dict[str, str]:

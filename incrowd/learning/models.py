@@ -7,7 +7,7 @@ The flat vector holds the parameters in the order of ``module.named_parameters()
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -39,6 +39,7 @@ class Model:
     """
 
     module: nn.Module
+    fresh: bool = False
     layout: Layout = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,12 +74,30 @@ class Model:
         Linear and convolutional layers are drawn uniformly within 1 / sqrt(inputs of one output), as torch does;
         normalisation layers start at 1 and 0; what other modules hold stays as it is in `module`.
         """
+        if not self.fresh:
+            return self.weights
         module = copy.deepcopy(self.module)
         stream = randomness.stream("initialisation", *indices)
         with torch.no_grad():
             for layer in module.modules():
                 _initialise(layer, stream)
         return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+
+    def state_dict(self, weights: ArrayLike | Tensor) -> dict[str, Tensor]:
+        """The whole state of the module with these weights, under torch's names."""
+        return {name: value.detach().clone() for name, value in self.with_weights(weights).state_dict().items()}
+
+    def loaded(self, state: Mapping[str, Tensor]) -> "Model":
+        """A copy whose whole state is this one.
+
+        Edge cases: names that are missing or not the module's, or another shape: `ConfigError`.
+        """
+        module = copy.deepcopy(self.module)
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            raise ConfigError(field="module", value=type(module).__name__, remedy=str(error)) from error
+        return Model(module, fresh=self.fresh)
 
     def flat(self, weights: ArrayLike | Tensor) -> Tensor:
         """Weights as the engine uses them: one float32 vector of the model's size."""
@@ -112,7 +131,7 @@ def mlp(widths: Sequence[int], *, bias: bool = True) -> Model:
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
-    return Model(nn.Sequential(*layers[:-1]))
+    return Model(nn.Sequential(*layers[:-1]), fresh=True)
 
 
 def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
@@ -135,7 +154,7 @@ def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
         "bend3": nn.ReLU(),
         "output": nn.Linear(128, outputs),
     }
-    return Model(nn.Sequential(OrderedDict(layers)))
+    return Model(nn.Sequential(OrderedDict(layers)), fresh=True)
 
 
 class _Image(nn.Module):
