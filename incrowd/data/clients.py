@@ -8,6 +8,7 @@ import numpy as np
 from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.examples import Examples, Split, check_alike
+from incrowd.data.inputs import Inputs
 from incrowd.data.partition import Indices, Partition, Sizes
 from incrowd.errors import DataError
 from incrowd.privacy.plan.declared import check_declared
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Tensors:
     """The arrays of `Clients` as CPU tensors over the same memory. Do not write to them."""
 
-    features: "torch.Tensor"
+    features: Inputs
     labels: "torch.Tensor"
     offsets: "torch.Tensor"
     indices: "torch.Tensor"
