@@ -12,6 +12,7 @@ from incrowd.data._tensors import shared_tensor
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
+from incrowd.data.inputs import Inputs, joined
 from incrowd.data.partition import Indices, Partition, Sizes
 from incrowd.errors import DataError
 from incrowd.privacy.plan.declared import check_declared
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Tensors:
     """The arrays of `Clients` as CPU tensors over the same memory. Do not write to them."""
 
-    features: "torch.Tensor"
+    features: Inputs
     labels: "torch.Tensor"
     offsets: "torch.Tensor"
     indices: "torch.Tensor"
@@ -138,7 +139,7 @@ class Clients:
             check_alike(each[0], one)
         owner = np.repeat(np.array(list(parts), str), [len(one) for one in each])
         together = from_arrays(
-            np.concatenate([one.features for one in each]),
+            joined([one.features for one in each]),
             np.concatenate([one.labels for one in each]),
             classes=classes,
         )
