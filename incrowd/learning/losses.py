@@ -97,6 +97,10 @@ def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]"
         return LOSSES[given]
     if isinstance(given, nn.Module):
         return _of_module(given)
+    return _of_function(given)
+
+
+def _of_function(given: object) -> Loss:
     if not callable(given):
         remedy = f"give a function of outputs and labels, a loss of torch.nn, or one of {', '.join(LOSSES)}"
         raise ConfigError(field="loss", value=given, remedy=remedy)
