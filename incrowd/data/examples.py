@@ -88,8 +88,7 @@ class Examples:
     @property
     def nbytes(self) -> int:
         """Memory held by features and labels."""
-        held: int = sum(one.nbytes for one in named(self.features).values())
-        return held + self.labels.nbytes
+        return int(sum(one.nbytes for one in named(self.features).values())) + self.labels.nbytes
 
     def values(self, rows: slice | NDArray[np.integer[Any]]) -> Inputs:
         """Features of some examples as they are meant, a copy: numbers as float32, ``features[rows] * scale + offset``;

@@ -7,8 +7,10 @@
 | a tuple  | ``module(*arrays)``                                                              |
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from incrowd.errors import DataError
 
@@ -36,6 +38,15 @@ def each(act: Callable[[Any], Any], inputs: Inputs) -> Inputs:
     if isinstance(inputs, tuple):
         return tuple(act(one) for one in inputs)
     return act(inputs)
+
+
+def joined(parts: Sequence[Inputs]) -> Inputs:
+    """Arrays of inputs that look alike, one after the other."""
+    if isinstance(parts[0], dict):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(place) for place in zip(*parts, strict=True))
+    return np.concatenate(parts)
 
 
 def first(inputs: Inputs) -> Any:

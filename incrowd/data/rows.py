@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd.data._rows import Cells, read_rows
+from incrowd.data.clients import Clients
 from incrowd.data.examples import Examples
 from incrowd.data.inputs import is_single, named
 
@@ -39,6 +40,15 @@ def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterat
     kind = f"{what} {examples.scale!r} {examples.offset!r}".encode()
     for row in range(len(examples)) if rows is None else rows:
         yield _packed([kind, *(one[row].tobytes() for _, one in inputs), examples.labels[row].tobytes()])
+
+
+def owned_rows(data: Clients) -> list[list[bytes]]:
+    """Of each client its examples, each with the client's name."""
+    owners = data.owners or tuple(map(str, range(data.present)))
+    return [
+        [_packed([owner.encode(), row]) for row in example_rows(data.examples, data.client(client))]
+        for client, owner in enumerate(owners)
+    ]
 
 
 def _texts(header: tuple[str, ...], cells: Cells) -> dict[str, str]:

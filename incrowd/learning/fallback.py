@@ -49,7 +49,7 @@ class Autograd:
 
     def _work(self) -> None:
         """Start with a copy of the module."""
-        self.module = working_copy(self._prepared)
+        self.module = working_copy(self._prepared, self._device)
         self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self.module)]
         self._whole = self.parameters[0].data  # the first weight when no features are left out
         self._direct = DirectSteps(self.module) if self.local.plain else None

@@ -33,13 +33,15 @@ def settled(module: nn.Module) -> nn.Module:
     return module
 
 
-def working_copy(module: nn.Module) -> nn.Module:
-    """A copy to train, with `settled` parts.
+def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
+    """A copy to train on a device, with `settled` parts.
 
-    Edge cases: frozen parameters are not copied, because nobody writes to them and they may be large.
+    Edge cases: frozen parameters that are there already are not copied, because nobody writes to them and they may be
+    large.
     """
-    shared = {id(parameter): parameter for parameter in module.parameters() if not parameter.requires_grad}
-    return settled(copy.deepcopy(module, shared))
+    frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
+    shared = {id(parameter): parameter for parameter in frozen if parameter.device.type == device.type}
+    return settled(copy.deepcopy(module, shared)).to(device)
 
 
 def refuse_unsuitable(module: nn.Module) -> None:

@@ -90,7 +90,7 @@ class BatchedRecords:
         parameters = [place.view(shape) for place, shape in places]
         program, loss = self._program, self._canonical
         if program is None or loss is None or not alone(program, rows=rows, device=weights.device):
-            module = working_copy(self.model.module).to(weights.device)
+            module = working_copy(self.model.module, weights.device)
             return PerRecord(module, parameters, self.loss, rows=rows)
         return Ghost(program, parameters, loss, rows=rows)
 

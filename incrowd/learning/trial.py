@@ -28,7 +28,8 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
 
     Guarantee: of features only shapes and types are used, and torch's global generator is left as it was.
     """
-    module = working_copy(model.module)
+    model.check_unchanged()
+    module = working_copy(model.module, torch.device("cpu"))
     with _quietly():
         outputs = _outputs(module, features, what)
         if len(labels):
