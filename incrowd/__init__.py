@@ -8,6 +8,9 @@ import typing
 
 if typing.TYPE_CHECKING:
     from incrowd._random import SeededRandomness, SystemRandomness
+    from incrowd.drawdiscard.device import Device
+    from incrowd.drawdiscard.server import Server
+    from incrowd.drawdiscard.specification import Specification
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
     from incrowd.privacy.account.accounting import Budget, Price, Relation
     from incrowd.privacy.ledger.ledger import Ledger
@@ -34,6 +37,7 @@ __all__ = [
     "BudgetExceeded",
     "ConfigError",
     "DataError",
+    "Device",
     "ElementwiseClip",
     "Everyone",
     "FixedClip",
@@ -56,6 +60,8 @@ __all__ = [
     "Release",
     "Schedule",
     "SeededRandomness",
+    "Server",
+    "Specification",
     "Statement",
     "Step",
     "SystemRandomness",
@@ -67,6 +73,9 @@ __all__ = [
 
 _HOMES = {
     "incrowd._random": ("SeededRandomness", "SystemRandomness"),
+    "incrowd.drawdiscard.device": ("Device",),
+    "incrowd.drawdiscard.server": ("Server",),
+    "incrowd.drawdiscard.specification": ("Specification",),
     "incrowd.errors": ("BudgetExceeded", "ConfigError", "DataError", "IncrowdError", "LedgerError"),
     "incrowd.privacy.account.accounting": ("Budget", "Price", "Relation"),
     "incrowd.privacy.mechanism.clipping": (

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 
 from incrowd.errors import ConfigError, DataError
 
@@ -117,6 +118,55 @@ def alone(lock: Path, *, what: str) -> Iterator[None]:
             remedy = f"another process {what}: wait for it, or stop it"
             raise ConfigError(field="run", value=str(lock.parent), remedy=remedy) from error
         yield
+
+
+class Turn:
+    """One at a time: among threads and, where it has a file, among processes. Who holds it may take it again.
+
+    Guarantee: whoever enters waits until all others have left; `enter` without waiting says at once whether it
+    is free. The operating system lets go when a process ends. The file is never removed, for somebody may be waiting
+    for it.
+    """
+
+    def __init__(self, lock: Path | None) -> None:
+        self._lock = lock
+        self._thread = RLock()
+        self._depth = 0
+        self._descriptor = -1
+
+    def __enter__(self) -> "Turn":
+        self.enter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
+
+    def enter(self, *, wait: bool = True) -> bool:
+        """Take it; without waiting, say whether that went well."""
+        import fcntl
+
+        if not self._thread.acquire(blocking=wait):
+            return False
+        if self._depth == 0 and self._lock is not None:
+            descriptor = _open(self._lock, os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError:
+                os.close(descriptor)
+                self._thread.release()
+                if wait:
+                    raise
+                return False
+            self._descriptor = descriptor
+        self._depth += 1
+        return True
+
+    def leave(self) -> None:
+        """Let the next one in."""
+        self._depth -= 1
+        if self._depth == 0 and self._lock is not None:
+            os.close(self._descriptor)
+        self._thread.release()
 
 
 def _open(path: Path, flags: int) -> int:

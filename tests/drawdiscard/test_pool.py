@@ -202,7 +202,7 @@ def test_what_is_not_a_pool_is_refused() -> None:
     for shape in [(3,), (0, 3), (3, 0)]:
         with pytest.raises(ConfigError, match="one row an instance"):
             Pool(np.zeros(shape), randomness=SEEDED)
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="finite numbers"):
         Pool([[1.0], [np.nan]], randomness=SEEDED)
     with pytest.raises(ConfigError, match="instances"):
         Pool.initial(np.zeros(3), instances=0, update_variance=1.0, randomness=SEEDED)

@@ -17,9 +17,9 @@ from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.spam_study import (
     ATTACKS,
     Arrived,
-    Outcome,
     Problem,
     Study,
+    Trained,
     against,
     drift,
     flipped,
@@ -283,7 +283,7 @@ def digits() -> Problem:
 STUDY: Study = Study(problem=digits(), attackers=0.1, updates=1000, rate=0.02)
 
 
-def outcomes() -> dict[tuple[str, bool], Outcome]:
+def outcomes() -> dict[tuple[str, bool], Trained]:
     attacks = (scaled(300), shifted(100), flipped(300), negated(), random(1))
     return {(outcome.attack, outcome.tested): outcome for outcome in STUDY.run(attacks)}
 
