@@ -44,6 +44,6 @@ class Outbox:
             return None
 
     def clear(self) -> None:
-        """It has arrived."""
+        """It has arrived. Should a crash bring it back, it is offered once more, and counts once."""
         if self.path is not None:
-            _files.remove(self.path)
+            self.path.unlink(missing_ok=True)
