@@ -35,7 +35,7 @@ def learn(out: Path, phones: int) -> incrowd.Server:
         with incrowd.Device(out / f"phone-{number}.sqlite", table="mails") as phone, suppress(incrowd.BudgetExceeded):
             phone.contribute(server)  # its owner allows one a day
 
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(4) as threads:
         list(threads.map(contribute, range(phones)))
     return server
 

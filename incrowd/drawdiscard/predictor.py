@@ -42,7 +42,8 @@ class Predictor:
         Edge cases: a column that a feature needs and that is not there is refused by its name (`DataError`).
         """
         source, needed = rows_of(rows), self.specification.names[1:]
-        table = source.read([name for name in needed if name in source.columns])
+        here = [name for name in needed if name in source.columns]
+        table = source.read(here) if source.count else {name: [] for name in needed}
         features = self.specification.features(table, count=source.count)
         predicted: Floats = np.asarray(self.specification.model.predict(self.weights, features), np.float64)
         response = self.specification.fields[self.specification.response]

@@ -116,6 +116,12 @@ class Server:
         self._lock = RLock()
         self._unkept = 0
         honest = HonestUpdates.of(specification.mechanism, gamma=specification.gamma)
+        if not 1e-30 < honest.noise_scale < 1e20:
+            raise ConfigError(
+                field="gamma",
+                value=specification.gamma,
+                remedy="no pool has room for such steps: give a gamma nearer 1",
+            )
         threshold = spam_threshold(
             instances=specification.instances,
             weights=specification.size,

@@ -116,21 +116,17 @@ class Rows:
     are missing; what a row does not mention is missing.
     """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, *, count: int | None = None) -> None:
         self._values = {str(name): [_plain(value, name) for value in values] for name, values in columns.items()}
         lengths = {name: len(values) for name, values in self._values.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"the columns have different lengths: {lengths}")
+        self.count = max(lengths.values(), default=0) if count is None else count
 
     @property
     def columns(self) -> tuple[str, ...]:
         """See `Source.columns`."""
         return tuple(self._values)
-
-    @property
-    def count(self) -> int:
-        """How many examples there are. Private."""
-        return len(next(iter(self._values.values()), ()))
 
     def read(self, names: Sequence[str]) -> dict[str, list[object]]:
         """See `Source.read`."""
@@ -157,7 +153,7 @@ def rows_of(data: object) -> Rows:
         return Rows({name: list(data[name]) for name in data.columns})
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(name for row in data for name in row)
-        return Rows({name: [row.get(name) for row in data] for name in names})
+        return Rows({name: [row.get(name) for row in data] for name in names}, count=len(data))
     remedy = "give the path of a SQLite file, a list of dicts, a dict of columns, or a data frame"
     raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
 

@@ -20,7 +20,7 @@ def test_rows_columns_and_a_response_that_is_there_make_no_difference() -> None:
     model, rows = Predictor(asked(), WEIGHTS), mails(6)
     without = {name: [row[name] for row in rows] for name in ("words", "sender")}
     assert model.predict(rows).tolist() == model.predict(without).tolist()
-    assert model.predict([]).shape == (0,)
+    assert model.predict([]).shape == model.predict({"sender": []}).shape == (0,)
 
 
 def test_what_is_missing_counts_as_none_and_what_is_beyond_as_the_end() -> None:
@@ -50,7 +50,9 @@ def test_a_number_is_predicted_in_its_own_units() -> None:
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(DataError, match="no field 'words'"):
         Predictor(asked(), WEIGHTS).predict([{"sender": "friend"}])
-    with pytest.raises(ConfigError, match="give the path|list of dicts"):
+    with pytest.raises(DataError, match="no field 'sender'"):
+        Predictor(asked(), WEIGHTS).predict([{}])
+    with pytest.raises(ConfigError, match="a list of dicts"):
         Predictor(asked(), WEIGHTS).predict(3)
 
 
