@@ -5,7 +5,9 @@ same process or on the other side of a wire.
 """
 
 import hashlib
+import os
 from collections import OrderedDict
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from os import PathLike
@@ -129,8 +131,9 @@ class Server:
             honest=honest,
             in_flight=in_flight,
         )
-        self._turn = None if self._folder is None else _taken(self._folder)
-        try:
+        self._held = None if self._folder is None else _held(self._folder)
+        with ExitStack() as refused:
+            refused.callback(self.close)
             found = self._found()
             source = randomness or SystemRandomness()
             pool = _fresh(specification, source) if found is None else Pool.restore(found, randomness=source)
@@ -138,9 +141,7 @@ class Server:
             self._taken = OrderedDict.fromkeys(() if found is None else found.taken)
             if found is None:
                 self._begin()
-        except BaseException:
-            self.close()
-            raise
+            refused.pop_all()
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> "Server":
@@ -161,11 +162,11 @@ class Server:
     def close(self) -> None:
         """Keep what is not kept yet, and let go of the folder."""
         with self._lock:
-            if self._turn is not None:
+            if self._held is not None:
                 if self._unkept:
                     self.keep()
-                self._turn.leave()
-                self._turn = None
+                os.close(self._held)
+                self._held = None
 
     def specification_json(self) -> str:
         """See `ServerLike.specification_json`."""
@@ -273,11 +274,11 @@ def _fresh(specification: Specification, randomness: Randomness) -> Pool:
     )
 
 
-def _taken(folder: Path) -> _files.Turn:
-    """The folder, for this server alone."""
+def _held(folder: Path) -> int:
+    """The lock of a folder, for this server alone."""
     _files.folder(folder)
-    turn = _files.Turn(folder / LOCK)
-    if not turn.enter(wait=False):
+    descriptor = _files.take(folder / LOCK, wait=False)
+    if descriptor is None:
         remedy = "another server has it open: stop that one, or choose another folder"
         raise ConfigError(field="folder", value=str(folder), remedy=remedy)
-    return turn
+    return descriptor

@@ -77,7 +77,7 @@ class SqliteTable:
 
     def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
         """See `Source.sample`."""
-        with self._one_state(), closing(self._connection.execute(f"SELECT count(*) FROM {self._table}")) as counted:  # noqa: S608 - quoted
+        with self._one_state(), closing(self._connection.execute(f"SELECT count(*) FROM {self._table}")) as counted:  # noqa: S608 - the table's name is quoted
             chosen = _chosen(int(counted.fetchone()[0]), most, stream)
             with self._rows(names) as rows:
                 places = {int(place): order for order, place in enumerate(chosen)}
@@ -95,7 +95,7 @@ class SqliteTable:
     def _rows(self, names: Sequence[str]) -> Iterator[Iterator[tuple[object, ...]]]:
         _check_known(names, self.columns)
         selected = ", ".join(map(_quoted, names)) or "1"
-        with self._lock, closing(self._connection.execute(f"SELECT {selected} FROM {self._table}")) as rows:  # noqa: S608 - quoted names of columns
+        with self._lock, closing(self._connection.execute(f"SELECT {selected} FROM {self._table}")) as rows:  # noqa: S608 - the names are quoted
             yield rows
 
     @contextmanager
