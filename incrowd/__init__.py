@@ -9,6 +9,9 @@ import typing
 if typing.TYPE_CHECKING:
     from incrowd._random import SeededRandomness, SystemRandomness
     from incrowd.data.clients import Clients
+    from incrowd.drawdiscard.device import Device
+    from incrowd.drawdiscard.server import Server
+    from incrowd.drawdiscard.specification import Specification
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
     from incrowd.federation import Federation
     from incrowd.privacy.account.accounting import Budget, Price, Relation
@@ -40,6 +43,7 @@ __all__ = [
     "Clients",
     "ConfigError",
     "DataError",
+    "Device",
     "ElementwiseClip",
     "Everyone",
     "Federation",
@@ -69,8 +73,10 @@ __all__ = [
     "RunOptions",
     "Schedule",
     "SeededRandomness",
+    "Server",
     "ServerOptimizer",
     "SiloRunOptions",
+    "Specification",
     "Statement",
     "Step",
     "SystemRandomness",
@@ -96,6 +102,9 @@ _HOMES = {
     "incrowd.data.clients": ("Clients",),
     "incrowd.federation": ("Federation",),
     "incrowd._random": ("SeededRandomness", "SystemRandomness"),
+    "incrowd.drawdiscard.device": ("Device",),
+    "incrowd.drawdiscard.server": ("Server",),
+    "incrowd.drawdiscard.specification": ("Specification",),
     "incrowd.errors": ("BudgetExceeded", "ConfigError", "DataError", "IncrowdError", "LedgerError"),
     "incrowd.privacy.account.accounting": ("Budget", "Price", "Relation"),
     "incrowd.privacy.mechanism.clipping": (
