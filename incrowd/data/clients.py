@@ -1,7 +1,7 @@
 """A federated data set: shared examples, the clients' index lists, and what the server holds."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -9,11 +9,14 @@ from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.partition import Indices, Partition, Sizes
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 
 if TYPE_CHECKING:
     import torch
+
+TestClients = Literal["separate", "shared"]
+"""Whether those whom the test examples are from hold none of the others, or may."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +35,9 @@ class Clients:
 
     ``examples`` and ``partition`` are private and stand for what clients hold at home; ``test`` is public and the
     server's. ``declared`` is the public number of clients where life has dealt, and nobody may count them; without it
-    the clients were dealt, and their number is no secret.
+    the clients were dealt, and their number is no secret. ``names`` are the clients' own, where they have any, and as
+    private as they are. ``test_clients`` is "shared" where the test examples may be from clients who also train: then
+    they are neither public nor unseen, and `describe` says so.
 
     Guarantee: every client has an example and every index points at one; ``nbytes`` counts all memory beyond the
     examples; ``clients`` and ``describe`` are the same for all data of which the same is declared.
@@ -46,6 +51,8 @@ class Clients:
     test: Examples | None = None
     name: str = "arrays"
     declared: int | None = None
+    names: tuple[str, ...] = field(default=(), repr=False)
+    test_clients: TestClients = "separate"
 
     def __post_init__(self) -> None:
         if self.declared is not None:
@@ -60,6 +67,10 @@ class Clients:
             )
         if self.test is not None:
             check_alike(self.examples, self.test)
+        if self.names and len(self.names) != self.partition.clients:
+            raise DataError("there are more or fewer names than clients: give each client one")
+        if self.test_clients not in ("separate", "shared"):
+            raise ConfigError(field="test_clients", value=self.test_clients, remedy="choose from separate, shared")
 
     @classmethod
     def of(cls, split: Split, partition: Partition) -> "Clients":
@@ -104,6 +115,8 @@ class Clients:
         """What a report may say: public facts only, so neither a client's size nor the number of private examples."""
         if self.test is None:
             test = "none"
+        elif self.test_clients == "shared":
+            test = "clients who may also train: neither public nor unseen; what is measured is not paid for"
         else:
             test = f"{len(self.test)} examples, public: held by the server, not by any client"
         return {"data": self.name, "clients": self.clients, "test_set": test}

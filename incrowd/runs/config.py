@@ -6,10 +6,14 @@ spent. Paths in a file are relative to that file.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from incrowd.data import Columns, Reading, TestClients, columns_of
+from incrowd.data._cells import MISSING
+from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.clipping import (
     Clip,
@@ -89,7 +93,11 @@ class TableData(Section):
     """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
-    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be).
+    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
+    silos, whom everybody knows.
+
+    `columns` says what the columns mean (`incrowd.data.spelling`); `delimiter` to `missing_texts`, how the cells are
+    written (`incrowd.data.Reading`).
     """
 
     name: Literal["table"] = "table"
@@ -100,13 +108,43 @@ class TableData(Section):
     label: str
     features: Words = ()
     classes: int | Words | None = None
+    columns: dict[str, Any] = {}
+    delimiter: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+    encoding: str = "utf-8"
+    blanks: Literal["refuse", "strip", "keep"] = "refuse"
+    missing_texts: Words = MISSING
     clients: int | None = None
+    names: Words = ()
+    test_clients: TestClients = "separate"
+    holdout_clients: float | None = None
     partition: Literal["column"] = "column"
     identity: str | None = None
     public: bool = False
 
+    def meaning(self) -> Columns:
+        """What the columns mean, and how they are written."""
+        written = self.model_dump(include={field.name for field in fields(Reading)})
+        return Columns(
+            client=self.client,
+            label=self.label,
+            features=self.features,
+            classes=self.classes,
+            schema=columns_of(self.columns),
+            reading=Reading(**written),
+        )
+
     def model_post_init(self, context: Any, /) -> None:
-        """Ask for what may not be counted."""
+        """Ask for what may not be counted, and for what a template leaves open."""
+        for name in ("client", "label"):
+            if getattr(self, name) == BLANK:
+                remedy = "fill it in: name the column" + (" that says whose row it is" if name == "client" else "")
+                raise ConfigError(field=f"data.{name}", value=BLANK, remedy=remedy)
+        try:
+            self.meaning()
+        except ConfigError as error:
+            raise ConfigError(field=f"data.{error.field}", value=error.value, remedy=error.remedy) from error
         if self.clients is None and not self.public:
             remedy = (
                 "how many clients a private table has is never counted: state a public number that they do not exceed, "

@@ -93,8 +93,9 @@ KEPT_BACK = {
 """The settings that are not handed on, and why."""
 
 SHOWN = {
-    "data": ("alpha", "classes", "client", "clients", "features", "identity", "label", "name", "partition",
-             "per_client", "public", "sigma", "validation"),
+    "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding", "features",
+             "holdout_clients", "identity", "label", "missing_texts", "name", "names", "partition", "per_client",
+             "public", "sigma", "test_clients", "thousands", "validation"),
     "features": ("centred", "dimensions", "name", "octave", "stride", "upright"),
     "local": ("batch_size", "batches", "engine", "epochs", "learning_rate", "loss", "momentum", "physical_batch",
               "proximal", "shuffle", "weight_decay"),

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from incrowd.data.rows import example_rows, table_rows
+from incrowd.data.rows import example_rows, table_rows, table_rows_by
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
@@ -105,7 +105,8 @@ def _name(data: Data) -> str:
 def _division(data: DealtData | TableData, unit: str) -> str:
     """Who is a client, or a silo."""
     if isinstance(data, TableData):
-        return f"one {unit} for each {data.client}"
+        without = "" if data.holdout_clients is None else f", {data.holdout_clients!r} of them held out"
+        return f"one {unit} for each {data.client}{without}"
     given = {name: getattr(data, name) for name in ("per_client", "alpha", "sigma", "validation")}
     numbers = "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
     return f"{data.partition} over {data.clients} {unit}s, seed {data.seed}{numbers}"
@@ -117,7 +118,7 @@ def _table(data: TableData) -> Path:
 
 def _rows(data: Data) -> Iterable[bytes]:
     if isinstance(data, TableData):
-        return (row for _, row in table_rows(_table(data)))
+        return table_rows(_table(data), data.meaning().reading)
     return example_rows(whole_split(data).train)
 
 
@@ -127,7 +128,4 @@ def _rows_by_silo(config: CommonSections) -> list[list[bytes]]:
     if not isinstance(data, TableData):
         dealt = federated_data(config)
         return [list(example_rows(dealt.examples, dealt.client(silo))) for silo in range(dealt.clients)]
-    by_silo: dict[str, list[bytes]] = {}
-    for texts, row in table_rows(_table(data)):
-        by_silo.setdefault(texts[data.client], []).append(row)
-    return [by_silo[name] for name in sorted(by_silo)]
+    return list(table_rows_by(_table(data), data.client, data.meaning().reading).values())

@@ -23,6 +23,7 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.build import featured, federated_data, loss_of, model_of, randomness, section
+from incrowd.runs.config import TableData
 from incrowd.runs.silo_config import RecordLocalSection, SiloConfig
 
 
@@ -91,11 +92,10 @@ def assemble_silos(config: SiloConfig) -> SiloFederation:
         server = ServerStep(**config.server.model_dump())
     with section("data"):
         _check_silos(data)
+    names = _names(config, data)
     held = tuple(Records.of(tensors, client) for client in range(data.clients))
     with _named_as_in_the_file():
-        plans = tuple(
-            _plan(config, place, records, data.clients) for place, records in enumerate(_declared(config, data))
-        )
+        plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
         for plan, records in zip(plans, held, strict=True):
             plan.check(len(records))
         _check_counts(config, data)
@@ -154,6 +154,12 @@ def _check_silos(data: Clients) -> None:
         raise ConfigError(field="clients", value=data.clients, remedy=remedy)
 
 
+def _names(config: SiloConfig, data: Clients) -> tuple[str, ...]:
+    """What the silos are called: as the settings declare, or by their places. See `TableData.names`."""
+    declared = config.data.names if isinstance(config.data, TableData) else ()
+    return declared or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
+
+
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
     """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
     wanted = config.privacy.records
@@ -179,13 +185,13 @@ def _each(wanted: Number | tuple[Number, ...], silos: int, *, field: str) -> tup
     return each
 
 
-def _plan(config: SiloConfig, place: int, records: int, silos: int) -> SiloPlan:
-    wanted, local = config.privacy, config.local
+def _plan(config: SiloConfig, place: int, records: int, names: Sequence[str]) -> SiloPlan:
+    wanted, local, silos, name = config.privacy, config.local, len(names), names[place]
     noise: Pace | float = CONSTANT_NOISE if wanted.pace is None else named(wanted.pace)
     if wanted.noise_multiplier is not None:
         noise = wanted.noise_multiplier
     return SiloPlan(
-        name=f"silo-{place + 1}",
+        name=name,
         budget=Budget(epsilon=_each(wanted.epsilon, silos, field="epsilon")[place], delta=wanted.delta),
         rounds=wanted.rounds,
         records=records,
