@@ -182,7 +182,7 @@ def as_float32(number: float) -> float:
     """
     try:
         (nearest,) = struct.unpack("<f", struct.pack("<f", number))
-    except OverflowError:
+    except (OverflowError, struct.error):
         raise DataError("is beyond every float32; give finite numbers, or drop the row") from None
     if nearest == number:
         return float(nearest)

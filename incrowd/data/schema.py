@@ -11,6 +11,7 @@
 What a missing value becomes is stated too (`missing`), and `indicator` adds a number that says that it was missing.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -262,6 +263,7 @@ class Date(Column):
             moment = moment.astimezone(UTC).replace(tzinfo=None)
         first, last = (datetime.combine(day, time()) for day in self.dates)
         days, length = (moment - first) / _DAY, (last - first) / _DAY + 1
+        days = days if days < length else math.inf  # the last day is over
         return (_placed(days, 0.0, length, to=self.to, outside=self.outside, shown=self._shown),)
 
     @property

@@ -29,7 +29,7 @@ _KINDS: dict[str, Callable[..., Column]] = {
     "date": Date,
     "ignore": Ignored,
 }
-_TELLING = {"range": "number", "to": "number", "levels": "category", "dates": "date", "yes": "yes/no", "no": "yes/no"}
+_TELLING = {"range": "number", "levels": "category", "dates": "date", "yes": "yes/no", "no": "yes/no", "to": "number"}
 _FIELDS = {kind: {field.name for field in fields(made)} for kind, made in _KINDS.items()}  # type: ignore[arg-type]  # each is a dataclass
 _FIELDS["whole number"] = _FIELDS["number"] - {"whole"}
 

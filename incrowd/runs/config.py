@@ -137,10 +137,13 @@ class TableData(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Ask for what may not be counted, and for what a template leaves open."""
-        for name in ("client", "label"):
-            if getattr(self, name) == BLANK:
-                remedy = "fill it in: name the column" + (" that says whose row it is" if name == "client" else "")
-                raise ConfigError(field=f"data.{name}", value=BLANK, remedy=remedy)
+        for name, value, what in (
+            ("client", self.client, "name the column that says whose row it is"),
+            ("label", self.label, "name the column to learn"),
+            ("classes", self.classes, "give the labels in order, or leave it out where they are numbers"),
+        ):
+            if value in (BLANK, (BLANK,)):
+                raise ConfigError(field=f"data.{name}", value=BLANK, remedy=f"fill it in: {what}")
         try:
             self.meaning()
         except ConfigError as error:

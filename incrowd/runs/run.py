@@ -206,10 +206,12 @@ class Run:
     def _finished(self, state: State, records: Sequence[Record], private: PrivateRun) -> Summary:
         """Write the results."""
         plan, simulated = self.federation.plan, self.federation.randomness.simulated
-        results.write_model(self.folder, self.federation.engine.model, state.published)
+        engine = self.federation.engine
+        results.write_model(self.folder, engine.model, state.published)
         statement = private.statement()
         summary = {
             **self._measured(state),
+            "metrics": results.metrics(engine.model, state.published, self.federation.data, loss=engine.local.loss),
             **self.federation.data.describe(),
             **self._counted(records),
             "epsilon": statement.epsilon,

@@ -199,12 +199,13 @@ class SiloRun:
         self, state: State, records: Sequence[Record], outboxes: Sequence[Outbox], private: PrivateRun | None
     ) -> Summary:
         """Write the results."""
-        simulated = self.federation.randomness.simulated
-        results.write_model(self.folder, self.federation.model, state.published)
+        federation, simulated = self.federation, self.federation.randomness.simulated
+        results.write_model(self.folder, federation.model, state.published)
         spent = {outbox.silo.plan.name: outbox.silo.epsilon for outbox in outboxes}
         standings = next((record.silos for record in reversed(records) if record.silos), ())
         summary = {
             **self._measured(state),
+            "metrics": results.metrics(federation.model, state.published, federation.data, loss=federation.loss),
             **self.federation.data.describe(),
             "rounds": sum(not record.lost for record in records),
             "epsilon": max(spent.values()),
