@@ -19,7 +19,7 @@ def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def table(folder: Path) -> Path:
     rows = [
-        f"{place % 10:03d};{20 + place},5;{'fm'[place % 2]};{1 + place % 28:02d}.01.2020;x, y;{'no' if place % 3 else 'yes'}"
+        f"{place % 10:03};{20 + place},5;{'fm'[place % 2]};{1 + place % 28:02}.01.2020;x;{'no' if place % 3 else 'yes'}"
         for place in range(30)
     ]
     (folder / "hospital").mkdir(parents=True)
@@ -42,7 +42,6 @@ FILLED = {
     'note = "?"': 'note = "ignore"',
     "epsilon = 0.0": "epsilon = 8.0",
     "delta = 0.0": "delta = 1e-3",
-    "rounds = 20": "rounds = 2",
 }
 
 
@@ -50,7 +49,7 @@ def test_a_template_that_is_filled_in_runs(tmp_path: Path, incrowd: Command, mon
     path = table(tmp_path)
     settings = tmp_path / "settings" / "visits.toml"
     assert incrowd("init", str(path), "--out", str(settings)).status == 0
-    text = settings.read_text()
+    text = settings.read_text().replace("rounds = 20", "rounds = 2")
     assert 'file = "../hospital/visits.csv"' in text
     for blank, filled in FILLED.items():
         assert blank in text
