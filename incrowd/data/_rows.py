@@ -32,7 +32,7 @@ class Frame(Protocol):
         """The names of the columns."""
         ...
 
-    def itertuples(self, index: bool = True, name: str | None = "Pandas") -> Any:  # noqa: FBT001, FBT002 - pandas' own
+    def itertuples(self, *, index: bool = True, name: str | None = "Pandas") -> Any:
         """The rows."""
         ...
 

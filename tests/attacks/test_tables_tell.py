@@ -106,7 +106,7 @@ def config(path: Path, **data: Any) -> Any:
 
 def left_behind(folder: Path) -> str:
     found = json.loads((folder / "summary.json").read_text())
-    for noised in ("accuracy", "loss", "seconds", "client_updates_per_second", "plot"):
+    for noised in ("accuracy", "loss", "seconds", "client_updates_per_second", "plot", "run"):
         found.pop(noised, None)
     metrics = found.pop("metrics")
     return json.dumps([found, None if metrics is None else sorted(metrics)])
