@@ -7,7 +7,6 @@ import numpy as np
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.data.clients import Clients
-from incrowd.data.examples import Examples
 from incrowd.data.partition import Partition
 from incrowd.errors import ConfigError
 
@@ -31,10 +30,6 @@ def hold_out_clients(data: Clients, *, share: float, randomness: Randomness) -> 
     return replace(
         data,
         partition=Partition.of([data.client(int(client)) for client in kept]),
-        test=_rows(data.examples, np.sort(np.concatenate([data.client(int(client)) for client in held]))),
-        names=tuple(data.names[client] for client in kept) if data.names else (),
+        test=data.examples.some(np.sort(np.concatenate([data.client(int(client)) for client in held]))),
+        owners=None if data.owners is None else tuple(data.owners[client] for client in kept),
     )
-
-
-def _rows(examples: Examples, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Examples:
-    return replace(examples, features=examples.features[rows], labels=examples.labels[rows])

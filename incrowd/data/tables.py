@@ -124,7 +124,8 @@ def load_table(
         test=held,
         name=table_name(source),
         declared=None if holdout_clients is not None else clients,
-        names=found,
+        public=public,
+        owners=found,
         test_clients=test_clients,
     )
     if holdout_clients is None:

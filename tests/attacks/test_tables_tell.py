@@ -172,5 +172,5 @@ def test_names_are_not_shown() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"patient": ["Ada", "Bea"], "age": 30, "sex": "f", "died": 1})
     data = load_table(frame, columns=WARD, clients=2)
-    assert data.names == ("Ada", "Bea")
+    assert data.owners == ("Ada", "Bea")
     assert "Ada" not in repr(data) + json.dumps(data.describe())

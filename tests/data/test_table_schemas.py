@@ -56,7 +56,7 @@ def write(folder: Path, text: str | bytes, name: str = "ward.csv") -> Path:
 def check_ward(data: Clients) -> None:
     assert data.examples.features.tolist() == [pytest.approx(row) for row in EXPECTED]
     assert data.examples.labels.tolist() == [0, 1, 0]
-    assert data.names == ("007", "12")
+    assert data.owners == ("007", "12")
     assert [data.client(k).tolist() for k in range(2)] == [[0, 2], [1]]
 
 
@@ -195,9 +195,9 @@ def test_whole_clients_are_held_out(tmp_path: Path) -> None:
     assert (data.clients, len(data.test)) == (16, 12)
     train = {float(x) for k in range(16) for x in data.examples.features[data.client(k), 0]}
     assert not train & set(data.test.features[:, 0].tolist())
-    assert [f"p{int(data.examples.features[data.client(k)[0], 0]):02}" for k in range(16)] == list(data.names)
+    assert [f"p{int(data.examples.features[data.client(k)[0], 0]):02}" for k in range(16)] == list(data.owners or ())
     again = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
-    assert again.names == data.names
+    assert again.owners == data.owners
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_what_cannot_be_held_out_is_refused(tmp_path: Path, fields: dict[str, An
 def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
     columns = Columns(client="patient", label="y", classes=2)
     path = many(tmp_path, 2)
-    assert load_table(path, columns=columns, names=("p00", "p01")).names == ("p00", "p01")
+    assert load_table(path, columns=columns, names=("p00", "p01")).owners == ("p00", "p01")
     for names, message in (
         (("p01", "p00"), "give them in order: p00, p01"),
         (("p00", "p02"), "these are not the clients in the table, which are for their owner to see"),

@@ -8,13 +8,13 @@ import pytest
 
 from incrowd.data import Category, Reading
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.runs.build import assemble, federated_data
+from incrowd.runs.build import federated_data
+from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config, TableData
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load, parse, tables
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_run import SiloRun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -202,16 +202,16 @@ def of_silos(folder: Path, data: str) -> SiloConfig:
 
 
 def test_silos_keep_their_names_where_these_are_stated(tmp_path: Path) -> None:
-    run = SiloRun.create(of_silos(tmp_path, 'clients = 2\nnames = ["North", "st-south"]'), tmp_path / "run")
+    run = Run.create(of_silos(tmp_path, 'clients = 2\nnames = ["North", "st-south"]'), tmp_path / "run")
     summary = run.train()
     assert set(summary["epsilon_by_silo"]) == {"North", "st-south"}
     assert summary["statement"]["text"].startswith("North, st-south may claim:")
     assert {path.name for path in (tmp_path / "run" / "silos").iterdir()} == {"North", "st-south"}
-    assert SiloRun.open(tmp_path / "run").train()["epsilon_by_silo"] == summary["epsilon_by_silo"]
+    assert Run.open(tmp_path / "run").train()["epsilon_by_silo"] == summary["epsilon_by_silo"]
 
 
 def test_silos_whose_names_are_not_stated_are_numbered(tmp_path: Path) -> None:
-    run = SiloRun.create(of_silos(tmp_path, "clients = 2"), tmp_path / "run")
+    run = Run.create(of_silos(tmp_path, "clients = 2"), tmp_path / "run")
     assert set(run.train()["epsilon_by_silo"]) == {"silo-1", "silo-2"}
     left = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert b"North" not in left
@@ -219,7 +219,7 @@ def test_silos_whose_names_are_not_stated_are_numbered(tmp_path: Path) -> None:
 
 def test_the_ledger_of_a_silo_does_not_hang_on_its_name(tmp_path: Path) -> None:
     """A silo that is called by its name, where it had a number before, has spent what it has spent."""
-    SiloRun.create(of_silos(tmp_path, "clients = 2"), tmp_path / "run").train()
+    Run.create(of_silos(tmp_path, "clients = 2"), tmp_path / "run").train()
     named = of_silos(tmp_path, 'clients = 2\nnames = ["North", "st-south"]')
     with pytest.raises(BudgetExceeded):
-        SiloRun.create(named, tmp_path / "other")
+        Run.create(named, tmp_path / "other")
