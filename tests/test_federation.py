@@ -1,7 +1,6 @@
 """The front door: a module and clients in, a result out; killed and called again, it goes on."""
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,20 +178,17 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("kind", "values", "message"),
     [
-        (
-            lambda: incrowd.Local(learning_rat=1),
-            r"learning_rat = 1: there is no such key; did you mean learning_rate",
-        ),
-        (lambda: incrowd.Private(epsilon="3", delta=1e-3), r"epsilon = '3': give a number"),
-        (lambda: incrowd.Private(delta=1e-3), r"epsilon = None: it has no default: state it"),
-        (lambda: incrowd.Private(epsilon=1, delta=1e-3, sampling="some"), r"sampling = 'some': choose from"),
+        (incrowd.Local, {"learning_rat": 1}, r"learning_rat = 1: there is no such key; did you mean learning_rate"),
+        (incrowd.Private, {"epsilon": "3", "delta": 1e-3}, r"epsilon = '3': give a number"),
+        (incrowd.Private, {"delta": 1e-3}, r"epsilon = None: it has no default: state it"),
+        (incrowd.Private, {"epsilon": 1, "delta": 1e-3, "sampling": "some"}, r"sampling = 'some': choose from"),
     ],
 )
-def test_settings_written_in_python_are_checked_as_those_of_a_file(make: Callable[[], Any], message: str) -> None:
+def test_settings_written_in_python_are_checked_as_those_of_a_file(kind: Any, values: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make()
+        kind(**values)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import bench, ddml, ddml_uses, fedn, folders, ledger, plan, privacy, reproduce, sweep, train
+from incrowd.cli import bench, ddml, ddml_uses, fedn, folders, init, ledger, plan, privacy, reproduce, sweep, train
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (plan.app, train.app, folders.app, bench.app, sweep.app):
+for commands in (plan.app, init.app, train.app, folders.app, bench.app, sweep.app):
     app.add_typer(commands)
 reproduce.app.add_typer(ddml.app)
 reproduce.app.add_typer(ddml_uses.app)

@@ -65,6 +65,7 @@ def resume(
 
 
 def _finish(run: "Run", as_json: bool) -> None:
+    from incrowd.federated.metrics import scalars
     from incrowd.runs.progress import progress
 
     try:
@@ -75,7 +76,9 @@ def _finish(run: "Run", as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    statement = summary.pop("statement")
+    statement, found = summary.pop("statement"), summary.pop("metrics")
     shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
     print_facts({name.replace("_", " "): value for name, value in shown.items()})
+    if found is not None:
+        print_facts({name.replace("_", " "): value for name, value in scalars(found).items() if name not in summary})
     typer.echo(f"\n{statement['text']}")

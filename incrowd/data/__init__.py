@@ -8,40 +8,57 @@
 (100, 15)
 """
 
+from incrowd.data._cells import Reading
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, Tensors
+from incrowd.data.clients import Clients, Tensors, TestClients
 from incrowd.data.dealing import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.digits import load_digits
 from incrowd.data.download import Source
 from incrowd.data.examples import Examples, Split, hold_out
+from incrowd.data.held_out import hold_out_clients
 from incrowd.data.mnist import MNIST, download_mnist, load_mnist
 from incrowd.data.partition import Partition
-from incrowd.data.tables import Columns, load_table
+from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
+from incrowd.data.spelling import column_of, columns_of
+from incrowd.data.tables import Columns, load_table, read_features, read_table
 from incrowd.data.texts import Texts, load_texts
 
 __all__ = [
     "MNIST",
+    "Category",
     "Clients",
+    "Column",
     "Columns",
+    "Date",
     "Examples",
+    "Ignored",
     "MapDataset",
+    "Number",
     "Partition",
+    "Reading",
     "Source",
     "Split",
     "Tensors",
+    "TestClients",
     "Texts",
+    "YesNo",
     "by_column",
     "by_sizes",
+    "column_of",
+    "columns_of",
     "dirichlet",
     "download_mnist",
     "from_arrays",
     "from_dataset",
     "hold_out",
+    "hold_out_clients",
     "iid",
     "load_digits",
     "load_mnist",
     "load_table",
     "load_texts",
     "lognormal_sizes",
+    "read_features",
+    "read_table",
     "sorted_shards",
 ]

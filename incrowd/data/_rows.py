@@ -1,4 +1,4 @@
-"""Rows of a table file, one after the other, each with its place in the file for error messages."""
+"""Rows of a table, a file or a data frame, one after the other, each with its place for error messages."""
 
 import csv
 import gzip
@@ -10,23 +10,53 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from incrowd.data._cells import Reading
 from incrowd.errors import DataError
 
 Cells = Sequence[Any]
 
+AS_USUAL = Reading()
+"""Commas between cells, points in numbers, UTF-8."""
+
+_MARKS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+_BOM = b"\xef\xbb\xbf"
+
+
+class Frame(Protocol):
+    """A data frame as pandas has it."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+        ...
+
+    def itertuples(self, *, index: bool = True, name: str | None = "Pandas") -> Any:
+        """The rows."""
+        ...
+
+
+Source = Path | Frame
+"""A table: a file, or a data frame."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A header and the rows under it. ``unit`` says what a place counts: lines of a CSV file, rows of a Parquet
-    file.
+    """A header and the rows under it. ``unit`` says what a place counts: lines of a CSV file, rows of other tables.
+
+    Edge cases: a header with the same name twice is a `DataError`.
     """
 
-    path: Path
+    path: Path | str
     unit: str
     header: tuple[str, ...]
     rows: Iterator[tuple[int, Cells]]
+
+    def __post_init__(self) -> None:
+        twice = next((name for place, name in enumerate(self.header) if name in self.header[:place]), None)
+        if twice is not None:
+            raise DataError(f"{self.path} has more than one column {twice!r}: give each a name of its own")
 
     def place(self, number: int) -> str:
         """How an error names a row."""
@@ -34,10 +64,15 @@ class Rows:
 
     def column(self, name: str) -> int:
         """The position of a column."""
-        if self.header.count(name) != 1:
-            found = "more than one column" if name in self.header else "no column"
-            raise DataError(f"{self.path} has {found} {name!r}: name one of {', '.join(self.header)}")
+        if name not in self.header:
+            raise DataError(f"{self.path} has no column {name!r}: {self._remedy()}")
         return self.header.index(name)
+
+    def _remedy(self) -> str:
+        for mark, said in _MARKS.items():
+            if len(self.header) == 1 and mark in self.header[0]:
+                return f"its header is one cell with {said} in it: state delimiter = {mark!r}"
+        return f"name one of {', '.join(self.header)}"
 
 
 _READ: ContextVar[dict[Path, bytes] | None] = ContextVar("files that are read once", default=None)
@@ -76,28 +111,48 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def read_rows(path: Path) -> Rows:
-    """Open a table by its ending: .csv, .csv.gz or .parquet."""
-    if path.name.endswith((".csv", ".csv.gz")):
-        lines = _csv_lines(path)
+def read_rows(source: Source, reading: Reading = AS_USUAL) -> Rows:
+    """Open a table: a data frame, or a file by its ending, .csv, .csv.gz or .parquet."""
+    if not isinstance(source, Path):
+        return _frame_rows(source)
+    if source.name.endswith((".csv", ".csv.gz")):
+        lines = _csv_lines(source, reading)
         _, header = next(lines, (0, []))
         if not header:
-            raise DataError(f"{path}: is empty; give a header and rows")
-        return Rows(path=path, unit="line", header=tuple(header), rows=_as_wide(lines, path, len(header)))
-    if path.name.endswith(".parquet"):
-        return _parquet_rows(path)
-    raise DataError(f"{path}: unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet")
+            raise DataError(f"{source}: is empty; give a header and rows")
+        return Rows(path=source, unit="line", header=tuple(header), rows=_as_wide(lines, source, len(header)))
+    if source.name.endswith(".parquet"):
+        return _parquet_rows(source)
+    raise DataError(f"{source}: unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet")
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    content: io.BytesIO | gzip.GzipFile = io.BytesIO(_content(path))
-    if path.name.endswith(".gz"):
-        content = gzip.GzipFile(fileobj=content)
+def _frame_rows(frame: Frame) -> Rows:
+    """The rows of a data frame; its index is no column."""
+    if not (hasattr(frame, "columns") and hasattr(frame, "itertuples")):
+        raise DataError(f"{type(frame).__name__} is no table: give a path or a pandas data frame")
+    header = tuple(frame.columns)
+    for name in header:
+        if not isinstance(name, str):
+            raise DataError(f"the data frame has a column {name!r}: give each a text as its name")
+    return Rows(
+        path="data frame", unit="row", header=header, rows=enumerate(frame.itertuples(index=False, name=None), start=1)
+    )
+
+
+def _csv_lines(path: Path, reading: Reading) -> Iterator[tuple[int, list[str]]]:
+    stored = _content(path)
+    content: io.BytesIO | gzip.GzipFile = io.BytesIO(stored)
     number = 0
     try:
+        if path.name.endswith(".gz"):
+            content = gzip.GzipFile(fileobj=content)
+        if reading.encoding != "utf-8" and content.read(len(_BOM)) == _BOM:
+            raise DataError(f"{path}: begins with the mark of UTF-8; leave encoding = {reading.encoding!r} out")
+        content.seek(0)
         # utf-8-sig drops the byte order mark that spreadsheets put first.
-        with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
+        encoding = "utf-8-sig" if reading.encoding == "utf-8" else reading.encoding
+        with io.TextIOWrapper(content, encoding=encoding, newline="") as stream:
+            reader = csv.reader(stream, strict=True, delimiter=reading.delimiter)
             for cells in reader:
                 number = reader.line_num
                 if cells:
@@ -105,7 +160,12 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         raise DataError(f"{path}, line {number + 1}: {error}; check the quotes") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}, after line {number}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
+        remedy = 'save the file as UTF-8, or state encoding = "latin-1"'
+        if reading.encoding != "utf-8":
+            remedy = "state another encoding"
+        raise DataError(
+            f"{path}, after line {number}: not {reading.encoding.upper()} ({error.reason}); {remedy}"
+        ) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
             f"{path}, after line {number}: broken or truncated gzip ({error}); get the file again"

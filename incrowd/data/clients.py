@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +14,14 @@ from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
 from incrowd.data.partition import Indices, Partition, Sizes
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 
 if TYPE_CHECKING:
     import torch
+
+TestClients = Literal["separate", "shared"]
+"""Whether those whom the test examples are from hold none of the others, or may."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +42,8 @@ class Clients:
     server's. ``declared`` is the public number of clients where life has dealt, and nobody may count them; without it
     the clients were dealt, and their number is no secret. ``name`` is what the ledger of the data knows them by, and
     ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have names.
+    ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
+    public nor unseen, and `describe` says so.
 
     Guarantee: every client has an example and every index points at one; ``nbytes`` counts all memory beyond the
     examples; ``clients`` and ``describe`` are the same for all data of which the same is declared.
@@ -54,6 +59,7 @@ class Clients:
     declared: int | None = None
     public: bool = False
     owners: tuple[str, ...] | None = field(default=None, repr=False)
+    test_clients: TestClients = "separate"
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:
@@ -70,6 +76,8 @@ class Clients:
             )
         if self.test is not None:
             check_alike(self.examples, self.test)
+        if self.test_clients not in ("separate", "shared"):
+            raise ConfigError(field="test_clients", value=self.test_clients, remedy="choose from separate, shared")
 
     @classmethod
     def of(cls, split: Split, partition: Partition, *, public: bool = False) -> "Clients":
@@ -211,6 +219,8 @@ class Clients:
         """What a report may say: public facts only, so neither a client's size nor the number of private examples."""
         if self.test is None:
             test = "none"
+        elif self.test_clients == "shared":
+            test = "clients who may also train: neither public nor unseen; what is measured is not paid for"
         else:
             test = f"{len(self.test)} examples, public: held by the server, not by any client"
         return {"data": self.name, "clients": self.clients, "test_set": test}

@@ -2,14 +2,14 @@
 
 import math
 import struct
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.data._rows import Cells, read_rows
+from incrowd.data._cells import Reading, text_of
+from incrowd.data._rows import AS_USUAL, Cells, Source, read_rows
 from incrowd.data.clients import Clients
 from incrowd.data.examples import Examples
 from incrowd.data.inputs import is_single, named
@@ -18,18 +18,32 @@ _EXACT = 2.0**53  # whole numbers below this are what they seem to be
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def table_rows(path: Path) -> Iterator[tuple[dict[str, str], bytes]]:
-    """The rows of a table, each as its texts by column and in a form that is the same whatever the table's file is
-    called, however its columns and rows are ordered, and which of them a model would see.
+def table_rows(source: Source, reading: Reading = AS_USUAL) -> Iterator[bytes]:
+    """The rows of a table, each in a form that is the same whatever the table's file is called, however its columns
+    and rows are ordered, which marks its numbers have, and which columns a model would see.
 
     Whole numbers are compared as such, others as float32, in which they are learned from: 1, 1.0, 1e0 and
     1.0000000001 are the same, in CSV and in Parquet. Everything else is compared as text.
     """
-    table = read_rows(path)
-    order = sorted(range(len(table.header)), key=lambda column: table.header[column])
-    names = _packed([table.header[column].encode() for column in order])
+    table = read_rows(source, reading)
+    packed = _packer(table.header, reading)
+    return (packed(cells) for _, cells in table.rows)
+
+
+def table_rows_by(source: Source, column: str, reading: Reading = AS_USUAL) -> dict[str, list[bytes]]:
+    """The rows of a table as `table_rows` has them, for each name in a column, in the order of the names."""
+    table = read_rows(source, reading)
+    packed, at = _packer(table.header, reading), table.column(column)
+    found: dict[str, list[bytes]] = {}
     for _, cells in table.rows:
-        yield _texts(table.header, cells), names + _packed([_cell(cells[column]) for column in order])
+        found.setdefault(text_of(reading.cleaned(cells[at])), []).append(packed(cells))
+    return {name: found[name] for name in sorted(found)}
+
+
+def _packer(header: tuple[str, ...], reading: Reading) -> Callable[[Cells], bytes]:
+    order = sorted(range(len(header)), key=lambda column: header[column])
+    names = _packed([header[column].encode() for column in order])
+    return lambda cells: names + _packed([_cell(reading.plain(cells[column])) for column in order])
 
 
 def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterator[bytes]:
@@ -49,10 +63,6 @@ def owned_rows(data: Clients) -> list[list[bytes]]:
         [_packed([owner.encode(), row]) for row in example_rows(data.examples, data.client(client))]
         for client, owner in enumerate(owners)
     ]
-
-
-def _texts(header: tuple[str, ...], cells: Cells) -> dict[str, str]:
-    return {name: str(cell) for name, cell in zip(header, cells, strict=True)}
 
 
 def _cell(cell: Any) -> bytes:

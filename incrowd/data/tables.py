@@ -1,8 +1,8 @@
-"""Tables with a client column and a label column: CSV, or Parquet where pyarrow is installed."""
+"""Tables with a client column and a label column: CSV, data frames, or Parquet where pyarrow is installed."""
 
-import math
 from array import array
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +10,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd.data._rows import Cells, Rows, read_rows
-from incrowd.data.clients import Clients
+from incrowd._random import SeededRandomness
+from incrowd.data._cells import Reading, as_float32, text_of
+from incrowd.data._rows import AS_USUAL, Frame, Rows, Source, read_rows
+from incrowd.data.clients import Clients, TestClients
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Labels
+from incrowd.data.held_out import hold_out_clients
+from incrowd.data.names import check_names
+from incrowd.data.schema import Column, Ignored, Number, Values
 from incrowd.errors import ConfigError, DataError
 
-_LARGEST = float(np.finfo(np.float32).max)
+Encoder = Callable[[int, Any], Values]
+"""Takes a row's place and a cell, and gives the numbers that it becomes."""
+
+_REMEMBERED = 10_000  # different texts of a column whose numbers are kept: most columns of a table have few
+_AS_IT_IS = Number()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What the columns of a table mean.
+    """What the columns of a table mean, as everybody may know it: nothing of it is taken from the rows.
 
-    ``features`` names the columns to learn from, empty for all others. ``classes`` is a number, for labels 0 ..
-    classes - 1; the labels' names in order; or None, for regression. It is stated, not collected from the data,
-    because it is public.
+    ``schema`` says what a column is (`incrowd.data.schema`). ``features`` names the columns to learn from, in their
+    order; without it they are those of the schema, and without that, too, all others. A feature that the schema does
+    not know is a number. ``classes`` is a number, for labels 0 .. classes - 1; the labels' names in order; or None,
+    for regression. ``reading`` says how the cells are written.
     """
 
     client: str
     label: str
     features: tuple[str, ...] = ()
     classes: int | tuple[str, ...] | None = None
+    schema: Mapping[str, Column] = field(default_factory=dict)
+    reading: Reading = AS_USUAL
 
     def __post_init__(self) -> None:
         if isinstance(self.classes, int):
@@ -42,122 +54,225 @@ class Columns:
             raise ConfigError(
                 field="features", value=self.features, remedy="name each column once, neither client nor label"
             )
+        for name, what in ((self.client, "client"), (self.label, "label")):
+            if not isinstance(self.schema.get(name, Ignored()), Ignored):
+                remedy = f"it is the {what}, which nothing is learned from: leave this line out"
+                raise ConfigError(field=f"columns.{name}", value=type(self.schema[name]).__name__, remedy=remedy)
+        for name in self.features:
+            if isinstance(self.schema.get(name), Ignored):
+                raise ConfigError(field=f"columns.{name}", value="ignore", remedy="features names it: leave out one")
 
     @property
     def number_of_classes(self) -> int | None:
         """The number of classes, None for regression."""
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
 
+    def resolved(self, header: tuple[str, ...]) -> "Columns":
+        """The same with ``features`` that are named: a test table's columns are those of the table to learn from."""
+        stated = tuple(name for name, column in self.schema.items() if not isinstance(column, Ignored))
+        known = {self.client, self.label}
+        everything = tuple(name for name in header if name not in known)
+        return replace(self, features=self.features or (stated if self.schema else everything))
+
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers that a model sees, one column after the other, once features are named."""
+        return tuple(inner for name in self.features for inner in self.meaning(name).features(name))
+
+    def meaning(self, name: str) -> Column:
+        """What a feature's column means."""
+        return self.schema.get(name, _AS_IT_IS)
+
 
 def load_table(
-    path: Path | str,
+    source: Path | str | Frame,
     *,
     columns: Columns,
-    test: Path | str | None = None,
+    test: Path | str | Frame | None = None,
     clients: int | None = None,
     public: bool = False,
+    test_clients: TestClients = "separate",
+    holdout_clients: float | None = None,
+    names: tuple[str, ...] = (),
 ) -> Clients:
     """A federated data set with one client for each distinct value of the client column, in the order of their names.
 
-    ``test`` is a table with the same columns that the server holds; its client column is not used. ``clients`` is the
-    public number of clients, declared by whoever answers for the table.
+    ``test`` is a table that the server holds; its columns are found by name, wherever they are, and it may have others.
+    ``clients`` is the public number of clients, declared by whoever answers for the table. ``names`` are theirs, where
+    they are parties that everybody knows. With ``holdout_clients``, that share of the clients of a ``public`` table do
+    not train: their examples are the test set.
 
-    Edge cases: without it they are counted, which is for tables that hide nobody.
+    Guarantee: of a table that is not ``public``, no error shows a client's name, nor how many there are.
+
+    Edge cases: without ``clients`` they are counted, which is for tables that hide nobody. A test client who also
+    trains is a `DataError`, unless ``test_clients`` is "shared": then the test set is not called public.
     """
-    examples, names = read_table(Path(path), columns)
-    held = None if test is None else read_table(Path(test), columns)[0]
-    return Clients(
+    _check_holdout(holdout_clients, public=public, test=test)
+    table = read_rows(_source(source), columns.reading)
+    columns = columns.resolved(table.header)
+    examples, owners = _read(table, columns)
+    held = None
+    if test is not None:
+        held, theirs = read_table(test, columns)
+        if test_clients == "separate":
+            _check_separate(owners, theirs, column=columns.client, test=table_name(test), public=public)
+    found = tuple(np.unique(owners).tolist())
+    if names:
+        check_names(names, found=found, public=public)
+    data = Clients(
         examples=examples,
-        partition=by_column(names),
+        partition=by_column(owners),
         test=held,
-        name=Path(path).name,
-        declared=clients,
+        name=table_name(source),
+        declared=None if holdout_clients is not None else clients,
         public=public,
-        owners=tuple(map(str, np.unique(names))),
+        owners=found,
+        test_clients=test_clients,
     )
+    if holdout_clients is None:
+        return data
+    # Which ones they are depends on nothing that differs between runs, so that runs are compared on the same.
+    return replace(hold_out_clients(data, share=holdout_clients, randomness=SeededRandomness(seed=0)), declared=clients)
 
 
-def read_table(path: Path, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:
+def read_table(source: Path | str | Frame, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:
     """The examples of a table, and the client of each.
 
-    Edge cases: a missing column, a row with more or fewer cells, an empty cell, a feature that is not a finite
-    float32 number, a label that is not of ``classes``, broken quotes, another encoding than UTF-8: `DataError`, which
-    names file, line and column. Blank lines are skipped.
+    Guarantee: what an example becomes depends on its own row, and on what is stated, alone.
+
+    Edge cases: a missing column, a name twice in the header, a row with more or fewer cells, a value that is missing
+    and nothing stands for it, one that is not of the stated kind, range or levels, one that float32 would change, a
+    label that is not of ``classes``, broken quotes, another encoding than the stated: `DataError`, which names file,
+    line and column. Blank lines are skipped.
     """
-    table = read_rows(path)
-    client, label = table.column(columns.client), table.column(columns.label)
-    names = columns.features or tuple(name for name in table.header if name not in (columns.client, columns.label))
-    positions = [table.column(name) for name in names]
-    if not positions:
-        raise DataError(
-            f"{path}: has no columns beside {columns.client!r} and {columns.label!r} to learn from; add one"
-        )
-    numbers, places, labels, clients = array("f"), array("q"), array("d"), []
+    table = read_rows(_source(source), columns.reading)
+    return _read(table, columns.resolved(table.header))
+
+
+def read_features(source: Path | str | Frame, columns: Columns) -> NDArray[np.float32]:
+    """The features alone, of a table that needs neither clients nor labels: what a model is to say something about."""
+    table = read_rows(_source(source), columns.reading)
+    encoders = _encoders(table, columns.resolved(table.header))
+    numbers, rows = array("f"), 0
     for place, cells in table.rows:
-        numbers.extend(_features(table, place, cells, positions))
-        labels.append(_label_or_error(table, place, cells[label], columns))
-        clients.append(_client(table, place, cells[client], columns.client))
-        places.append(place)
-    if not places:
-        raise DataError(f"{path}: has a header and no rows; give at least one")
-    features = np.frombuffer(numbers, np.float32).reshape(len(places), len(names))
-    _check_finite(table, features, places, names)
+        rows += 1
+        for at, encode in encoders:
+            numbers.extend(encode(place, cells[at]))
+    return _as_features(table, numbers, rows)
+
+
+def table_name(source: Path | str | Frame) -> str:
+    """What a report calls a table."""
+    return Path(source).name if isinstance(source, Path | str) else "data frame"
+
+
+def _source(source: Path | str | Frame) -> Source:
+    return Path(source) if isinstance(source, str) else source
+
+
+def _read(table: Rows, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:
+    """The examples of an open table, and the client of each; its features are named."""
+    client, label = table.column(columns.client), table.column(columns.label)
+    encoders = _encoders(table, columns)
+    numbers, labels, clients = array("f"), array("d"), []
+    for place, cells in table.rows:
+        for at, encode in encoders:
+            numbers.extend(encode(place, cells[at]))
+        labels.append(_label(table, place, cells[label], columns))
+        clients.append(_client(table, place, cells[client], columns))
+    features = _as_features(table, numbers, len(clients))
     as_labels: Labels = np.array(labels, np.float32) if columns.classes is None else np.array(labels, np.int64)
     return Examples(features=features, labels=as_labels, classes=columns.number_of_classes), np.array(clients)
 
 
-def _features(table: Rows, place: int, cells: Cells, positions: list[int]) -> list[float]:
+def _encoders(table: Rows, columns: Columns) -> list[tuple[int, Encoder]]:
+    """For each feature, where it is in a row, and what makes numbers of it."""
+    if not columns.numbers():
+        raise DataError(f"{table.path}: names no column to learn from, beside client and label; add one")
+    return [
+        (table.column(name), _encoder(table, name, columns.meaning(name), columns.reading)) for name in columns.features
+    ]
+
+
+def _encoder(table: Rows, name: str, column: Column, reading: Reading) -> Encoder:
+    seen: dict[str, Values] = {}
+
+    def encode(place: int, cell: Any) -> Values:
+        found = seen.get(cell) if isinstance(cell, str) else None
+        if found is None:
+            try:
+                found = column.encoded(cell, reading)
+            except DataError as why:
+                raise _misfit(table, place, name, cell, why) from None
+            if isinstance(cell, str) and len(seen) < _REMEMBERED:
+                seen[cell] = found
+        return found
+
+    return encode
+
+
+def _as_features(table: Rows, numbers: "array[float]", rows: int) -> NDArray[np.float32]:
+    if not rows:
+        raise DataError(f"{table.path}: has a header and no rows; give at least one")
+    return np.frombuffer(numbers, np.float32).reshape(rows, -1)
+
+
+def _misfit(table: Rows, place: int, name: str, cell: Any, why: DataError) -> DataError:
+    return DataError(f"{table.place(place)}: {name} = {cell!r} {why}")
+
+
+def _label(table: Rows, place: int, cell: Any, columns: Columns) -> float:
     try:
-        return [float(cells[i]) for i in positions]
-    except (TypeError, ValueError):
-        bad = next(i for i in positions if math.isnan(_number(cells[i])))
-        raise DataError(
-            f"{table.place(place)}: {table.header[bad]} = {cells[bad]!r} is not a number; fill it in or drop the row"
-        ) from None
+        return _labelled(columns.reading.cleaned(cell), columns)
+    except DataError as why:
+        raise _misfit(table, place, columns.label, cell, why) from None
 
 
-def _number(cell: Any) -> float:
-    """The cell as a number, NaN if it is none."""
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _label(cell: Any, classes: int | tuple[str, ...] | None) -> float:
-    """The cell as a label, NaN if it is none."""
+def _labelled(cell: Any, columns: Columns) -> float:
+    classes, reading = columns.classes, columns.reading
     if isinstance(classes, tuple):
-        return classes.index(str(cell)) if str(cell) in classes else math.nan
-    number = _number(cell)
+        if (reading.is_missing(cell) and cell not in classes) or text_of(cell) not in classes:
+            raise DataError(f"is no stated class; give one of {', '.join(classes)}")
+        return classes.index(text_of(cell))
     if classes is None:
-        return number if abs(number) <= _LARGEST else math.nan
-    return number if number.is_integer() and 0 <= number < classes else math.nan
+        return as_float32(reading.number(cell))
+    try:
+        number = reading.number(cell)
+    except DataError:
+        number = -1
+    if number not in range(classes):
+        raise DataError(f"is no stated class; give a whole number from 0 to {classes - 1}")
+    return number
 
 
-def _label_or_error(table: Rows, place: int, cell: Any, columns: Columns) -> float:
-    label = _label(cell, columns.classes)
-    if math.isnan(label):
-        if isinstance(columns.classes, tuple):
-            expected = "one of " + ", ".join(columns.classes)
-        elif columns.classes is None:
-            expected = "a finite number"
-        else:
-            expected = f"a whole number from 0 to {columns.classes - 1}"
-        raise DataError(f"{table.place(place)}: {columns.label} = {cell!r}; give {expected}")
-    return label
+def _client(table: Rows, place: int, cell: Any, columns: Columns) -> str:
+    try:
+        cell = columns.reading.cleaned(cell)
+        if columns.reading.is_missing(cell):
+            raise DataError("says that it is missing; say whose row it is, or drop it")
+        return text_of(cell)
+    except DataError as why:
+        raise _misfit(table, place, columns.client, cell, why) from None
 
 
-def _client(table: Rows, place: int, cell: Any, name: str) -> str:
-    if cell is None or cell == "":
-        raise DataError(f"{table.place(place)}: {name} is empty; say whose row it is, or drop it")
-    return str(cell)
-
-
-def _check_finite(table: Rows, features: NDArray[np.float32], places: "array[int]", names: tuple[str, ...]) -> None:
-    if np.isfinite(features.min()) and np.isfinite(features.max()):
+def _check_holdout(share: float | None, *, public: bool, test: object) -> None:
+    if share is None:
         return
-    row, column = np.argwhere(~np.isfinite(features))[0]
-    raise DataError(
-        f"{table.place(places[row])}: {names[column]} = {features[row, column]}; "
-        "give finite float32 numbers, or drop the row"
-    )
+    if not public:
+        remedy = "a share of private clients tells how many there are: leave it out, or say public = true"
+        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
+    if test is not None:
+        remedy = "there is a test table already: leave one of the two out"
+        raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
+
+
+def _check_separate(
+    training: NDArray[np.str_], held: NDArray[np.str_], *, column: str, test: str, public: bool
+) -> None:
+    """Refuse a test table of clients who also train: it is neither public nor unseen."""
+    both = np.intersect1d(training, held)
+    if both.size:
+        who = f" ({', '.join(both[:3].tolist())}{', ...' if both.size > 3 else ''})" if public else ""
+        raise DataError(
+            f"{test}: its column {column!r} has clients who also train{who}, so it is neither public nor unseen; "
+            'take them out, or say test_clients = "shared"'
+        )

@@ -2,7 +2,7 @@
 
 from incrowd.federated.class_sums import class_sums, nearest_mean
 from incrowd.federated.diagnostics import Diagnostics
-from incrowd.federated.evaluate import Score, score
+from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
 from incrowd.federated.server import ServerStep
 from incrowd.federated.silo import Answer, Silo
@@ -25,6 +25,7 @@ __all__ = [
     "Standing",
     "State",
     "class_sums",
+    "evaluate",
     "nearest_mean",
     "score",
 ]

@@ -1,14 +1,18 @@
 """How good published weights are, measured on examples that no client holds."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from incrowd.data import Examples
 from incrowd.data.examples import IGNORED
 from incrowd.data.inputs import each
+from incrowd.federated.metrics import Metrics, metrics
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
 from incrowd.learning.inputs import calling
 
@@ -25,18 +29,45 @@ class Score:
 
 def score(model: Model, weights: NDArray[np.floating], examples: Examples, *, loss: Loss = CROSS_ENTROPY) -> Score:
     """Score weights on examples that the server holds and that are public (see `Clients.test`)."""
-    call = calling(model.with_weights(weights), examples.features)
     total, right = 0.0, 0.0
+    for outputs, labels in _outputs(model.with_weights(weights), examples):
+        total += float(loss.value(outputs, labels)) * len(labels)
+        if examples.classes is not None:
+            right += float(_right(outputs, labels))
+    accuracy = right / len(examples) if examples.classes is not None else None
+    return Score(loss=total / len(examples), accuracy=accuracy)
+
+
+def evaluate(
+    model: Model,
+    weights: NDArray[np.floating],
+    examples: Examples,
+    *,
+    loss: Loss = CROSS_ENTROPY,
+    counted: bool = True,
+) -> Metrics:
+    """What people report of weights, on the same examples: see `incrowd.federated.metrics`. Of sequences every place
+    that counts is one.
+    """
+    outputs, labels = outputs_of(model.with_weights(weights), examples), examples.labels
+    if examples.classes is not None and labels.ndim == 2:
+        there = labels != IGNORED
+        outputs, labels = outputs[there], labels[there]
+    return metrics(outputs, labels, classes=examples.classes, loss=loss.name, counted=counted)
+
+
+def outputs_of(module: nn.Module, examples: Examples) -> NDArray[Any]:
+    """What a module gives for examples, one after the other."""
+    return np.concatenate([outputs.numpy() for outputs, _ in _outputs(module, examples)])
+
+
+def _outputs(module: nn.Module, examples: Examples) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The same batch by batch, and their labels."""
+    ask = calling(module, examples.features)
     with torch.no_grad():
         for start in range(0, len(examples), _BATCH):
             rows = slice(start, start + _BATCH)
-            outputs = call(each(torch.from_numpy, examples.values(rows)))
-            labels = torch.from_numpy(examples.labels[rows])
-            total += float(loss.value(outputs, labels)) * len(labels)
-            if examples.classes is not None:
-                right += float(_right(outputs, labels))
-    accuracy = right / len(examples) if examples.classes is not None else None
-    return Score(loss=total / len(examples), accuracy=accuracy)
+            yield ask(each(torch.from_numpy, examples.values(rows))), torch.from_numpy(examples.labels[rows])
 
 
 def _right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -49,4 +80,6 @@ def _right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _predicted(outputs: torch.Tensor) -> torch.Tensor:
-    return outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
+    if outputs.ndim == 2 and outputs.shape[1] > 1:
+        return outputs.argmax(1)
+    return (outputs.reshape(len(outputs)) > 0).long()

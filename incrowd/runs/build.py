@@ -14,7 +14,6 @@ from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import (
     Clients,
-    Columns,
     Examples,
     Partition,
     Split,
@@ -232,9 +231,16 @@ def _dealt(data: DealtData, labels: Labels) -> Partition:
 
 def _table(data: TableData) -> Clients:
     folder = Path(data.folder or ".")
-    columns = Columns(client=data.client, label=data.label, features=data.features, classes=data.classes)
-    test = None if data.test_file is None else folder / data.test_file
-    return load_table(folder / data.file, columns=columns, test=test, clients=data.clients, public=data.public)
+    return load_table(
+        folder / data.file,
+        columns=data.meaning(),
+        test=None if data.test_file is None else folder / data.test_file,
+        clients=data.clients,
+        public=data.public,
+        test_clients=data.test_clients,
+        holdout_clients=data.holdout_clients,
+        names=data.names,
+    )
 
 
 def loss_of(name: str | None, data: Clients, given: Given = NOTHING) -> Loss:

@@ -31,7 +31,7 @@ from incrowd.runs.build import (
     section,
     start_of,
 )
-from incrowd.runs.config import Config
+from incrowd.runs.config import Config, clip_of
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
@@ -269,7 +269,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
             rounds=wanted.rounds,
             groups=wanted.groups,
             budget=budget,
-            clip=wanted.clip.clip(model.parts, clients / wanted.groups),
+            clip=clip_of(wanted.clip, model.parts, clients / wanted.groups),
             buffers=wanted.buffers,
         )
     cohort = _cohort(config, clients)
@@ -278,7 +278,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
         schedule=_schedule(config, cohort) if schedule is None else schedule,
         sampling=SAMPLING[wanted.sampling],
         place=wanted.place,
-        clip=wanted.clip.clip(model.parts, cohort),
+        clip=clip_of(wanted.clip, model.parts, cohort),
         accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
     )
     return plan.calibrate(budget) if schedule is None else plan.plan(budget)

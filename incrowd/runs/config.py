@@ -6,10 +6,14 @@ spent. Paths in a file are relative to that file.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
+from incrowd.data import Columns, Reading, TestClients, columns_of
+from incrowd.data._cells import MISSING
+from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.clipping import (
     Clip,
@@ -121,7 +125,11 @@ class TableData(Section):
     """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
-    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be).
+    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
+    silos, whom everybody knows.
+
+    `columns` says what the columns mean (`incrowd.data.spelling`); `delimiter` to `missing_texts`, how the cells are
+    written (`incrowd.data.Reading`).
     """
 
     name: Literal["table"] = "table"
@@ -132,13 +140,46 @@ class TableData(Section):
     label: str
     features: Words = ()
     classes: int | Words | None = None
+    columns: dict[str, Any] = {}
+    delimiter: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+    encoding: str = "utf-8"
+    blanks: Literal["refuse", "strip", "keep"] = "refuse"
+    missing_texts: Words = MISSING
     clients: int | None = None
+    names: Words = ()
+    test_clients: TestClients = "separate"
+    holdout_clients: float | None = None
     partition: Literal["column"] = "column"
     identity: str | None = None
     public: bool = False
 
+    def meaning(self) -> Columns:
+        """What the columns mean, and how they are written."""
+        written = self.model_dump(include={field.name for field in fields(Reading)})
+        return Columns(
+            client=self.client,
+            label=self.label,
+            features=self.features,
+            classes=self.classes,
+            schema=columns_of(self.columns),
+            reading=Reading(**written),
+        )
+
     def model_post_init(self, context: Any, /) -> None:
-        """Ask for what may not be counted."""
+        """Ask for what may not be counted, and for what a template leaves open."""
+        for name, value, what in (
+            ("client", self.client, "name the column that says whose row it is"),
+            ("label", self.label, "name the column to learn"),
+            ("classes", self.classes, "give the labels in order, or leave it out where they are numbers"),
+        ):
+            if value in (BLANK, (BLANK,)):
+                raise ConfigError(field=f"data.{name}", value=BLANK, remedy=f"fill it in: {what}")
+        try:
+            self.meaning()
+        except ConfigError as error:
+            raise ConfigError(field=f"data.{error.field}", value=error.value, remedy=error.remedy) from error
         if self.clients is None and not self.public:
             remedy = f"{NEVER_COUNTED}; or public = true, where nobody is to be protected"
             raise ConfigError(field="data.clients", value=None, remedy=remedy)
@@ -391,6 +432,17 @@ ClipSection = Annotated[
     BeforeValidator(_clip_section),
 ]
 
+if TYPE_CHECKING:
+    AnyClip = ClipSection | FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip
+else:
+    AnyClip = ClipSection
+
+
+def clip_of(wanted: AnyClip, parts: tuple[int, ...], cohort: float) -> Clip | MedianClip:
+    """The clip, for contributions of these layers and an expected cohort."""
+    section: ClipSection = _clip_section(wanted)  # validated settings hold sections: this is for types
+    return section.clip(parts, cohort)
+
 
 class Private(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
@@ -415,7 +467,7 @@ class Private(Section):
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
     place: Place = "central"
-    clip: ClipSection = NormalisedSection()
+    clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
     buffers: int | None = None

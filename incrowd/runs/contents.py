@@ -64,8 +64,8 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 
 
 RESULT_KEYS = (
-    "accuracy", "loss", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon", "delta",
-    "budget", "epsilon_by_silo", "left", "noise_multiplier", "simulated",
+    "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
+    "delta", "budget", "epsilon_by_silo", "left", "noise_multiplier", "simulated",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 
@@ -97,8 +97,9 @@ KEPT_BACK = {
 """The settings that are not handed on, and why."""
 
 SHOWN = {
-    "data": ("alpha", "classes", "client", "clients", "features", "function", "identity", "label", "name", "partition",
-             "per_client", "public", "sigma", "validation"),
+    "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
+             "features", "function", "holdout_clients", "identity", "label", "missing_texts", "name", "names",
+             "partition", "per_client", "public", "sigma", "test_clients", "thousands", "validation"),
     "features": ("centred", "dimensions", "name", "octave", "stride", "upright"),
     "local": ("batch_size", "batches", "engine", "epochs", "learning_rate", "loss", "momentum", "physical_batch",
               "proximal", "shuffle", "weight_decay"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from incrowd.data import Clients
-from incrowd.data.rows import example_rows, owned_rows, table_rows
+from incrowd.data.rows import example_rows, owned_rows, table_rows, table_rows_by
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
@@ -120,16 +120,14 @@ class _Table:
         return self.data.public
 
     def division(self, unit: str) -> str:
-        return f"one {unit} for each {self.data.client}"
+        without = "" if self.data.holdout_clients is None else f", {self.data.holdout_clients!r} of them held out"
+        return f"one {unit} for each {self.data.client}{without}"
 
     def rows(self) -> Iterable[bytes]:
-        return (row for _, row in table_rows(self._path))
+        return table_rows(self._path, self.data.meaning().reading)
 
     def by_silo(self) -> list[list[bytes]]:
-        found: dict[str, list[bytes]] = {}
-        for texts, row in table_rows(self._path):
-            found.setdefault(texts[self.data.client], []).append(row)
-        return [found[name] for name in sorted(found)]
+        return list(table_rows_by(self._path, self.data.client, self.data.meaning().reading).values())
 
     def check_test(self, private: str | None) -> None:
         if self.data.test_file is None:

@@ -16,7 +16,8 @@ from torch import nn
 from incrowd.data import Clients, from_arrays
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
-from incrowd.federated.predict import as_classes, as_probabilities, outputs_of
+from incrowd.federated.evaluate import outputs_of
+from incrowd.federated.metrics import probabilities
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections, TableData
@@ -88,7 +89,7 @@ class Result:
         outputs = self.outputs(features)
         if self.number_of_classes is None:
             return outputs
-        found = as_classes(outputs)
+        found: NDArray[Any] = probabilities(outputs).argmax(-1)
         names = self.settings.data.classes if isinstance(self.settings.data, TableData) else None
         return np.array(names)[found] if isinstance(names, tuple) else found
 
@@ -96,7 +97,7 @@ class Result:
         """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
         if self.number_of_classes is None:
             raise ConfigError(field="predict_proba", value=None, remedy="the labels are numbers: use predict")
-        return as_probabilities(self.outputs(features))
+        return probabilities(self.outputs(features))
 
     def outputs(self, features: Any) -> NDArray[Any]:
         """What the module gives for each example."""

@@ -4,14 +4,15 @@ import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load, save
 from torch import Tensor
 
 from incrowd import _files
 from incrowd._random import Floats
-from incrowd.data import Examples
-from incrowd.federated import score
+from incrowd.data import Clients, Examples
+from incrowd.federated import evaluate, score
 from incrowd.learning import Loss, Model
 from incrowd.runs.database import Record
 from incrowd.runs.folder import CURVE, MODEL, START
@@ -28,10 +29,22 @@ def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
     return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
 
 
+def metrics(model: Model, weights: Floats, data: Clients, *, loss: Loss) -> dict[str, Any] | None:
+    """What people report of weights, measured on the test set that the server holds.
+
+    Edge cases: of test examples that are not public, nothing is said class by class, because that counts them.
+    """
+    if data.test is None:
+        return None
+    return evaluate(model, weights, data.test, loss=loss, counted=data.test_clients == "separate")
+
+
 def rehearse(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> None:
     """Measure one test example, so that what cannot be measured fails before a round is paid for."""
     if test is not None:
-        measured(model, weights, test.some(slice(1)), loss=loss)
+        one = test.some(slice(0, 1))
+        measured(model, weights, one, loss=loss)
+        evaluate(model, weights, one, loss=loss)
 
 
 def write_model(folder: Path, model: Model, weights: Floats) -> None:

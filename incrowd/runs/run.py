@@ -194,6 +194,7 @@ class Run:
         results.write_model(self.folder, work.model, state.published)
         summary = {
             **self._measured(state),
+            "metrics": results.metrics(work.model, state.published, work.data, loss=work.loss),
             **work.data.describe(),
             **session.facts(records),
             "simulated": simulated,

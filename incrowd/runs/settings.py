@@ -37,21 +37,23 @@ def tables(
 ) -> dict[str, Any]:
     """What a file says, with `key=value` overrides and another data folder; without a file, the demonstration.
 
-    An override has the type that TOML gives to its value; a plain word needs no quotes. A relative data folder in the
-    file is seen from the file, one in an override or in `data` from the working directory.
+    An override has the type that TOML gives to its value; a plain word needs no quotes. A relative path in the file is
+    seen from the file, one in an override or in `data` from the working directory; the files of a table are seen from
+    its folder, where one is named.
 
     Edge cases: a file that cannot be read or is not TOML: `ConfigError`.
     """
     source = DEMONSTRATION if path is None else Path(path)
     found = _read(source)
-    _make_absolute(found, source.parent)
+    moved = data is not None or any(override.partition("=")[0].strip() == "data.folder" for override in overrides)
+    _make_absolute(found, source.parent, files=not moved)
     for override in overrides:
         _put(found, override)
     if data is not None:
         section = found.setdefault("data", {})
         if isinstance(section, dict) and section.get("name", "digits") != "digits":
             section["folder"] = str(data)
-    _make_absolute(found, Path.cwd())
+    _make_absolute(found, Path.cwd(), files=True)
     return found
 
 
@@ -108,15 +110,32 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(field="config", value=str(path), remedy=f"it is not TOML: {error}") from error
 
 
-def _make_absolute(found: dict[str, Any], folder: Path) -> None:
-    for name, key in (("data", "folder"), ("features", "cache"), ("privacy", "ledger"), ("privacy", "witness")):
-        section = found.get(name)
-        if isinstance(section, dict) and isinstance(section.get(key), str):
-            section[key] = str(folder.resolve() / section[key])
+_PATHS = (
+    ("data", "folder"),
+    ("features", "cache"),
+    ("privacy", "ledger"),
+    ("privacy", "witness"),
+)
+_FILES = ("file", "test_file")
+
+
+def _make_absolute(found: dict[str, Any], folder: Path, *, files: bool) -> None:
+    """Paths are seen from this folder; so are the `files` of a table that names no folder for them."""
+    for name, key in _PATHS:
+        _seen_from(folder, found.get(name), key)
+    data = found.get("data")
+    if files and isinstance(data, dict) and not isinstance(data.get("folder"), str):
+        for key in _FILES:
+            _seen_from(folder, data, key)
     for name, key in (("data", "function"), ("model", "module")):  # code of one's own lies beside the file
         section = found.get(name)
         if isinstance(section, dict) and key in section:
             section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))
+
+
+def _seen_from(folder: Path, section: object, key: str) -> None:
+    if isinstance(section, dict) and isinstance(section.get(key), str):
+        section[key] = str(folder.resolve() / section[key])
 
 
 def _put(found: dict[str, Any], override: str) -> None:

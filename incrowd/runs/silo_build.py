@@ -33,6 +33,7 @@ from incrowd.runs.build import (
     section,
     start_of,
 )
+from incrowd.runs.config import TableData, clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
 
 
@@ -103,11 +104,10 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         server = ServerStep(**config.server.model_dump())
     with section("data"):
         _check_silos(data)
+    names = _names(config, data)
     held = tuple(Records.of(tensors, client) for client in range(data.clients))
     with _named_as_in_the_file():
-        plans = tuple(
-            _plan(config, place, records, data.clients) for place, records in enumerate(_declared(config, data))
-        )
+        plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
         for plan, records in zip(plans, held, strict=True):
             plan.check(len(records))
         _check_counts(config, data)
@@ -167,6 +167,12 @@ def _check_silos(data: Clients) -> None:
         raise ConfigError(field="clients", value=data.clients, remedy=remedy)
 
 
+def _names(config: SiloConfig, data: Clients) -> tuple[str, ...]:
+    """What the silos are called: as the settings declare, or by their places. See `TableData.names`."""
+    declared = config.data.names if isinstance(config.data, TableData) else ()
+    return declared or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
+
+
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
     """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
     wanted = config.privacy.records
@@ -192,13 +198,13 @@ def _each(wanted: Number | tuple[Number, ...], silos: int, *, field: str) -> tup
     return each
 
 
-def _plan(config: SiloConfig, place: int, records: int, silos: int) -> SiloPlan:
-    wanted, local = config.privacy, config.local
+def _plan(config: SiloConfig, place: int, records: int, names: Sequence[str]) -> SiloPlan:
+    wanted, local, silos, name = config.privacy, config.local, len(names), names[place]
     noise: Pace | float = CONSTANT_NOISE if wanted.pace is None else named(wanted.pace)
     if wanted.noise_multiplier is not None:
         noise = wanted.noise_multiplier
     return SiloPlan(
-        name=f"silo-{place + 1}",
+        name=name,
         budget=Budget(epsilon=_each(wanted.epsilon, silos, field="epsilon")[place], delta=wanted.delta),
         rounds=wanted.rounds,
         records=records,
@@ -226,6 +232,6 @@ def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:
             clients=silos,
             schedule=constant(rounds=config.privacy.rounds, cohort=silos),
             sampling=Everyone,
-            clip=wanted.clip.clip(model.parts, silos),
+            clip=clip_of(wanted.clip, model.parts, silos),
         )
         return plan.calibrate(Budget(epsilon=wanted.epsilon, delta=wanted.delta))

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from incrowd.errors import ConfigError
 from incrowd.runs.config import (
+    AnyClip,
     BasicRunOptions,
-    ClipSection,
     CommonSections,
     Counts,
     Every,
@@ -44,7 +44,7 @@ class ClientLevelSection(Section):
 
     epsilon: float
     delta: float
-    clip: ClipSection = NormalisedSection()
+    clip: AnyClip = NormalisedSection()
 
 
 class PrivateRecords(Section):

@@ -1,12 +1,13 @@
 import gzip
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Clients, Columns, load_table
+from incrowd.data import Clients, Columns, Reading, load_table
 from incrowd.errors import ConfigError, DataError
 
 COLUMNS = Columns(client="user", label="bought", classes=2)
@@ -78,16 +79,16 @@ def test_a_test_table_is_held_by_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("31", "", "shop.csv, line 2: age = '' is not a number; fill it in or drop the row"),
+        ("31", "", "shop.csv, line 2: age = '' is missing; state what stands for it"),
         ("-1e3", "lots", "line 3: spent = 'lots' is not a number"),
-        ("20", "nan", "line 5: age = nan; give finite float32 numbers"),
-        ("20", "1e39", "line 5: age = inf; give finite float32 numbers"),
-        ("bob,31,1", "bob,31,2", "line 2: bought = '2'; give a whole number from 0 to 1"),
-        ("bob,31,1", "bob,31,0.5", "line 2: bought = '0.5'; give a whole number"),
-        ("bob,31,1", "bob,31,-1", "line 2: bought = '-1'; give a whole number"),
-        ("bob,31,1", "bob,31,yes", "line 2: bought = 'yes'; give a whole number"),
-        ("bob,31,1", "bob,31,inf", "line 2: bought = 'inf'; give a whole number"),
-        ("ann,", ",", "line 3: user is empty; say whose row it is"),
+        ("20", "nan", "line 5: age = 'nan' is missing; state what stands for it"),
+        ("20", "1e39", "line 5: age = '1e39' is beyond every float32; give finite numbers"),
+        ("bob,31,1", "bob,31,2", "line 2: bought = '2' is no stated class; give a whole number from 0 to 1"),
+        ("bob,31,1", "bob,31,0.5", "line 2: bought = '0.5' is no stated class; give a whole number"),
+        ("bob,31,1", "bob,31,-1", "line 2: bought = '-1' is no stated class; give a whole number"),
+        ("bob,31,1", "bob,31,yes", "line 2: bought = 'yes' is no stated class; give a whole number"),
+        ("bob,31,1", "bob,31,inf", "line 2: bought = 'inf' is no stated class; give a whole number"),
+        ("ann,", ",", "line 3: user = '' says that it is missing; say whose row it is"),
         ("ann,44", "ann,44,", "line 3: 5 cells where the header has 4; check commas"),
         ("ann,44,", "ann,", "line 3: 3 cells where the header has 4; check commas"),
         ("ann,", '"ann"x,', "line 3: .*check the quotes"),
@@ -97,7 +98,7 @@ def test_a_test_table_is_held_by_the_server(tmp_path: Path) -> None:
         ("spent", "age", "more than one column 'age'"),
         (TABLE, "", "shop.csv: is empty; give a header and rows"),
         (TABLE, "user,age,bought\n", "has a header and no rows"),
-        (TABLE, "user,bought\nann,1\n", "has no columns beside 'user' and 'bought'"),
+        (TABLE, "user,bought\nann,1\n", "names no column to learn from, beside client and label"),
     ],
 )
 def test_a_bad_table_is_named_with_line_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -109,13 +110,19 @@ def test_a_bad_table_is_named_with_line_and_remedy(tmp_path: Path, old: str, new
 @pytest.mark.parametrize(
     ("cell", "columns", "expected"),
     [
-        ("often", Columns(client="user", label="bought", classes=("no", "yes")), "one of no, yes"),
-        ("nan", Columns(client="user", label="bought"), "a finite number"),
-        ("-1e39", Columns(client="user", label="bought"), "a finite number"),
+        (
+            "often",
+            Columns(client="user", label="bought", classes=("no", "yes")),
+            "no stated class; give one of no, yes",
+        ),
+        ("", Columns(client="user", label="bought", classes=("no", "yes")), "no stated class; give one of no, yes"),
+        ("nan", Columns(client="user", label="bought"), "not a number"),
+        ("-1e39", Columns(client="user", label="bought"), "beyond every float32"),
+        ("16777217", Columns(client="user", label="bought"), r"a whole number beyond 2\^24 that float32 rounds"),
     ],
 )
 def test_a_bad_label_says_what_is_expected(tmp_path: Path, cell: str, columns: Columns, expected: str) -> None:
-    with pytest.raises(DataError, match=f"line 2: bought = '{cell}'; give {expected}") as error:
+    with pytest.raises(DataError, match=f"line 2: bought = '{cell}' is {expected}") as error:
         load(tmp_path, f"user,bought,age\nann,{cell},1\n", columns)
     assert str(tmp_path) in str(error.value)
 
@@ -153,7 +160,8 @@ ROWS = st.lists(
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int]]) -> None:
     lines = ['"' + name.replace('"', '""') + f'",{number!r},{label}' for name, number, label in rows]
     text = "\n".join(["user,age,bought", *lines])
-    data = load(tmp_path_factory.getbasetemp(), text)
+    columns = replace(COLUMNS, reading=Reading(blanks="keep", missing_texts=("",)))
+    data = load(tmp_path_factory.getbasetemp(), text, columns)
     assert data.examples.features[:, 0].tolist() == [number for _, number, _ in rows]
     assert data.examples.labels.tolist() == [label for *_, label in rows]
     assert data.clients == len({name for name, *_ in rows})
@@ -191,7 +199,7 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     parquet.write_table(arrow.table(columns), tmp_path / "shop.parquet")
     check_shop(load_table(tmp_path / "shop.parquet", columns=COLUMNS))
     parquet.write_table(arrow.table({**columns, "age": [31, None, 20]}), tmp_path / "hole.parquet")
-    with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is not a number"):
+    with pytest.raises(DataError, match=r"hole\.parquet, row 2: age = None is missing"):
         load_table(tmp_path / "hole.parquet", columns=COLUMNS)
     with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
         load(tmp_path, b"not parquet", name="bad.parquet")

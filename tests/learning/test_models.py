@@ -153,8 +153,8 @@ def test_what_is_frozen_is_no_part_of_the_vector_and_stays() -> None:
 def test_a_working_copy_shares_what_is_frozen_and_nothing_else() -> None:
     module = with_a_frozen_part()
     copied = working_copy(module, torch.device("cpu"))
-    for (name, one), (_, other) in zip(module.named_parameters(), copied.named_parameters(), strict=True):
-        assert (one.data_ptr() == other.data_ptr()) == name.startswith("0")
+    for (name, its), (_, twin) in zip(module.named_parameters(), copied.named_parameters(), strict=True):
+        assert (its.data_ptr() == twin.data_ptr()) == name.startswith("0")
     for one, other in zip(module.buffers(), copied.buffers(), strict=True):
         assert one.data_ptr() != other.data_ptr()
     assert [part.training for part in copied.children()] == [False, True]
@@ -164,7 +164,7 @@ def test_a_working_copy_shares_what_is_frozen_and_nothing_else() -> None:
 def test_a_module_that_is_frozen_later_is_refused() -> None:
     module = nn.Linear(3, 2)
     model = Model(module)
-    module.bias.requires_grad_(requires_grad=False)
+    module.bias.requires_grad = False
     for use in (lambda: model.weights, lambda: model.with_weights(torch.zeros(8)), lambda: model.state_dict([0.0] * 8)):
         with pytest.raises(ConfigError, match="what is trained of it has changed since; make a new Model"):
             use()

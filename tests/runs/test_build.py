@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_a_table_brings_its_clients(tmp_path: Path) -> None:
     federation = assemble(shop(tmp_path))
     assert federation.data.clients == planned(federation).config.clients == 3
     assert federation.engine.model.size == 2 * 2 + 2
-    (tmp_path / "held.csv").write_text(SHOP)
+    (tmp_path / "held.csv").write_text("note," + re.sub(r"^(bob|ann|cat),", r"x,not \1,", SHOP, flags=re.MULTILINE))
     held = federated_data(shop(tmp_path, "data.test_file=held.csv")).test
     assert held is not None
     assert len(held) == 4

@@ -1,0 +1,202 @@
+"""What people report of a model, measured on examples that the server holds.
+
+| labels          | measured                                                                                        |
+| --------------- | ----------------------------------------------------------------------------------------------- |
+| classes         | accuracy, balanced accuracy, macro F1, AUC, Brier score, calibration error, figures class by class |
+| several yes/no  | micro and macro F1, mean AUC, the share of right answers                                        |
+| numbers         | mean squared error, its root, mean absolute error, R²                                           |
+
+Beside each is a baseline: what is always said is the most frequent label, or the mean, of the same examples. A figure
+that has no meaning (an AUC where all labels are the same, anything of outputs that are not finite) is None.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Metrics = dict[str, Any]
+
+BINS = 15
+"""How many bins of equal width the calibration error has."""
+
+
+def metrics(
+    outputs: NDArray[np.floating[Any]],
+    labels: NDArray[Any],
+    *,
+    classes: int | None,
+    loss: str = "",
+    counted: bool = True,
+) -> Metrics:
+    """The metrics of outputs [N, C], [N, 1] or [N], as a model gives them, and labels [N], or [N, L] of yes and no.
+
+    Outputs are logits where labels are classes or several yes/no; elsewhere numbers, or, where the loss is "poisson",
+    their logarithms. Without `counted`, figures class by class are left out: they tell how many of each class there
+    are.
+    """
+    raw = np.asarray(outputs, np.float64)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        if np.isin(labels, (0, 1)).all():
+            return of_several(_logistic(raw), labels.astype(np.int64))
+        return of_numbers(raw.reshape(labels.shape), labels.astype(np.float64))
+    flat = labels.reshape(len(labels))
+    if classes is None:
+        numbers = raw.reshape(len(flat))
+        with np.errstate(over="ignore"):  # a rate beyond every number is an infinity, which `of_numbers` knows
+            return of_numbers(np.exp(numbers) if loss == "poisson" else numbers, flat.astype(np.float64))
+    found = of_classes(probabilities(raw), flat.astype(np.int64), classes=classes)
+    if not counted:
+        del found["per_class"]
+    return found
+
+
+def probabilities(logits: Floats) -> Floats:
+    """The probability of each class, of logits [N, C] (or [N, T, C]), or of the logit of class 1, [N, 1] or [N]."""
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        one = _logistic(logits.reshape(len(logits)))
+        return np.stack([1 - one, one], axis=1)
+    with np.errstate(invalid="ignore"):  # what is not finite becomes NaN
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), np.float64)
+
+
+def of_classes(chances: Floats, labels: NDArray[np.int64], *, classes: int) -> Metrics:
+    """The metrics of probabilities [N, C] for labels in 0 .. C - 1.
+
+    AUC is that of class 1 where there are two classes; of more, the mean over each class against the rest. The Brier
+    score is the mean squared distance of the probability of class 1 from 0 or 1 where there are two; of more, it is
+    summed over the classes. The calibration error is the mean distance, in `BINS` bins of the probability of what is
+    predicted, between that probability and how often it was right.
+    """
+    present = np.bincount(labels, minlength=classes)
+    baseline = {"accuracy": float(present.max() / len(labels)), "balanced_accuracy": 1 / int((present > 0).sum())}
+    if not np.isfinite(chances).all():
+        nothing = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "brier", "calibration_error")
+        return {**dict.fromkeys(nothing), "per_class": None, "baseline": baseline}
+    predicted = chances.argmax(axis=1)
+    rows = _by_class(chances, predicted, labels, classes)
+    known = [row for row in rows if row["support"]]
+    seen = [row for row in rows if row["support"] or (predicted == row["class"]).any()]
+    return {
+        "accuracy": float((predicted == labels).mean()),
+        "balanced_accuracy": _mean([row["recall"] for row in known]),
+        "macro_f1": _mean([row["f1"] for row in seen]),
+        "auc": rows[1]["auc"] if classes == 2 else _mean([row["auc"] for row in rows]),
+        "brier": _brier(chances, labels, classes),
+        "calibration_error": calibration_error(chances, labels),
+        "per_class": rows,
+        "baseline": baseline,
+    }
+
+
+def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
+    """The metrics of probabilities [N, L] for L answers that are each yes (1) or no (0)."""
+    usual = (labels.mean(axis=0) > 0.5).astype(np.int64)
+    baseline = {"accuracy": float((labels == usual).mean())}
+    if not np.isfinite(chances).all():
+        return {**dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "mean_auc")), "baseline": baseline}
+    from sklearn.metrics import f1_score
+
+    said = (chances > 0.5).astype(np.int64)
+    columns = range(labels.shape[1])
+    return {
+        "accuracy": float((said == labels).mean()),
+        "micro_f1": float(f1_score(labels, said, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(labels, said, average="macro", zero_division=0)),
+        "mean_auc": _mean([_auc(labels[:, column], chances[:, column]) for column in columns]),
+        "baseline": baseline,
+    }
+
+
+def of_numbers(predicted: Floats, labels: Floats) -> Metrics:
+    """The metrics of predictions [N], or [N, L], for numbers of the same shape; R² of several is their mean.
+
+    R² is None where all labels are the same.
+    """
+    return {
+        **_errors(predicted, labels),
+        "r2": _r2(predicted, labels),
+        "baseline": _errors(np.broadcast_to(labels.mean(axis=0), labels.shape), labels),
+    }
+
+
+def calibration_error(chances: Floats, labels: NDArray[np.int64], *, bins: int = BINS) -> float:
+    """How far what is predicted is from how often it is right: see `of_classes`."""
+    sure, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+    place = np.minimum((sure * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, sure, minlength=bins) - np.bincount(place, right, minlength=bins)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+def scalars(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The single figures of some metrics, the baseline's beside them."""
+    single = {name: value for name, value in found.items() if name not in ("per_class", "baseline")}
+    return single | {f"baseline_{name}": value for name, value in found["baseline"].items()}
+
+
+def _by_class(
+    chances: Floats, predicted: NDArray[np.int64], labels: NDArray[np.int64], classes: int
+) -> list[dict[str, Any]]:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    figures = precision_recall_fscore_support(labels, predicted, labels=np.arange(classes), zero_division=0)
+    return [
+        {
+            "class": place,
+            "precision": float(precision),
+            "recall": float(recall),
+            "f1": float(f1),
+            "auc": _auc((labels == place).astype(np.int64), chances[:, place]),
+            "support": int(support),
+        }
+        for place, (precision, recall, f1, support) in enumerate(zip(*figures, strict=True))
+    ]
+
+
+def _auc(labels: NDArray[np.int64], chances: Floats) -> float | None:
+    if labels.min() == labels.max():
+        return None
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(labels, chances))
+
+
+def _brier(chances: Floats, labels: NDArray[np.int64], classes: int) -> float:
+    truth = np.eye(classes)[labels]
+    total = float(((chances - truth) ** 2).sum(axis=1).mean())
+    return total / 2 if classes == 2 else total
+
+
+def _errors(predicted: Floats, labels: Floats) -> Metrics:
+    if not np.isfinite(predicted).all():
+        return dict.fromkeys(("mse", "rmse", "mae"))
+    with np.errstate(over="ignore"):
+        mse = float(((predicted - labels) ** 2).mean())
+    mae = float(np.abs(predicted - labels).mean())
+    return {
+        "mse": mse if np.isfinite(mse) else None,
+        "rmse": float(np.sqrt(mse)) if np.isfinite(mse) else None,
+        "mae": mae if np.isfinite(mae) else None,
+    }
+
+
+def _r2(predicted: Floats, labels: Floats) -> float | None:
+    spread = ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        left = ((predicted - labels) ** 2).sum(axis=0)
+    if not np.all(spread > 0) or not np.isfinite(left).all():
+        return None
+    return float(np.mean(1 - left / spread))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of those that have a meaning."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _logistic(logits: Floats) -> Floats:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), np.float64)

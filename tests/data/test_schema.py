@@ -1,0 +1,186 @@
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.data import Category, Column, Date, Ignored, Number, Reading, YesNo, column_of, columns_of
+from incrowd.errors import ConfigError, DataError
+
+USUAL = Reading()
+YEARS = (date(2015, 1, 1), date(2025, 12, 31))
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "values"),
+    [
+        (Number(), "2.5", (2.5,)),
+        (Number(range=(0, 120)), "60", (0.0,)),
+        (Number(range=(0, 120)), 120, (1.0,)),
+        (Number(range=(0, 120), to=(0, 1)), "30", (0.25,)),
+        (Number(range=(0, 120), outside="clip"), "130", (1.0,)),
+        (Number(range=(0, 120), outside="clip"), "-1", (-1.0,)),
+        (Number(range=(0, 120), missing=60), "NA", (0.0,)),
+        (Number(range=(0, 120), missing=60, indicator=True), "", (0.0, 1.0)),
+        (Number(range=(0, 120), missing=60, indicator=True), "0", (-1.0, 0.0)),
+        (Number(range=(0, 1e10)), "16777217", (2 * 16777217 / 1e10 - 1,)),
+        (Number(whole=True), "12.0", (12.0,)),
+        (Category(levels=("f", "m")), "m", (0.0, 1.0)),
+        (Category(levels=("f", "m"), other=True), "x", (0.0, 0.0, 1.0)),
+        (Category(levels=("f", "m"), other=True), "f", (1.0, 0.0, 0.0)),
+        (Category(levels=("f", "m"), other=True, missing="other"), "", (0.0, 0.0, 1.0)),
+        (Category(levels=("f", "m"), missing="f"), None, (1.0, 0.0)),
+        (Category(levels=("DE", "NA")), "NA", (0.0, 1.0)),  # Namibia is not missing
+        (Category(levels=("1", "2")), 2.0, (0.0, 1.0)),
+        (YesNo(), "Yes", (1.0,)),
+        (YesNo(), False, (0.0,)),
+        (YesNo(), 1, (1.0,)),
+        (YesNo(yes=("ja",), no=("nein",)), "NEIN", (0.0,)),
+        (YesNo(yes=("ja",), no=("", "nein")), "", (0.0,)),
+        (YesNo(missing=False, indicator=True), "NA", (0.0, 1.0)),
+        (Date(dates=YEARS), "2015-01-01", (-1.0,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), "2020-01-02", (0.5,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), "2020-01-02T12:00", (0.75,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), datetime(2020, 1, 2), (0.5,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1)), date(2020, 1, 2), (0.5,)),
+        (Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1), format="%d.%m.%Y"), "02.01.2020", (0.5,)),
+        (Date(dates=YEARS, outside="clip"), "1900-01-01", (-1.0,)),
+        (Date(dates=YEARS, missing=date(2015, 1, 1)), None, (-1.0,)),
+        (Ignored(), "anything ", ()),
+        (Ignored(), None, ()),
+    ],
+)
+def test_a_cell_becomes_what_is_stated(column: Column, cell: Any, values: tuple[float, ...]) -> None:
+    assert column.encoded(cell, USUAL) == values
+    assert len(column.features("age")) == len(values)
+
+
+def test_a_moment_in_a_time_zone_is_utcs() -> None:
+    column = Date(dates=(date(2020, 1, 1), date(2020, 1, 2)), to=(0, 1))
+    there = datetime(2020, 1, 2, 2, tzinfo=timezone(timedelta(hours=2)))
+    assert column.encoded(there, USUAL) == column.encoded("2020-01-02T02:00+02:00", USUAL) == (0.5,)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "why"),
+    [
+        (Number(), "lots", "is not a number"),
+        (Number(), "", "is missing; state what stands for it"),
+        (Number(), "16777217", "whole number beyond"),
+        (Number(whole=True), "1.5", "is not a whole number"),
+        (Number(range=(0, 120)), "121", 'is outside of the stated range, 0 to 120; .*outside = "clip"'),
+        (Number(range=(0, 120)), " 12", "blanks"),
+        (Category(levels=("f", "m")), "x", "is none of the stated levels, f, m"),
+        (Category(levels=("f", "m")), "F", "is none of the stated levels"),
+        (Category(levels=("f", "m")), "", "is missing"),
+        (Category(levels=("1", "2")), 1.5, "fraction"),
+        (YesNo(), "perhaps", "says neither yes"),
+        (Date(dates=YEARS), "2026-01-01", "outside of the stated range, 2015-01-01 to 2025-12-31"),
+        (Date(dates=YEARS), "31.01.2020", "is no date of the form ISO's"),
+        (Date(dates=YEARS, format="%d.%m.%Y"), "2020-01-31", "is no date of the form %d.%m.%Y"),
+        (Date(dates=YEARS), 43831, "is no date"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_refused(column: Column, cell: Any, why: str) -> None:
+    with pytest.raises(DataError, match=why):
+        column.encoded(cell, USUAL)
+
+
+def test_numbers_have_names() -> None:
+    assert Category(levels=("f", "m"), other=True, missing="f", indicator=True).features("sex") == (
+        "sex = f",
+        "sex = m",
+        "sex = other",
+        "sex is missing",
+    )
+    assert Number().features("age") == ("age",)
+    assert Ignored().features("note") == ()
+
+
+@given(st.floats(-50, 50), st.floats(0.01, 100), st.floats(0, 1))
+def test_a_number_is_found_back(low: float, length: float, share: float) -> None:
+    high = low + length
+    number = min(low + share * length, high)
+    (value,) = Number(range=(low, high)).encoded(number, USUAL)
+    assert -1 <= value <= 1
+    assert low + (value + 1) / 2 * (high - low) == pytest.approx(number, abs=1e-9)
+
+
+@given(st.dates(*YEARS), st.dates(*YEARS))
+def test_days_keep_their_order(one: date, other: date) -> None:
+    column = Date(dates=YEARS)
+    values = [column.encoded(day.isoformat(), USUAL)[0] for day in (one, other)]
+    assert all(-1 <= value < 1 for value in values)
+    assert (values[0] < values[1]) == (one < other)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "column"),
+    [
+        ("number", Number()),
+        ("whole number", Number(whole=True)),
+        ("yes/no", YesNo()),
+        ("ignore", Ignored()),
+        ({"range": [0, 120], "missing": 40}, Number(range=(0, 120), missing=40)),
+        ({"range": [0, 1.5], "to": [0, 1], "outside": "clip"}, Number(range=(0, 1.5), to=(0, 1), outside="clip")),
+        ({"kind": "whole number", "range": [0, 9]}, Number(whole=True, range=(0, 9))),
+        ({"kind": "number", "missing": 0, "indicator": True}, Number(missing=0, indicator=True)),
+        ({"levels": ["f", "m"], "other": True}, Category(levels=("f", "m"), other=True)),
+        ({"levels": [1, 2], "missing": 1}, Category(levels=("1", "2"), missing="1")),
+        ({"yes": "ja", "no": ["nein"]}, YesNo(yes=("ja",), no=("nein",))),
+        ({"kind": "yes/no", "missing": False}, YesNo(missing=False)),
+        ({"dates": ["2015-01-01", "2025-12-31"]}, Date(dates=YEARS)),
+        ({"dates": list(YEARS), "format": "%Y", "missing": "2020-01-01"},
+         Date(dates=YEARS, format="%Y", missing=date(2020, 1, 1))),
+    ],
+)  # fmt: skip
+def test_settings_spell_a_column(spelled: Any, column: Column) -> None:
+    assert column_of(spelled) == column
+
+
+@pytest.mark.parametrize(
+    ("spelled", "message"),
+    [
+        ("?", r"columns\.age = '\?': fill it in"),
+        ("nominal", r"columns\.age = 'nominal': choose from number, whole number, category"),
+        (7, r"columns\.age = 7: give a word, or keys"),
+        ({}, r"columns\.age\.kind = None: say what the column is"),
+        ({"kind": "nominal"}, r"columns\.age = 'nominal': choose from"),
+        ({"missing": 3}, r"columns\.age\.kind = None"),
+        ({"range": [0, 120], "mising": 4}, r"columns\.age\.mising = 4: did you mean missing\?"),
+        ({"range": [0, 120], "levels": ["a"]}, r"columns\.age\.levels = \['a'\]: a number has no such key; known are"),
+        ({"kind": "whole number", "whole": False}, r"columns\.age\.whole = False: a whole number has no such key"),
+        ({"range": [0]}, r"columns\.age\.range = \[0\]: give two numbers"),
+        ({"range": [120, 0]}, r"columns\.age\.range = \(120, 0\): give the lowest and the highest"),
+        ({"range": [0, float("inf")]}, r"columns\.age\.range = inf: give a finite number"),
+        ({"range": [0, "x"]}, r"columns\.age\.range = 'x': give a number"),
+        ({"range": [0, 2**25], "whole": True}, r"columns\.age\.range = .*more than 2\^24 whole numbers"),
+        ({"range": [0, 9], "to": [0, 2]}, r"columns\.age\.to = \(0, 2\): choose from \[-1, 1\] and \[0, 1\]"),
+        ({"to": [0, 1]}, r"columns\.age\.to = .*none is stated"),
+        ({"kind": "number", "outside": "clip"}, r"columns\.age\.outside = 'clip': .*none is stated"),
+        ({"range": [0, 9], "outside": "drop"}, r"columns\.age\.outside = 'drop': choose from refuse, clip"),
+        ({"range": [0, 9], "missing": 10}, r"columns\.age\.missing = 10: it is outside of the stated range"),
+        ({"range": [0, 9], "missing": "x"}, r"columns\.age\.missing = 'x': give a number"),
+        ({"range": [0, 9], "indicator": True}, r"columns\.age\.indicator = True: it marks what stands for"),
+        ({"range": [0, 9], "indicator": 1}, r"columns\.age\.indicator = 1: give true or false"),
+        ({"kind": "category"}, r"columns\.age\.levels = None: a category needs them"),
+        ({"levels": []}, r"columns\.age\.levels = \(\): give each level once"),
+        ({"levels": ["a", "a"]}, r"columns\.age\.levels = .*give each level once"),
+        ({"levels": [1.5]}, r"columns\.age\.levels = 1\.5: it is a number with a fraction"),
+        ({"levels": ["a"], "missing": "b"}, r"columns\.age\.missing = 'b': it is none of the levels: choose from a"),
+        ({"levels": ["a", "other"], "other": True}, r"columns\.age\.other = True"),
+        ({"yes": ["ja"], "no": ["JA"]}, r"columns\.age\.yes = \('ja',\): give words for yes, and others for no"),
+        ({"kind": "yes/no", "missing": "no"}, r"columns\.age\.missing = 'no': give true or false"),
+        ({"kind": "date"}, r"columns\.age\.dates = None: a date needs them"),
+        ({"dates": ["2015-01-01"]}, r"columns\.age\.dates = .*give two days"),
+        ({"dates": ["2015-13-01", "2020-01-01"]}, r"columns\.age\.dates = '2015-13-01': give a day"),
+        ({"dates": ["2025-01-01", "2015-01-01"]}, r"columns\.age\.dates = .*give the first and the last"),
+        ({"dates": ["2015-01-01", "2020-01-01"], "missing": "2021-01-01"}, r"columns\.age\.missing = '2021"),
+        ({"dates": ["2015-01-01", "2020-01-01"], "to": [1, 2]}, r"columns\.age\.to"),
+        ({"dates": ["2015-01-01", "2020-01-01"], "format": 3}, r"columns\.age\.format = 3: give a text"),
+    ],
+)  # fmt: skip
+def test_a_column_that_has_no_meaning_is_refused(spelled: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        columns_of({"age": spelled})

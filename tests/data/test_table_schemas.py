@@ -1,0 +1,326 @@
+"""Tables as hospitals have them: read by what is stated, in every kind of file, and matched by name."""
+
+import gzip
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.data import (
+    Clients,
+    Columns,
+    Ignored,
+    Number,
+    Reading,
+    columns_of,
+    load_table,
+    read_features,
+    read_table,
+)
+from incrowd.data.rows import table_rows, table_rows_by
+from incrowd.errors import ConfigError, DataError
+
+SCHEMA = columns_of(
+    {
+        "age": {"range": [0, 100], "missing": 50, "indicator": True},
+        "sex": {"levels": ["f", "m"], "other": True},
+        "admitted": {"dates": ["2020-01-01", "2020-01-10"], "to": [0, 1]},
+        "smoker": "yes/no",
+        "note": "ignore",
+    }
+)
+WARD = Columns(client="patient", label="died", classes=("no", "yes"), schema=SCHEMA)
+ROWS = """patient,note,age,sex,admitted,smoker,died
+007,"x, y",25,f,2020-01-01,yes,no
+12, ,,d,2020-01-06,no,yes
+007,NA,75.0,m,2020-01-03,1,no
+"""
+EXPECTED = [[-0.5, 0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 1, 0.5, 0], [0.5, 0, 0, 1, 0, 0.2, 1]]
+OTHERS = ROWS.replace("007", "3").replace("12,", "4,")
+
+
+def write(folder: Path, text: str | bytes, name: str = "ward.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def check_ward(data: Clients) -> None:
+    assert data.examples.features.tolist() == [pytest.approx(row) for row in EXPECTED]
+    assert data.examples.labels.tolist() == [0, 1, 0]
+    assert data.owners == ("007", "12")
+    assert [data.client(k).tolist() for k in range(2)] == [[0, 2], [1]]
+
+
+def test_a_table_is_read_by_what_is_stated(tmp_path: Path) -> None:
+    check_ward(load_table(write(tmp_path, ROWS), columns=WARD))
+    check_ward(load_table(write(tmp_path, gzip.compress(ROWS.encode()), "ward.csv.gz"), columns=WARD))
+
+
+def german(text: str) -> str:
+    return text.replace("x, y", "x").replace(",", ";").replace("75.0", "75,0")
+
+
+@pytest.mark.parametrize(
+    ("reading", "change"),
+    [
+        (Reading(delimiter=";", decimal=","), german),
+        (Reading(delimiter="\t"), lambda text: text.replace("x, y", "x. y").replace(",", "\t")),
+        (Reading(), lambda text: "\N{BOM}" + text),
+        (Reading(encoding="latin-1"), lambda text: text.replace("x, y", "Größe")),
+        (Reading(blanks="strip"), lambda text: text.replace(",f,", ", f ,").replace("007,", "007 ,")),
+        (Reading(missing_texts=("unknown",)), lambda text: text.replace(", ,,", ", ,Unknown,")),
+        (Reading(thousands="_"), lambda text: text),
+    ],
+)  # fmt: skip
+def test_a_table_is_read_as_it_is_written(tmp_path: Path, reading: Reading, change: Callable[[str], str]) -> None:
+    path = write(tmp_path, change(ROWS).encode(reading.encoding))
+    check_ward(load_table(path, columns=replace(WARD, reading=reading)))
+
+
+def test_the_same_table_is_recognised_whatever_its_marks(tmp_path: Path) -> None:
+    plain = write(tmp_path, "id,x,t\na,1234.5,u\nb,2,v\n", "plain.csv")
+    other = write(tmp_path, "t;x;id\nv;2,00;b\nu;1.234,50;a\n", "other.csv")
+    reading = Reading(delimiter=";", decimal=",", thousands=".")
+    assert sorted(table_rows(other, reading)) == sorted(table_rows(plain))
+    assert sorted(table_rows(other, replace(reading, thousands=None))) != sorted(table_rows(plain))
+    by = table_rows_by(other, "id", reading)
+    assert by == table_rows_by(plain, "id")
+    assert list(by) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("25,f", "101,f"), "line 2: age = '101' is outside of the stated range, 0 to 100"),
+        (("25,f", "25,"), "line 2: sex = ''.*is missing"),
+        (("75.0", "7_5"), "line 4: age = '7_5' is not a number"),
+        (("75.0", "NA "), "line 4: age = 'NA ' has blanks around it"),
+        (("\n12,", "\nNA,"), "line 3: patient = 'NA' says that it is missing; say whose row it is"),
+        (("\n12,", "\n12 ,"), "line 3: patient = '12 ' has blanks around it"),
+        (("2020-01-06", "2020-01-11"), "line 3: admitted = '2020-01-11' is outside"),
+        (("2020-01-06,no", "2020-01-06,maybe"), "line 3: smoker = 'maybe' says neither yes"),
+        (("note,age", "note,note"), "more than one column 'note'"),
+        (("note,age", "note,Age"), "has no column 'age': name one of patient, note, Age"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    assert change[0] in ROWS
+    with pytest.raises(DataError, match=f"ward.csv.*{message}"):
+        load_table(write(tmp_path, ROWS.replace(*change, 1)), columns=WARD)
+
+
+def test_another_delimiter_and_encoding_are_hinted_at(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its header is one cell with a semicolon in it: state delimiter = ';'"):
+        load_table(write(tmp_path, ROWS.replace(",", ";")), columns=WARD)
+    with pytest.raises(DataError, match=r'not UTF-8 .*save the file as UTF-8, or state encoding = "latin-1"'):
+        load_table(write(tmp_path, ROWS.replace("x, y", "ö").encode("latin-1")), columns=WARD)
+    latin = replace(WARD, reading=Reading(encoding="latin-1"))
+    with pytest.raises(DataError, match="begins with the mark of UTF-8; leave encoding = 'latin-1' out"):
+        load_table(write(tmp_path, "\N{BOM}" + ROWS), columns=latin)
+    windows = replace(WARD, reading=Reading(encoding="cp1252"))
+    with pytest.raises(DataError, match=r"not CP1252 .*state another encoding"):
+        load_table(write(tmp_path, ROWS.replace("x, y", "\x81").encode("latin-1")), columns=windows)
+
+
+def test_a_test_table_is_matched_by_name(tmp_path: Path) -> None:
+    lines = [line.split(",") for line in OTHERS.replace("x, y", "x").splitlines()]
+    turned = "\n".join(",".join(["extra", *reversed(line)]) for line in lines)
+    data = load_table(write(tmp_path, ROWS), columns=WARD, test=write(tmp_path, turned, "test.csv"))
+    assert data.test is not None
+    assert data.test.features.tolist() == data.examples.features.tolist()
+    assert data.test.labels.tolist() == data.examples.labels.tolist()
+
+
+def test_control_by_position_a_reordered_test_table_would_be_another(tmp_path: Path) -> None:
+    text = "patient,b,a,y\n1,2,3,0\n"
+    columns = Columns(client="patient", label="y", classes=2)
+    held, _ = read_table(write(tmp_path, text), columns)
+    assert held.features.tolist() == [[2, 3]]  # in the order of its own header
+    data = load_table(
+        write(tmp_path, "patient,a,b,y\n9,3,2,0\n", "train.csv"), columns=columns, test=tmp_path / "ward.csv"
+    )
+    assert data.test is not None
+    assert data.test.features.tolist() == [[3, 2]]
+
+
+def test_a_column_that_the_test_table_lacks_is_named(tmp_path: Path) -> None:
+    test = write(tmp_path, OTHERS.replace("smoker", "smokes"), "test.csv")
+    with pytest.raises(DataError, match=r"test.csv has no column 'smoker': name one of patient, note"):
+        load_table(write(tmp_path, ROWS), columns=WARD, test=test)
+
+
+def test_test_clients_who_also_train_are_refused_and_not_named(tmp_path: Path) -> None:
+    table, test = write(tmp_path, ROWS), write(tmp_path, OTHERS.replace("\n3,", "\n007,", 1), "test.csv")
+    with pytest.raises(DataError, match=r"test.csv: its column 'patient' has clients who also train, so it") as refused:
+        load_table(table, columns=WARD, test=test, clients=2)
+    assert "007" not in str(refused.value)
+    with pytest.raises(DataError, match=r"has clients who also train \(007\)"):
+        load_table(table, columns=WARD, test=test, public=True)
+    shared = load_table(table, columns=WARD, test=test, clients=2, test_clients="shared")
+    assert "public:" not in shared.describe()["test_set"]  # type: ignore[operator]  # a text
+    assert shared.describe()["test_set"] == (
+        "clients who may also train: neither public nor unseen; what is measured is not paid for"
+    )
+    assert load_table(table, columns=WARD, test=write(tmp_path, OTHERS, "t.csv")).describe()["test_set"] == (
+        "3 examples, public: held by the server, not by any client"
+    )
+
+
+def test_the_same_client_is_found_whatever_kind_of_table_it_is_in(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = Columns(client="patient", label="y", classes=2)
+    frame = pandas.DataFrame({"patient": [7.0, 8.0], "x": [1, 2], "y": [0, 1]})
+    with pytest.raises(DataError, match="data frame: its column 'patient' has clients who also train"):
+        load_table(write(tmp_path, "patient,x,y\n7,1,0\n"), columns=columns, test=frame)
+
+
+def many(folder: Path, clients: int = 20) -> Path:
+    rows = [f"p{place:02},{place},{place % 2}" for place in range(clients) for _ in range(3)]
+    return write(folder, "\n".join(["patient,x,y", *rows]), "many.csv")
+
+
+def test_whole_clients_are_held_out(tmp_path: Path) -> None:
+    columns = Columns(client="patient", label="y", classes=2)
+    data = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
+    assert data.test is not None
+    assert (data.clients, len(data.test)) == (16, 12)
+    train = {float(x) for k in range(16) for x in data.examples.features[data.client(k), 0]}
+    assert not train & set(data.test.features[:, 0].tolist())
+    assert [f"p{int(data.examples.features[data.client(k)[0], 0]):02}" for k in range(16)] == list(data.owners or ())
+    again = load_table(many(tmp_path), columns=columns, holdout_clients=0.2, public=True)
+    assert again.owners == data.owners
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "holdout_clients = 0.2: a share of private clients tells how many there are"),
+        ({"public": True, "test": "many.csv"}, "there is a test table already"),
+        ({"public": True, "holdout_clients": 1.5}, "holdout_clients = 1.5: give a number between 0 and 1"),
+        ({"public": True, "holdout_clients": 0.99}, "holdout_clients = 0.99: leave at least one client"),
+    ],
+)
+def test_what_cannot_be_held_out_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    columns = Columns(client="patient", label="y", classes=2)
+    with pytest.raises(ConfigError, match=message):
+        load_table(many(tmp_path), columns=columns, **{"holdout_clients": 0.2, **fields})
+
+
+def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
+    columns = Columns(client="patient", label="y", classes=2)
+    path = many(tmp_path, 2)
+    assert load_table(path, columns=columns, names=("p00", "p01")).owners == ("p00", "p01")
+    for names, message in (
+        (("p01", "p00"), "give them in order: p00, p01"),
+        (("p00", "p02"), "these are not the clients in the table, which are for their owner to see"),
+        (("p00",), "these are not the clients in the table, which are for their owner to see"),
+        (("p00", "../x"), r"names = '\.\./x': it is to be a folder's: use up to 64 letters"),
+        (("p00", "P00"), "two of them are the same folder where case does not count"),
+        (("con", "p00"), "names = 'con': it is to be a folder's"),
+        (("p00", "p01."), "it is to be a folder's"),
+        (("p00", ".p"), "it is to be a folder's"),
+        (("", "p01"), "it is to be a folder's"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_table(path, columns=columns, names=names)
+    with pytest.raises(ConfigError, match="these are not the clients in the table: they are p00, p01"):
+        load_table(path, columns=columns, names=("x",), public=True)
+
+
+def test_features_are_read_without_clients_and_labels(tmp_path: Path) -> None:
+    lines = [",".join(line.split(",")[2:6]) for line in ROWS.replace("x, y", "x").splitlines()]
+    path = write(tmp_path, "\n".join(lines))
+    assert read_features(path, WARD).tolist() == [pytest.approx(row) for row in EXPECTED]
+    with pytest.raises(DataError, match="has a header and no rows"):
+        read_features(write(tmp_path, lines[0]), WARD)
+
+
+def test_numbers_have_names() -> None:
+    assert WARD.resolved(("patient", "died")).numbers() == (
+        "age", "age is missing", "sex = f", "sex = m", "sex = other", "admitted", "smoker",
+    )  # fmt: skip
+    plain = Columns(client="patient", label="y")
+    assert plain.resolved(("patient", "b", "y", "a")).features == ("b", "a")
+    assert replace(plain, features=("a",)).resolved(("patient", "b", "y", "a")).features == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema": {"user": Number()}}, r"columns\.user = 'Number': it is the client, which nothing is learned from"),
+        ({"schema": {"bought": Number()}}, r"columns\.bought = 'Number': it is the label"),
+        ({"schema": {"age": Ignored()}, "features": ("age",)}, r"columns\.age = 'ignore': features names it"),
+    ],
+)
+def test_columns_that_contradict_each_other_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Columns(client="user", label="bought", **fields)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100) | st.none(), st.sampled_from("fmx")), min_size=1, max_size=5))
+def test_a_row_is_read_alone(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int | None, str]]) -> None:
+    """What a row becomes is the same whatever rows are beside it."""
+    columns = Columns(client="p", label="y", classes=2, schema={name: SCHEMA[name] for name in ("age", "sex")})
+    path = tmp_path_factory.getbasetemp() / "alone.csv"
+    lines = [f"p,{'' if age is None else age},{sex},0" for age, sex in rows]
+    path.write_text("\n".join(["p,age,sex,y", *lines]))
+    together = read_table(path, columns)[0].features.tolist()
+    for line, found in zip(lines, together, strict=True):
+        path.write_text(f"p,age,sex,y\n{line}\n")
+        assert read_table(path, columns)[0].features.tolist() == [found]
+
+
+def of_types(kind: str, folder: Path) -> Any:
+    """The ward as a typed table."""
+    columns = {
+        "patient": ["007", "12", "007"],
+        "note": ["x, y", None, None],
+        "age": [25.0, math.nan, 75.0],
+        "sex": ["f", "d", "m"],
+        "admitted": [date(2020, 1, 1), date(2020, 1, 6), date(2020, 1, 3)],
+        "smoker": [True, False, True],
+        "died": ["no", "yes", "no"],
+    }
+    if kind == "frame":
+        return importlib.import_module("pandas").DataFrame(columns)
+    if kind == "nullable frame":
+        frame = importlib.import_module("pandas").DataFrame(columns | {"age": [25, None, 75]})
+        times = importlib.import_module("pandas").to_datetime(frame["admitted"])
+        return frame.astype({"age": "Int64", "sex": "category", "smoker": "boolean"}).assign(admitted=times)
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(arrow.table(columns), folder / "ward.parquet")
+    return folder / "ward.parquet"
+
+
+@pytest.mark.parametrize("kind", ["frame", "nullable frame", "parquet"])
+def test_typed_tables_are_read_as_texts_are(tmp_path: Path, kind: str) -> None:
+    needed = "pyarrow" if kind == "parquet" else "pandas"
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    data = load_table(of_types(kind, tmp_path), columns=WARD)
+    check_ward(data)
+    assert data.name == ("ward.parquet" if kind == "parquet" else "data frame")
+
+
+def test_an_error_names_the_row_of_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame, stated = of_types("frame", Path()), replace(WARD, schema=columns_of({"sex": {"levels": ["f", "m"]}}))
+    with pytest.raises(DataError, match=r"data frame, row 2: sex = 'q' is none of"):
+        load_table(frame.assign(sex=["f", "q", "m"]), columns=stated)
+    with pytest.raises(DataError, match=r"row 2: patient = nan says that it is missing"):
+        load_table(frame.assign(patient=["a", math.nan, "b"]), columns=WARD)
+    with pytest.raises(DataError, match=r"row 1: patient = 1.5 is a number with a fraction"):
+        load_table(frame.assign(patient=[1.5, 2, 3]), columns=WARD)
+    with pytest.raises(DataError, match="has a column 7: give each a text as its name"):
+        load_table(pandas.DataFrame({7: [1]}), columns=WARD)
+    with pytest.raises(DataError, match="list is no table: give a path or a pandas data frame"):
+        load_table([1], columns=WARD)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,0 +1,112 @@
+import gzip
+import importlib
+import importlib.util
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.data.template import Header, read_header, relative, template
+from incrowd.errors import ConfigError, DataError
+
+
+def written(folder: Path, content: bytes, name: str = "v.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        (b"a,b\n1,2\n", Header(columns=("a", "b"))),
+        (b"a;b,c;d\r\n", Header(columns=("a", "b,c", "d"), delimiter=";")),
+        (b"a\tb", Header(columns=("a", "b"), delimiter="\t")),
+        (b"a|b|c,d", Header(columns=("a", "b", "c,d"), delimiter="|")),
+        (b"\xef\xbb\xbf\n\na,b\n", Header(columns=("a", "b"))),
+        (b'"a\nb","c,d"\n', Header(columns=("a\nb", "c,d"))),
+        ("größe,b\n".encode(), Header(columns=("größe", "b"))),
+        ("größe,b\n".encode("latin-1"), Header(columns=("größe", "b"), encoding="latin-1")),
+        (b"alone\n", Header(columns=("alone",))),
+    ],
+)
+def test_a_header_tells_names_delimiter_and_encoding(tmp_path: Path, content: bytes, header: Header) -> None:
+    assert read_header(written(tmp_path, content)) == header
+    assert read_header(written(tmp_path, gzip.compress(content), "v.csv.gz")) == header
+
+
+@given(rest=st.binary(max_size=200))
+def test_nothing_but_the_header_is_looked_at(tmp_path_factory: pytest.TempPathFactory, rest: bytes) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    path = written(folder, b"patient;age;died\n1;2;0\n")
+    before = template(path, read_header(path), seen="v.csv")
+    written(folder, b"patient;age;died\n" + rest)
+    assert template(path, read_header(path), seen="v.csv") == before
+
+
+def test_control_another_header_gives_another_template(tmp_path: Path) -> None:
+    path = written(tmp_path, b"patient;age;died\n")
+    other = written(tmp_path, b"patient;age;ill\n", "w.csv")
+    assert template(path, read_header(path), seen="v") != template(path, read_header(other), seen="v")
+
+
+def test_a_file_that_is_cut_off_or_damaged_after_the_header_gives_the_same(tmp_path: Path) -> None:
+    content = gzip.compress(b"patient,age\n" + bytes(range(256)) * 400, mtime=0)
+    assert read_header(written(tmp_path, content[:300], "v.csv.gz")).columns == ("patient", "age")
+    assert read_header(written(tmp_path, content[:300] + b"garbage" * 99, "v.csv.gz")).columns == ("patient", "age")
+
+
+@given(st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=5, unique=True))
+def test_a_template_is_toml_whatever_columns_are_called(names: list[str]) -> None:
+    text = template(Path("v.csv"), Header(columns=tuple(names)), seen='a "b"\\c.csv')
+    found = tomllib.loads(text)
+    assert found["data"]["columns"] == dict.fromkeys(names, "?")
+    assert found["data"]["file"] == 'a "b"\\c.csv'
+
+
+def test_client_and_label_that_are_named_are_no_features() -> None:
+    header = Header(columns=("patient", "age", "died"), delimiter=";", encoding="latin-1")
+    data = tomllib.loads(template(Path("v.csv"), header, client="patient", label="died", seen="v.csv"))["data"]
+    assert (data["client"], data["label"], data["columns"]) == ("patient", "died", {"age": "?"})
+    assert (data["delimiter"], data["encoding"]) == (";", "latin-1")
+    with pytest.raises(ConfigError, match="label = 'dead': choose from patient, age, died"):
+        template(Path("v.csv"), header, label="dead", seen="v.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"", "v.csv", "has no header that can be read"),
+        (b"\n\n", "v.csv", "has no header that can be read"),
+        (b'"a,b', "v.csv", "has no header that can be read; give one, and check its quotes"),
+        (b"a,b,a\n", "v.csv", "has more than one column 'a'"),
+        (b"a" * (2 << 20), "v.csv", "its first line does not end"),
+        (b"a,b\n", "v.csv.gz", "broken gzip"),
+        (b"a,b\n", "v.xlsx", "unknown kind of table"),
+    ],
+)
+def test_a_file_without_a_header_is_named(tmp_path: Path, content: bytes, name: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"{name}.*{message}"):
+        read_header(written(tmp_path, content, name))
+    with pytest.raises(DataError, match=r"none.csv: cannot be read \(No such file"):
+        read_header(tmp_path / "none.csv")
+
+
+def test_parquet_gives_its_names(tmp_path: Path) -> None:
+    path = tmp_path / "v.parquet"
+    if importlib.util.find_spec("pyarrow") is None:
+        with pytest.raises(DataError, match="Parquet needs pyarrow"):
+            read_header(path)
+        return
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(arrow.table({"patient": [1], "age": [2]}), path)
+    assert read_header(path) == Header(columns=("patient", "age"))
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        read_header(written(tmp_path, b"no", "w.parquet"))
+
+
+def test_a_file_is_named_as_it_is_seen_from_the_settings(tmp_path: Path) -> None:
+    assert relative(tmp_path / "data" / "v.csv", to=tmp_path / "settings") == "../data/v.csv"
+    assert relative(Path("data/v.csv"), to=None) == "data/v.csv"

@@ -1,0 +1,221 @@
+"""Metrics against slow references that are obviously right."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from incrowd.data import Examples
+from incrowd.federated import evaluate
+from incrowd.federated.metrics import (
+    BINS,
+    calibration_error,
+    metrics,
+    of_classes,
+    of_numbers,
+    of_several,
+    probabilities,
+    scalars,
+)
+from incrowd.learning import LOGISTIC, POISSON, SQUARED, linear
+
+
+def slow_auc(labels: list[int], chances: list[float]) -> float | None:
+    """How often one who is is above one who is not; half of the ties."""
+    ones = [chance for label, chance in zip(labels, chances, strict=True) if label]
+    zeros = [chance for label, chance in zip(labels, chances, strict=True) if not label]
+    if not ones or not zeros:
+        return None
+    wins = sum(1.0 if one > zero else 0.5 if one == zero else 0.0 for one in ones for zero in zeros)
+    return wins / len(ones) / len(zeros)
+
+
+def share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def slow_rows(labels: list[int], predicted: list[int], classes: int) -> list[tuple[float, float, float]]:
+    rows = []
+    for one in range(classes):
+        pairs = list(zip(labels, predicted, strict=True))
+        hit = sum(label == one and said == one for label, said in pairs)
+        said, there = predicted.count(one), labels.count(one)
+        rows.append((share(hit, said), share(hit, there), share(2 * hit, said + there)))
+    return rows
+
+
+def slow_calibration(chances: list[list[float]], labels: list[int]) -> float:
+    total = 0.0
+    for place in range(BINS):
+        inside = [
+            (max(row), row.index(max(row)) == label)
+            for row, label in zip(chances, labels, strict=True)
+            if min(int(max(row) * BINS), BINS - 1) == place
+        ]
+        if inside:
+            sure = sum(one for one, _ in inside) / len(inside)
+            right = sum(one for _, one in inside) / len(inside)
+            total += len(inside) / len(labels) * abs(sure - right)
+    return total
+
+
+SAMPLES = st.tuples(st.integers(2, 5), st.integers(1, 30), st.integers(0, 2**32 - 1))
+
+
+@given(SAMPLES)
+def test_classes_are_measured_as_slowly(sample: tuple[int, int, int]) -> None:
+    classes, size, seed = sample
+    dice = np.random.default_rng(seed)
+    logits, labels = dice.normal(size=(size, classes)).round(1), dice.integers(0, classes, size)
+    chances = probabilities(logits)
+    assert chances.sum(axis=1) == pytest.approx(1)
+    found = metrics(logits, labels, classes=classes)
+    said, truth = [row.index(max(row)) for row in chances.tolist()], labels.tolist()
+    rows = slow_rows(truth, said, classes)
+    aucs = [slow_auc([int(label == one) for label in truth], chances[:, one].tolist()) for one in range(classes)]
+    known = [auc for auc in aucs if auc is not None]
+    assert found["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(said, truth, strict=True)]))
+    assert found["balanced_accuracy"] == pytest.approx(np.mean([rows[one][1] for one in sorted(set(truth))]))
+    assert found["macro_f1"] == pytest.approx(np.mean([rows[one][2] for one in sorted(set(truth) | set(said))]))
+    assert found["auc"] == (pytest.approx(aucs[1] if classes == 2 else np.mean(known)) if known else None)
+    assert found["calibration_error"] == pytest.approx(slow_calibration(chances.tolist(), truth))
+    pairs = zip(chances.tolist(), truth, strict=True)
+    squares = [sum((p - (label == one)) ** 2 for one, p in enumerate(row)) for row, label in pairs]
+    assert found["brier"] == pytest.approx(np.mean(squares) / (2 if classes == 2 else 1))
+    for one, row in enumerate(found["per_class"]):
+        assert (row["precision"], row["recall"], row["f1"]) == pytest.approx(rows[one])
+        assert row["support"] == truth.count(one)
+        assert row["auc"] == (None if aucs[one] is None else pytest.approx(aucs[one]))
+    assert found["baseline"]["accuracy"] == max(map(truth.count, truth)) / size
+    assert found["baseline"]["balanced_accuracy"] == 1 / len(set(truth))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.floats(-30, 30), st.integers(0, 1)), min_size=1, max_size=30))
+def test_one_logit_is_measured_as_two(sample: list[tuple[float, int]]) -> None:
+    logits, labels = np.array([one for one, _ in sample]), np.array([label for _, label in sample])
+    pair = np.stack([np.zeros(len(logits)), logits], axis=1)
+    expected = scalars(metrics(pair, labels, classes=2))
+    for shaped in (logits, logits[:, None]):
+        found = scalars(metrics(shaped, labels, classes=2))
+        for name, value in expected.items():
+            if name not in ("accuracy", "balanced_accuracy", "macro_f1", "auc"):  # these may turn on a rounding
+                assert found[name] == pytest.approx(value, abs=1e-6)
+    assert probabilities(logits)[:, 1] == pytest.approx([1 / (1 + math.exp(-one)) for one in logits])
+
+
+def test_one_logit_says_yes_above_zero() -> None:
+    found = metrics(np.array([[2.0], [-1.0], [3.0], [-2.0]]), np.array([1, 1, 0, 0]), classes=2)
+    assert found["accuracy"] == 0.5
+    assert found["auc"] == slow_auc([1, 1, 0, 0], [2, -1, 3, -2]) == 0.5
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2))
+def test_numbers_are_measured_as_slowly(sample: list[tuple[float, float]]) -> None:
+    predicted, labels = ([pair[side] for pair in sample] for side in (0, 1))
+    mean = math.fsum(labels) / len(labels)
+    spread = math.fsum((label - mean) ** 2 for label in labels)
+    left = math.fsum((one - label) ** 2 for one, label in sample)
+    for shape in ((-1,), (-1, 1)):
+        found = metrics(np.array(predicted).reshape(shape), np.array(labels), classes=None, loss="squared")
+        assert found["mse"] == pytest.approx(left / len(labels))  # all of it, not half
+        assert found["rmse"] == pytest.approx(math.sqrt(left / len(labels)))
+        assert found["mae"] == pytest.approx(math.fsum(abs(one - label) for one, label in sample) / len(labels))
+        if spread > 1e-6:
+            assert found["r2"] == pytest.approx(1 - left / spread, rel=1e-6, abs=1e-6)
+        assert found["baseline"]["mse"] == pytest.approx(spread / len(labels), abs=1e-9)
+
+
+def test_the_mean_explains_nothing() -> None:
+    labels = np.array([1.0, 2.0, 6.0])
+    assert of_numbers(np.full(3, 3.0), labels)["r2"] == pytest.approx(0)
+    assert of_numbers(np.full(3, 3.0), np.full(3, 3.0))["r2"] is None
+    assert of_numbers(labels, labels) | {"baseline": None} == {"mse": 0, "rmse": 0, "mae": 0, "r2": 1, "baseline": None}
+
+
+@given(st.integers(1, 20), st.integers(2, 4), st.integers(0, 2**32 - 1))
+def test_several_answers_are_measured_as_slowly(size: int, answers: int, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    logits, labels = dice.normal(size=(size, answers)), dice.integers(0, 2, (size, answers))
+    found = metrics(logits, labels.astype(np.float32), classes=None)
+    said = (logits > 0).astype(int)
+    assert found["accuracy"] == pytest.approx((said == labels).mean())
+    flat = slow_rows(labels.ravel().tolist(), said.ravel().tolist(), 2)[1][2]
+    assert found["micro_f1"] == pytest.approx(flat)
+    each = [slow_rows(labels[:, one].tolist(), said[:, one].tolist(), 2)[1][2] for one in range(answers)]
+    assert found["macro_f1"] == pytest.approx(np.mean(each))
+    aucs = [slow_auc(labels[:, one].tolist(), logits[:, one].tolist()) for one in range(answers)]
+    known = [auc for auc in aucs if auc is not None]
+    assert found["mean_auc"] == (pytest.approx(np.mean(known)) if known else None)
+    usual = (labels.mean(axis=0) > 0.5).astype(int)
+    assert found["baseline"]["accuracy"] == pytest.approx((labels == usual).mean())
+
+
+def test_several_numbers_are_no_answers() -> None:
+    labels = np.array([[1.0, 2.5], [3.0, 4.0]])
+    found = metrics(labels + 1, labels, classes=None)
+    assert (found["mse"], found["mae"]) == (1, 1)
+    assert found["r2"] == pytest.approx(np.mean([1 - 2 / 2, 1 - 2 / 1.125]))
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_has_no_figures_and_no_warnings(wrong: float) -> None:
+    labels = np.array([0, 1, 1])
+    for outputs in (np.array([[0.0, wrong], [1, 2], [0, 1]]), np.array([wrong, 1.0, 0.0])):
+        if outputs.ndim == 1 and math.isinf(wrong):
+            assert metrics(outputs, labels, classes=2)["accuracy"] is not None  # it is quite sure
+            continue
+        if wrong == -math.inf:
+            assert metrics(outputs, labels, classes=2)["accuracy"] is not None
+            continue
+        found = metrics(outputs, labels, classes=2)
+        assert {value for name, value in found.items() if name != "baseline"} == {None}
+        assert found["baseline"]["accuracy"] == pytest.approx(2 / 3)
+    numbers = metrics(np.array([wrong, 1.0, 0.0]), labels.astype(np.float32), classes=None)
+    assert (numbers["mse"], numbers["rmse"], numbers["mae"], numbers["r2"]) == (None, None, None, None)
+    several = of_several(np.full((2, 2), math.nan), np.array([[0, 1], [1, 0]]))
+    assert several["micro_f1"] is None
+
+
+def test_numbers_beyond_every_float_are_no_figures() -> None:
+    found = metrics(np.array([1e300, -1e300]), np.array([0.0, 1.0]), classes=None)
+    assert (found["mse"], found["r2"]) == (None, None)
+    assert metrics(np.array([1e4, 0.0]), np.array([0.0, 1.0]), classes=None, loss="poisson")["mse"] is None
+
+
+def test_one_example_has_the_figures_that_it_can_have() -> None:
+    found = metrics(np.array([[1.0, 2.0, 0.0]]), np.array([1]), classes=3)
+    assert (found["accuracy"], found["auc"], found["balanced_accuracy"]) == (1, None, 1)
+    assert metrics(np.array([1.0]), np.array([2.0]), classes=None)["r2"] is None
+
+
+def test_figures_that_count_are_left_out() -> None:
+    found = metrics(np.array([[1.0, 2.0], [0.0, 1.0]]), np.array([1, 0]), classes=2, counted=False)
+    assert "per_class" not in found
+    assert "support" not in str(found)
+
+
+def test_a_calibrated_guess_has_no_calibration_error() -> None:
+    chances = np.tile([0.75, 0.25], (4, 1))
+    assert calibration_error(chances, np.array([0, 0, 0, 1])) == pytest.approx(0)
+    assert calibration_error(chances, np.array([1, 1, 1, 1])) == pytest.approx(0.75)
+    assert of_classes(chances, np.array([0, 0, 0, 1]), classes=2)["brier"] == pytest.approx(0.25 * 0.75)
+
+
+def examples(features: Any, labels: NDArray[Any], classes: int | None) -> Examples:
+    return Examples(features=np.array(features, np.float32), labels=labels, classes=classes)
+
+
+def test_weights_are_evaluated() -> None:
+    two = examples([[1.0], [-1.0], [2.0]], np.array([1, 0, 0]), 2)
+    found = evaluate(linear(1, 1), np.array([1.0, 0.0]), two, loss=LOGISTIC)
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert [row["support"] for row in found["per_class"]] == [2, 1]
+    numbers = examples([[1.0], [2.0]], np.array([1, 4], np.float32), None)
+    assert evaluate(linear(1, 1), np.array([1.0, 0.0]), numbers, loss=SQUARED)["mse"] == 2
+    rates = evaluate(linear(1, 1), np.array([1.0, 0.0]), numbers, loss=POISSON)
+    assert rates["mae"] == pytest.approx(np.mean([math.e - 1, math.e**2 - 4]))
