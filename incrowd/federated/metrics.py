@@ -54,7 +54,7 @@ def metrics(
 def _of_numbers_or_answers(raw: Floats, labels: NDArray[Any], *, loss: str) -> Metrics:
     several = loss == "logistic" or (labels.ndim > 1 and loss not in ("squared", "poisson", "absolute", "huber"))
     if several and np.isin(labels, (0, 1)).all():
-        return of_several(*(one.reshape(len(labels), -1) for one in (_logistic(raw), labels.astype(np.int64))))
+        return of_several(_logistic(raw).reshape(len(labels), -1), labels.astype(np.int64).reshape(len(labels), -1))
     with np.errstate(over="ignore"):  # a rate beyond every number is an infinity, which `of_numbers` knows
         return of_numbers(np.exp(raw) if loss == "poisson" else raw, labels.astype(np.float64))
 
