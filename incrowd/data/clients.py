@@ -1,7 +1,7 @@
 """A federated data set: shared examples, the clients' index lists, and what the server holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
+from incrowd.data.names import check_safe
 from incrowd.data.partition import Indices, Partition, Sizes
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
@@ -42,6 +43,7 @@ class Clients:
     server's. ``declared`` is the public number of clients where life has dealt, and nobody may count them; without it
     the clients were dealt, and their number is no secret. ``name`` is what the ledger of the data knows them by, and
     ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have names.
+    ``names`` are theirs as well, where everybody may know them: silos (see `named`).
     ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
     public nor unseen, and `describe` says so.
 
@@ -60,6 +62,7 @@ class Clients:
     public: bool = False
     owners: tuple[str, ...] | None = field(default=None, repr=False)
     test_clients: TestClients = "separate"
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:
@@ -76,6 +79,9 @@ class Clients:
             )
         if self.test is not None:
             check_alike(self.examples, self.test)
+        if self.names and self.names != self.owners:
+            raise ConfigError(field="names", value=self.names, remedy="they are not those of the clients: see owners")
+        check_safe(self.names)
         if self.test_clients not in ("separate", "shared"):
             raise ConfigError(field="test_clients", value=self.test_clients, remedy="choose from separate, shared")
 
@@ -180,6 +186,15 @@ class Clients:
             public=public,
             owners=tuple(map(str, np.unique(whose))),
         )
+
+    def named(self) -> "Clients":
+        """The same clients, whose names everybody may know: as silos they are called by them, in folders and reports.
+
+        Edge cases: clients without names, or with names that no folder can have: `ConfigError`.
+        """
+        if self.owners is None:
+            raise ConfigError(field="owners", value=None, remedy="these clients have no names")
+        return replace(self, names=self.owners)
 
     @property
     def clients(self) -> int:

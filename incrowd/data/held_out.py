@@ -27,9 +27,11 @@ def hold_out_clients(data: Clients, *, share: float, randomness: Randomness) -> 
         raise ConfigError(field="holdout_clients", value=share, remedy=remedy)
     order = np.argsort(randomness.stream("hold out").bits(data.present), kind="stable")
     held, kept = np.sort(order[:aside]), np.sort(order[aside:])
+    owners = None if data.owners is None else tuple(data.owners[client] for client in kept)
     return replace(
         data,
         partition=Partition.of([data.client(int(client)) for client in kept]),
         test=data.examples.some(np.sort(np.concatenate([data.client(int(client)) for client in held]))),
-        owners=None if data.owners is None else tuple(data.owners[client] for client in kept),
+        owners=owners,
+        names=owners if owners and data.names else (),
     )

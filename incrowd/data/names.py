@@ -5,7 +5,8 @@ import re
 from incrowd.errors import ConfigError
 
 _SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9_-])?")
-_RESERVED = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)  # no file may be called so on Windows
+_RESERVED = re.compile(r"server|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+"""The server's own name, and what no file may be called on Windows."""
 
 
 def check_safe(names: tuple[str, ...]) -> None:
@@ -14,7 +15,7 @@ def check_safe(names: tuple[str, ...]) -> None:
         if not _SAFE.fullmatch(name) or _RESERVED.fullmatch(name):
             remedy = (
                 "it is to be a folder's: use up to 64 letters, digits, '-', '_', '.' and blanks, a letter or a digit "
-                "first; or leave names out, and the silos are called silo-1, silo-2, ..."
+                "first, not 'server'; or leave names out, and the silos are called silo-1, silo-2, ..."
             )
             raise ConfigError(field="names", value=name, remedy=remedy)
     if len({name.casefold() for name in names}) != len(names):

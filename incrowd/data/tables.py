@@ -126,6 +126,7 @@ def load_table(
         declared=None if holdout_clients is not None else clients,
         public=public,
         owners=found,
+        names=names,
         test_clients=test_clients,
     )
     if holdout_clients is None:

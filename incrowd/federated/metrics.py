@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd.data.examples import IGNORED
+
 Floats = NDArray[np.float64]
 Metrics = dict[str, Any]
 
@@ -34,23 +36,27 @@ def metrics(
     """The metrics of outputs [N, C], [N, 1] or [N], as a model gives them, and labels [N], or [N, L] of yes and no.
 
     Outputs are logits where labels are classes or several yes/no; elsewhere numbers, or, where the loss is "poisson",
-    their logarithms. Without `counted`, figures class by class are left out: they tell how many of each class there
-    are.
+    their logarithms. Of sequences, labels [N, T] and outputs [N, T, C], every place that counts is one. Without
+    `counted`, figures class by class are left out: they tell how many of each class there are.
     """
     raw = np.asarray(outputs, np.float64)
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        if np.isin(labels, (0, 1)).all():
-            return of_several(_logistic(raw), labels.astype(np.int64))
-        return of_numbers(raw.reshape(labels.shape), labels.astype(np.float64))
-    flat = labels.reshape(len(labels))
     if classes is None:
-        numbers = raw.reshape(len(flat))
-        with np.errstate(over="ignore"):  # a rate beyond every number is an infinity, which `of_numbers` knows
-            return of_numbers(np.exp(numbers) if loss == "poisson" else numbers, flat.astype(np.float64))
-    found = of_classes(probabilities(raw), flat.astype(np.int64), classes=classes)
+        return _of_numbers_or_answers(raw.reshape(labels.shape), labels, loss=loss)
+    if labels.ndim > 1:
+        known = labels.ravel() != IGNORED
+        raw, labels = raw.reshape(labels.size, -1)[known], labels.ravel()[known]
+    found = of_classes(probabilities(raw), labels.astype(np.int64), classes=classes)
     if not counted:
         del found["per_class"]
     return found
+
+
+def _of_numbers_or_answers(raw: Floats, labels: NDArray[Any], *, loss: str) -> Metrics:
+    several = loss == "logistic" or (labels.ndim > 1 and loss not in ("squared", "poisson", "absolute", "huber"))
+    if several and np.isin(labels, (0, 1)).all():
+        return of_several(_logistic(raw).reshape(len(labels), -1), labels.astype(np.int64).reshape(len(labels), -1))
+    with np.errstate(over="ignore"):  # a rate beyond every number is an infinity, which `of_numbers` knows
+        return of_numbers(np.exp(raw) if loss == "poisson" else raw, labels.astype(np.float64))
 
 
 def probabilities(logits: Floats) -> Floats:
@@ -71,11 +77,15 @@ def of_classes(chances: Floats, labels: NDArray[np.int64], *, classes: int) -> M
     summed over the classes. The calibration error is the mean distance, in `BINS` bins of the probability of what is
     predicted, between that probability and how often it was right.
     """
+    classes = max(classes, chances.shape[1])
+    chances = np.pad(chances, ((0, 0), (0, classes - chances.shape[1])))
+    nothing = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "brier", "calibration_error", "per_class")
+    if not len(labels):
+        return {**dict.fromkeys(nothing), "baseline": {"accuracy": None, "balanced_accuracy": None}}
     present = np.bincount(labels, minlength=classes)
     baseline = {"accuracy": float(present.max() / len(labels)), "balanced_accuracy": 1 / int((present > 0).sum())}
     if not np.isfinite(chances).all():
-        nothing = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "brier", "calibration_error")
-        return {**dict.fromkeys(nothing), "per_class": None, "baseline": baseline}
+        return {**dict.fromkeys(nothing), "baseline": baseline}
     predicted = chances.argmax(axis=1)
     rows = _by_class(chances, predicted, labels, classes)
     known = [row for row in rows if row["support"]]

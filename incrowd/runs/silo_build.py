@@ -33,7 +33,7 @@ from incrowd.runs.build import (
     section,
     start_of,
 )
-from incrowd.runs.config import TableData, clip_of
+from incrowd.runs.config import clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
 
 
@@ -104,7 +104,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         server = ServerStep(**config.server.model_dump())
     with section("data"):
         _check_silos(data)
-    names = _names(config, data)
+    names = _names(data)
     held = tuple(Records.of(tensors, client) for client in range(data.clients))
     with _named_as_in_the_file():
         plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
@@ -167,10 +167,9 @@ def _check_silos(data: Clients) -> None:
         raise ConfigError(field="clients", value=data.clients, remedy=remedy)
 
 
-def _names(config: SiloConfig, data: Clients) -> tuple[str, ...]:
-    """What the silos are called: as the settings declare, or by their places. See `TableData.names`."""
-    declared = config.data.names if isinstance(config.data, TableData) else ()
-    return declared or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
+def _names(data: Clients) -> tuple[str, ...]:
+    """What the silos are called: by names that are declared public, or by their places."""
+    return data.names or tuple(f"silo-{place}" for place in range(1, data.clients + 1))
 
 
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ def place(run: Run) -> Path:
 
 
 def search(table: Path, *, select: Select = "all", repetitions: Repetitions | None = None) -> Search:
-    write(table.with_name("test.csv"), HEADER, rows()[:4])
+    write(table.with_name("test.csv"), HEADER, [[f"not {row[0]}", *row[1:]] for row in rows()[:4]])
     axes = [axis("local.learning_rate=0.1,1")]
     overrides = ("data.test_file=test.csv", "privacy.epsilon=3")
     return Search(source=settings(table), overrides=overrides, axes=axes, select=select, repetitions=repetitions)

@@ -141,11 +141,15 @@ def test_control_digits_that_a_model_sees_make_other_data(shop: Path, tmp_path: 
 # What is measured, and not paid for
 
 
+SHARED = "data.test_clients=shared"
+"""Whoever says so is still not shown what is measured on the private table."""
+
+
 def test_the_training_table_is_no_test_set(shop: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="test_file"):
-        Run.create(config(shop, "data.test_file=shop.csv"), tmp_path / "run")
+        Run.create(config(shop, "data.test_file=shop.csv", SHARED), tmp_path / "run")
     with pytest.raises(ConfigError, match="test_file"):
-        Run.create(of_silos(shop, *BY_USER, "data.test_file=shop.csv"), tmp_path / "silos")
+        Run.create(of_silos(shop, *BY_USER, "data.test_file=shop.csv", SHARED), tmp_path / "silos")
 
 
 @pytest.mark.parametrize("unit", ["client", "record"])
@@ -159,7 +163,7 @@ def test_private_data_are_no_test_set_of_others(shop: Path, tmp_path: Path, unit
     write(tmp_path / "data" / "copy.csv", HEADER, rows()[::-1])
     for name in ("shop.csv", "copy.csv"):
         with pytest.raises(LedgerMismatch, match="have a ledger as private data"):
-            Run.create(config(cheap, f"data.test_file={name}", f"data.public={public}"), tmp_path / "second")
+            Run.create(config(cheap, f"data.test_file={name}", f"data.public={public}", SHARED), tmp_path / "second")
 
 
 def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
@@ -167,8 +171,8 @@ def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
 ) -> None:
     """The control: nobody looks at what the test file is, and the number of rows and their accuracy are printed."""
     monkeypatch.setattr("incrowd.runs.identity._check_test", lambda *_: None)
-    result = Run.create(config(shop, "data.test_file=shop.csv"), tmp_path / "run").train()
-    assert result["test_set"].startswith("36 examples, public")
+    result = Run.create(config(shop, "data.test_file=shop.csv", SHARED), tmp_path / "run").train()
+    assert result["test_set"].startswith("clients who may also train")
     assert result["accuracy"] * 36 == pytest.approx(round(result["accuracy"] * 36))
 
 

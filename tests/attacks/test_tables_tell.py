@@ -15,7 +15,9 @@ from incrowd.data._cells import Reading
 from incrowd.data.template import read_header, template
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerMismatch
 from incrowd.runs.run import Run
+from incrowd.runs.search import Search
 from incrowd.runs.settings import parse
+from incrowd.runs.space import axis
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -174,3 +176,20 @@ def test_names_are_not_shown() -> None:
     data = load_table(frame, columns=WARD, clients=2)
     assert data.owners == ("Ada", "Bea")
     assert "Ada" not in repr(data) + json.dumps(data.describe())
+
+
+def test_a_search_does_not_choose_by_examples_of_those_who_train(tmp_path: Path) -> None:
+    """What is chosen by private examples tells about them, and only a private selection over paid runs is priced."""
+    path = write(tmp_path, KNOWN)
+    test = write(tmp_path, KNOWN[:5], "test.csv")
+    settings = tmp_path / "ward.toml"
+    settings.write_text(
+        f'[data]\nname = "table"\nfile = "{path.name}"\ntest_file = "{test.name}"\nclient = "patient"\nlabel = "died"\n'
+        'classes = 2\nclients = 10\ntest_clients = "shared"\ncolumns = {sex = "ignore"}\n'
+        "[privacy]\nepsilon = 4.0\ndelta = 1e-3\n"
+    )
+    axes = [axis("local.learning_rate=0.1,1")]
+    with pytest.raises(ConfigError, match=r"data\.test_clients = 'shared': a search chooses by the test examples"):
+        _ = Search(source=settings, axes=axes).candidates
+    public = Search(source=settings, axes=axes, overrides=("data.public=true",))
+    assert len(public.candidates) == 2  # the control

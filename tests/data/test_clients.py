@@ -1,12 +1,13 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Examples, Partition, Split, sorted_shards
-from incrowd.errors import DataError
+from incrowd.errors import ConfigError, DataError
 
 IMAGES = Examples(features=np.arange(24, dtype=np.uint8).reshape(6, 2, 2), labels=np.arange(6) % 3, classes=3)
 PARTITION = Partition.of([[5, 1], [0], [2, 2, 3]])
@@ -91,3 +92,17 @@ def test_importing_the_room_brings_no_heavy_module_along() -> None:
     loaded = set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     assert "incrowd.data.clients" in loaded
     assert not loaded & {"torch", "sklearn", "pandas", "pyarrow", "urllib.request", "scipy.stats"}
+
+
+def test_names_are_public_only_where_they_are_said_to_be() -> None:
+    parts = {"north": ([[1.0]], [0]), "south": ([[2.0]], [1])}
+    data = Clients.from_partitions(parts, classes=2)
+    assert (data.owners, data.names) == (("north", "south"), ())
+    assert data.named().names == ("north", "south")
+    assert "north" not in repr(data)
+    with pytest.raises(ConfigError, match=r"names = .*they are not those of the clients"):
+        replace(data, names=("north", "west"))
+    with pytest.raises(ConfigError, match="it is to be a folder's"):
+        Clients.from_partitions({"a/b": ([[1.0]], [0])}, classes=2).named()
+    with pytest.raises(ConfigError, match="owners = None: these clients have no names"):
+        replace(data, owners=None).named()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from incrowd.data import Examples
+from incrowd.data.examples import IGNORED
 from incrowd.federated import evaluate
 from incrowd.federated.metrics import (
     BINS,
@@ -206,6 +207,38 @@ def test_a_calibrated_guess_has_no_calibration_error() -> None:
     assert of_classes(chances, np.array([0, 0, 0, 1]), classes=2)["brier"] == pytest.approx(0.25 * 0.75)
 
 
+def test_the_places_of_a_sequence_that_count_are_measured() -> None:
+    dice = np.random.default_rng(1)
+    logits, labels = dice.normal(size=(4, 3, 5)), dice.integers(0, 5, (4, 3))
+    labels[0, 1:] = labels[3] = IGNORED
+    flat = [
+        (logits[one, place], labels[one, place]) for one in range(4) for place in range(3) if labels[one, place] >= 0
+    ]
+    expected = metrics(np.array([row for row, _ in flat]), np.array([label for _, label in flat]), classes=5)
+    assert metrics(logits, labels, classes=5) == expected
+    nothing = metrics(logits[3:], labels[3:], classes=5)
+    assert nothing["accuracy"] is None
+    assert nothing["baseline"]["accuracy"] is None
+
+
+def test_one_answer_with_a_logistic_loss_is_yes_or_no() -> None:
+    found = metrics(np.array([2.0, -2.0, 1.0]), np.array([1, 0, 0], np.float32), classes=None, loss="logistic")
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    numbers = metrics(np.array([[2.0, 0.0]]), np.array([[1, 0]], np.float32), classes=None, loss="squared")
+    assert numbers["mse"] == 0.5
+
+
+def test_outputs_that_no_class_has_are_wrong() -> None:
+    found = metrics(np.array([[0.0, 0.0, 5.0], [9.0, 0.0, 0.0]]), np.array([1, 0]), classes=2)
+    assert (found["accuracy"], [row["support"] for row in found["per_class"]]) == (0.5, [1, 1, 0])
+    assert metrics(np.array([[1.0, 2.0]]), np.array([2]), classes=4)["accuracy"] == 0
+
+
+def test_too_many_outputs_are_not_gathered() -> None:
+    many = examples([[1.0]] * 2, np.array([0, 1]), 2**24 + 1)
+    assert evaluate(linear(1, 1), np.array([1.0, 0.0]), many, loss=LOGISTIC) is None
+
+
 def examples(features: Any, labels: NDArray[Any], classes: int | None) -> Examples:
     return Examples(features=np.array(features, np.float32), labels=labels, classes=classes)
 
@@ -213,9 +246,12 @@ def examples(features: Any, labels: NDArray[Any], classes: int | None) -> Exampl
 def test_weights_are_evaluated() -> None:
     two = examples([[1.0], [-1.0], [2.0]], np.array([1, 0, 0]), 2)
     found = evaluate(linear(1, 1), np.array([1.0, 0.0]), two, loss=LOGISTIC)
+    assert found is not None
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert [row["support"] for row in found["per_class"]] == [2, 1]
     numbers = examples([[1.0], [2.0]], np.array([1, 4], np.float32), None)
-    assert evaluate(linear(1, 1), np.array([1.0, 0.0]), numbers, loss=SQUARED)["mse"] == 2
-    rates = evaluate(linear(1, 1), np.array([1.0, 0.0]), numbers, loss=POISSON)
+    squared, rates = (evaluate(linear(1, 1), np.array([1.0, 0.0]), numbers, loss=one) for one in (SQUARED, POISSON))
+    assert squared is not None
+    assert squared["mse"] == 2
+    assert rates is not None
     assert rates["mae"] == pytest.approx(np.mean([math.e - 1, math.e**2 - 4]))
