@@ -28,7 +28,7 @@ def test_the_front_door_is_ten_lines() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("killed_after", [2, 10])
+@pytest.mark.parametrize("killed_after", [pytest.param(2, marks=pytest.mark.slow), 10])
 def test_it_is_killed_and_goes_on(tmp_path: Path, killed_after: int) -> None:
     """It works on several phones at a time, so that many answers at most were paid for and not yet kept."""
     first = start(tmp_path)
