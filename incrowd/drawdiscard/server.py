@@ -117,6 +117,7 @@ class Server:
         self._keep_every = keep_every
         self._lock = RLock()
         self._unkept = 0
+        self._closed = False
         honest = HonestUpdates.of(specification.mechanism, gamma=specification.gamma)
         if not 1e-30 < honest.noise_scale < 1e20:
             raise ConfigError(
@@ -160,8 +161,9 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Keep what is not kept yet, and let go of the folder."""
+        """Keep what is not kept yet, and let go of the folder; from then on nothing is taken."""
         with self._lock:
+            self._closed = True
             if self._held is not None:
                 if self._unkept:
                     self.keep()
@@ -187,6 +189,8 @@ class Server:
         arrived = arrived.copy()  # so that nobody changes it after it was looked at
         digest = hashlib.sha256(arrived.tobytes()).digest()[:DIGEST]
         with self._lock:
+            if self._closed:
+                raise ConfigError(field="server", value="closed", remedy="open it again before it is offered anything")
             reason = self._entered(arrived, digest)
             if reason is not Reason.FAR and self._unkept >= self._keep_every:
                 self.keep()  # a repeated one, too: the disk may have been full the first time

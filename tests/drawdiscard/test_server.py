@@ -105,6 +105,17 @@ def test_one_folder_has_one_server(tmp_path: Path) -> None:
     Server(asked(), folder=tmp_path).close()
 
 
+def test_a_closed_server_writes_nothing_over_its_successor_s_pool(tmp_path: Path) -> None:
+    own = Server(asked(), folder=tmp_path)
+    own.close()
+    update = honest(own)
+    with Server.open(tmp_path) as successor:
+        with pytest.raises(ConfigError, match="open it again"):
+            own.offer(update, own.specification.fingerprint)
+        assert successor.offer(honest(successor), own.specification.fingerprint).accepted
+    assert Snapshot.from_bytes((tmp_path / server.POOL).read_bytes()).discards == 1
+
+
 def test_a_folder_of_another_specification_is_refused(tmp_path: Path) -> None:
     Server(asked(), folder=tmp_path).close()
     with pytest.raises(ConfigError, match="another specification"):
