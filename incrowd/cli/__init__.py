@@ -11,22 +11,21 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import bench, ddml, ddml_uses, fedn, folders, ledger, plan, privacy, reproduce, sweep, train
+from incrowd.cli import folders, ledger, plan, privacy, sweep, train
+from incrowd.cli._plugins import Commands
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 app = typer.Typer(
     name="incrowd",
     help="Differentially private federated learning: plan it, run it, check what was spent.",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (plan.app, train.app, folders.app, bench.app, sweep.app):
+for commands in (plan.app, train.app, folders.app, sweep.app):
     app.add_typer(commands)
-reproduce.app.add_typer(ddml.app)
-reproduce.app.add_typer(ddml_uses.app)
-reproduce.app.add_typer(fedn.app)
-for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy"), (reproduce.app, "reproduce")):
+for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy")):
     app.add_typer(group, name=name)
 
 

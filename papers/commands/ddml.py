@@ -1,0 +1,150 @@
+"""`incrowd reproduce ddml-...`: the figures of Pihur et al. (2018)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from incrowd import _validate
+from incrowd.cli._options import Json, numbers
+from incrowd.cli._print import print_findings, print_json, print_table
+
+if TYPE_CHECKING:
+    from papers.ddml.figures import Figure
+    from papers.ddml.study import Study
+
+app = typer.Typer()
+
+Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds MNIST, or a set in its format.")]
+Passes = Annotated[int, typer.Option(help="How often every device comes.")]
+Seeds = Annotated[int, typer.Option(help="How often to repeat each curve, all drawn anew.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")]
+HeldOut = Annotated[
+    int, typer.Option(help="Measure on so many training examples, held out, instead of the test examples.")
+]
+
+DRAWN = Path("out/figures")
+SHOWN = {"curve": "label", "epsilon": "epsilon", "unit": "unit", "clip": "clip", "learning rate": "learning_rate",
+         "accuracy": "final_accuracy", "sd": "final_accuracy_sd"}  # fmt: skip  # one thing a column
+
+
+@app.command("ddml-figure1")
+def ddml_figure1(
+    instances: Annotated[int, typer.Option(help="k.")] = 10,
+    updates: Annotated[int, typer.Option(help="Updates to each pool.")] = 2_000,
+    seeds: Annotated[int, typer.Option(help="Independent pools to average over.")] = 30,
+    out: Out = DRAWN,
+    as_json: Json = False,
+) -> None:
+    """Draw and discard keeps the spread of its instances under noise; without discarding it grows.
+
+    Example: incrowd reproduce ddml-figure1 --instances 20
+    """
+    from papers.ddml.spread import Spread, draw
+
+    found = Spread(instances=instances, updates=updates, seeds=seeds).measure()
+    found["files"] = draw(found, out)
+    print_json(found) if as_json else print_findings(found)
+
+
+@app.command("ddml-figure2")
+def ddml_figure2(
+    data: Data,
+    passes: Passes = 20,
+    seeds: Seeds = 1,
+    best: Annotated[bool, typer.Option("--best", help="What can be learned at the same epsilon instead.")] = False,
+    epsilon: Annotated[
+        str, typer.Option(help="With --best: privacy of an update, commas between; the default is log 3 and log 16.")
+    ] = "1.0986122886681098,2.772588722239781",
+    held_out: HeldOut = 0,
+    out: Out = DRAWN,
+    as_json: Json = False,
+) -> None:
+    """The number of instances, batches on the server, and the privacy of an update; softmax regression on MNIST.
+
+    Example: incrowd reproduce ddml-figure2 --data data --best --seeds 3
+    """
+    from papers.ddml.best import best as beyond
+    from papers.ddml.figures import figure2
+
+    study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
+    if best:
+        rows = beyond(study, epsilons=numbers("epsilon", epsilon))
+        print_json({"rows": rows}) if as_json else print_table(
+            [_row(one) | _gain(one) for one in rows], leave_out=set()
+        )
+    else:
+        _show(figure2(study), out, as_json)
+
+
+@app.command("ddml-figure3")
+def ddml_figure3(
+    data: Data,
+    passes: Passes = 20,
+    seeds: Seeds = 1,
+    instances: Annotated[int, typer.Option(help="k.")] = 20,
+    epsilon: Annotated[float, typer.Option(help="Privacy of an update in the second panel.")] = 2.772588722239781,
+    held_out: HeldOut = 0,
+    out: Out = DRAWN,
+    as_json: Json = False,
+) -> None:
+    """What a server may do with an update: draw and discard, and four others.
+
+    Example: incrowd reproduce ddml-figure3 --data data --passes 10
+    """
+    from papers.ddml.figures import figure3
+
+    _validate.positive(epsilon=epsilon)
+    study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
+    _show(figure3(study, instances=instances, epsilon=epsilon), out, as_json)
+
+
+@app.command("ddml-figure4")
+def ddml_figure4(
+    data: Data,
+    passes: Passes = 20,
+    seeds: Seeds = 1,
+    gamma: Annotated[float, typer.Option(help="The learning rate.")] = 1e-4,
+    held_out: HeldOut = 0,
+    out: Out = DRAWN,
+    as_json: Json = False,
+) -> None:
+    """The same for several numbers of instances, with a learning rate that is ten times smaller.
+
+    Example: incrowd reproduce ddml-figure4 --data data
+    """
+    from papers.ddml.figures import figure4
+
+    _validate.positive(gamma=gamma)
+    study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
+    _show(figure4(study, learning_rate=gamma), out, as_json)
+
+
+def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
+    from papers.ddml.study import Study
+    from papers.shared import load
+
+    _validate.natural(held_out=held_out)
+    return Study(
+        split=load(data, held_out=held_out), passes=passes, seeds=seeds, say=lambda line: typer.echo(line, err=True)
+    )
+
+
+def _show(figure: "Figure", out: Path, as_json: bool) -> None:
+    found = figure.to_json() | {"files": figure.draw(out)}
+    if as_json:
+        print_json(found)
+        return
+    for panel in found["panels"]:
+        typer.echo(panel["title"])
+        print_table([_row(one) for one in panel["series"]], leave_out=set())
+    print_findings(found)
+
+
+def _row(curve: dict[str, Any]) -> dict[str, Any]:
+    row = {column: curve[name] for column, name in SHOWN.items()}
+    return {name: "" if value is None else value for name, value in row.items()}
+
+
+def _gain(curve: dict[str, Any]) -> dict[str, Any]:
+    return {"gain over the paper's": curve["gain"]}
