@@ -7,7 +7,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from incrowd._random import SeededRandomness, SystemRandomness
+    from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
     from incrowd.privacy.account.accounting import Budget, Price, Relation
     from incrowd.privacy.ledger.ledger import Ledger
@@ -52,12 +52,14 @@ __all__ = [
     "PrivateRun",
     "QuantileClip",
     "Question",
+    "Randomness",
     "Relation",
     "Release",
     "Schedule",
     "SeededRandomness",
     "Statement",
     "Step",
+    "Stream",
     "SystemRandomness",
     "__version__",
     "constant",
@@ -66,7 +68,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "incrowd._random": ("SeededRandomness", "SystemRandomness"),
+    "incrowd._random": ("Randomness", "SeededRandomness", "Stream", "SystemRandomness"),
     "incrowd.errors": ("BudgetExceeded", "ConfigError", "DataError", "IncrowdError", "LedgerError"),
     "incrowd.privacy.account.accounting": ("Budget", "Price", "Relation"),
     "incrowd.privacy.mechanism.clipping": (

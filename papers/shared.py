@@ -3,13 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from incrowd._random import SeededRandomness
-from incrowd.data import Split, load_mnist
-from incrowd.data.examples import hold_out
-from incrowd.errors import ConfigError
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.statement import Statement
+from incrowd import ConfigError, Ledger, Plan, SeededRandomness, Statement
+from incrowd.data import Split, hold_out, load_mnist
 
 Say = Callable[[str], object]
 

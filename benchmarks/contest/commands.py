@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli._options import Json, need_training, whole_numbers, words
-from incrowd.cli._print import print_json
+from incrowd.cli import Json, need_training, print_json, whole_numbers, words
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -18,10 +18,10 @@ from contest.peak import describe, matrix_peak, one_processor, processors
 from contest.pfl import Pfl
 from contest.report import Match, Report, Timing
 from contest.works import Task, Work
-from incrowd import _validate
-from incrowd._random import Floats
-from incrowd.errors import ConfigError, IncrowdError
-from incrowd.learning.threads import one_thread
+from harness import checks
+from harness.arrays import Floats
+from incrowd import ConfigError, IncrowdError
+from incrowd.learning import one_thread
 
 PEERS = {
     "lean": ("torch", "pip install 'incrowd[train]'"),
@@ -81,7 +81,7 @@ class Contest:
     memory: bool = False
 
     def __post_init__(self) -> None:
-        _validate.count(rounds=self.rounds)
+        checks.count(rounds=self.rounds)
         for field, values in (("work", self.works), ("batch", self.batch_sizes)):
             if not values:
                 raise ConfigError(field=field, value=values, remedy="name at least one")

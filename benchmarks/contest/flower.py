@@ -21,8 +21,8 @@ import torch
 from contest.lean import Trainer, flat
 from contest.peak import one_processor
 from contest.works import CLIP_NORM, NOISE_MULTIPLIER, Task
-from incrowd._random import Floats
-from incrowd.errors import IncrowdError
+from harness.arrays import Floats
+from incrowd import IncrowdError
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecordValues, Context, Message

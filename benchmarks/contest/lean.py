@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Task
-from incrowd._random import Floats
+from harness.arrays import Floats
 
 
 class Trainer:

@@ -7,14 +7,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from contest.works import CLIP_NORM, RANDOMNESS, Task, Work
+from incrowd import Budget, FixedClip, Ledger, PlanConfig, PrivateRun, constant
 from incrowd.federated import FedAvg, ServerStep
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.release import PrivateRun
 
 LARGE = Work(name="large", widths=(784, 600, 100, 10), cohort=10_000)
 """The paper's network and its largest number of clients: all of them are there, a cohort of them takes part."""

@@ -9,18 +9,24 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from contest.works import CLIP_NORM, NOISE_MULTIPLIER, RANDOMNESS, Task
-from incrowd._random import Floats, Randomness, Stream, SystemRandomness
+from harness.arrays import Floats
+from incrowd import (
+    Budget,
+    Everyone,
+    FixedClip,
+    Ledger,
+    Plan,
+    PlanConfig,
+    PrivateRun,
+    Randomness,
+    Stream,
+    SystemRandomness,
+    constant,
+)
 from incrowd.federated import FedAvg, ServerStep, State
 from incrowd.learning import ClientTensors, Cohort, CohortEngine, Execution
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.identity import DataIdentity
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.clipped_sum import ClippedSum
-from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.ledger import DataIdentity
+from incrowd.privacy.mechanism import ClippedSum
 
 _ROUNDS = 1000  # more than anyone measures
 

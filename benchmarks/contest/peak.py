@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from incrowd.learning.threads import one_thread
+from incrowd.learning import one_thread
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from contest.lean import flat, parts
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Task
-from incrowd._random import Floats
+from harness.arrays import Floats
 
 
 class Pfl:

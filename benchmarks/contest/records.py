@@ -17,16 +17,20 @@ from contest.lean import flat, parts
 from contest.peak import describe, one_processor
 from contest.record_report import RecordReport, RecordResult
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS, WORKS, Task
-from incrowd import _validate
-from incrowd._random import Floats, SystemRandomness
-from incrowd.errors import ConfigError, IncrowdError
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
-from incrowd.learning.step_noise import FastNoise, GridNoise
-from incrowd.learning.threads import one_thread
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.mechanism.steps import RecordTraining
+from harness import checks
+from harness.arrays import Floats
+from incrowd import Budget, ConfigError, IncrowdError, Ledger, Relation, SystemRandomness
+from incrowd.learning import (
+    BatchedRecords,
+    Descent,
+    FastNoise,
+    GridNoise,
+    Records,
+    StepNoise,
+    one_thread,
+    poisson_batches,
+)
+from incrowd.privacy.mechanism import RecordTraining
 
 MODELS = ("mlp", "mlp600")
 PEERS = ("opacus",)
@@ -214,7 +218,7 @@ class RecordContest:
     models: Sequence[str] = field(default_factory=lambda: MODELS)
 
     def __post_init__(self) -> None:
-        _validate.count(rounds=self.rounds, steps=self.steps)
+        checks.count(rounds=self.rounds, steps=self.steps)
         if not self.batch_sizes:
             raise ConfigError(field="batch", value=self.batch_sizes, remedy="name at least one")
         for name in self.against:

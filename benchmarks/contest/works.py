@@ -11,12 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from incrowd import _validate
-from incrowd._random import SeededRandomness
+from harness import checks
+from incrowd import ConfigError, SeededRandomness
 from incrowd.data import Clients, Examples, load_mnist, sorted_shards
-from incrowd.errors import ConfigError
-from incrowd.learning import LocalTraining, Model, mlp, small_cnn
-from incrowd.learning.batches import draw
+from incrowd.learning import LocalTraining, Model, draw_batches, mlp, small_cnn
 
 LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 RANDOMNESS = SeededRandomness(seed=0)
@@ -99,7 +97,7 @@ class Task:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        _validate.count(batch_size=self.batch_size)
+        checks.count(batch_size=self.batch_size)
 
     def to_json(self) -> str:
         """The task as text, for another process."""
@@ -142,7 +140,7 @@ class Task:
     def rows(self, client: int, *, round: int) -> Tensor:
         """The numbers of a client's examples, in the order in which this round's batches take them."""
         own = self.data.client(client)
-        drawn = draw(len(own), self.local, randomness=RANDOMNESS, round=round, client=client)
+        drawn = draw_batches(len(own), self.local, randomness=RANDOMNESS, round=round, client=client)
         counted = np.arange(drawn.width) < drawn.sizes[:, None]
         return torch.from_numpy(own[drawn.positions[counted]].astype(np.int64))
 

@@ -12,8 +12,25 @@ import typer
 
 from incrowd import __version__
 from incrowd.cli import folders, ledger, plan, privacy, sweep, train
+from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
 from incrowd.cli._plugins import Commands
+from incrowd.cli._print import print_facts, print_json, print_table, short
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+
+__all__ = [
+    "Json",
+    "app",
+    "main",
+    "need_training",
+    "numbers",
+    "print_facts",
+    "print_json",
+    "print_table",
+    "short",
+    "whole_numbers",
+    "words",
+]
+"""The command line itself, and what a command that is plugged in needs to look like one of ours."""
 
 app = typer.Typer(
     name="incrowd",

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd import _validate
-from incrowd.cli._options import Json, numbers
-from incrowd.cli._print import print_findings, print_json, print_table
+from harness import checks
+from harness.findings import print_findings
+from incrowd.cli import Json, numbers, print_json, print_table
 
 if TYPE_CHECKING:
     from papers.ddml.figures import Figure
@@ -43,7 +43,7 @@ def ddml_figure1(
     from papers.ddml.spread import Spread, draw
 
     found = Spread(instances=instances, updates=updates, seeds=seeds).measure()
-    found["files"] = draw(found, out)
+    found["files"] = draw(out, found)
     print_json(found) if as_json else print_findings(found)
 
 
@@ -94,7 +94,7 @@ def ddml_figure3(
     """
     from papers.ddml.figures import figure3
 
-    _validate.positive(epsilon=epsilon)
+    checks.positive(epsilon=epsilon)
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     _show(figure3(study, instances=instances, epsilon=epsilon), out, as_json)
 
@@ -115,7 +115,7 @@ def ddml_figure4(
     """
     from papers.ddml.figures import figure4
 
-    _validate.positive(gamma=gamma)
+    checks.positive(gamma=gamma)
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     _show(figure4(study, learning_rate=gamma), out, as_json)
 
@@ -124,7 +124,7 @@ def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
     from papers.ddml.study import Study
     from papers.shared import load
 
-    _validate.natural(held_out=held_out)
+    checks.natural(held_out=held_out)
     return Study(
         split=load(data, held_out=held_out), passes=passes, seeds=seeds, say=lambda line: typer.echo(line, err=True)
     )

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, words
-from incrowd.cli._print import print_facts, print_findings, print_json, print_table, short
-from incrowd.errors import ConfigError
+from harness.findings import print_findings
+from incrowd import ConfigError
+from incrowd.cli import Json, print_facts, print_json, print_table, short, words
 
 app = typer.Typer()
 

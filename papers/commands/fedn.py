@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
-from incrowd.cli._print import print_facts, print_json, print_table
+from incrowd.cli import Json, need_training, numbers, print_facts, print_json, print_table, whole_numbers, words
 
 app = typer.Typer()
 
@@ -43,17 +42,19 @@ def fedn_silos(
     Example: incrowd reproduce fedn-silos --data data --silos 2 --epsilon 8 --network best
     """
     need_training()
-    from incrowd.privacy.account.remaining import named
+    from harness import checks
+    from incrowd.privacy.account import PACES
     from papers.fedn.silos import Silos, shown, shown_published
     from papers.shared import load
 
+    checks.known(PACES, pace=pace)
     wanted = Silos(
         split=load(data),
         silos=whole_numbers("silos", silos),
         epsilons=numbers("epsilon", epsilon),
         networks=words(network),
         rounds=rounds,
-        pace=named(pace),
+        pace=PACES[pace],
         engine=engine.value,
         seeds=seeds,
         cache=cache,

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
-from incrowd.cli._print import print_json, print_table
+from incrowd.cli import Json, need_training, numbers, print_json, print_table, whole_numbers, words
 
 app = typer.Typer()
 

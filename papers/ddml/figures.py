@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from incrowd.runs.plots import axes
+from harness.findings import Finding
+from harness.pictures import axes, dress, files
 from papers.ddml.study import BATCHING, PER_DEVICE, STRATEGIES, Case, Series, Study
-
-FORMATS = ("png", "svg")
 
 INSTANCES = (1, 2, 5, 10, 20, 30, 50, 100)
 BATCHES = (100, 200, 400, 1_000, 10_000)
@@ -28,19 +27,6 @@ SLIGHT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One statement of the paper, what was measured about it, and whether they agree."""
-
-    statement: str
-    measured: str
-    agrees: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"statement": self.statement, "measured": self.measured, "agrees": self.agrees}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Figure:
     """A figure as measured: panels of curves, and the findings."""
 
@@ -55,24 +41,16 @@ class Figure:
 
     def draw(self, folder: Path) -> list[str]:
         """Loss above, accuracy below, a column a panel; gives the names of the files."""
-        folder.mkdir(parents=True, exist_ok=True)
-        return [str(self._draw(folder / f"{self.name}.{ending}")) for ending in FORMATS]
-
-    def _draw(self, path: Path) -> Path:
-        with axes(path, columns=len(self.panels), rows=2, height=3.6) as panels:
+        paths = files(folder, self.name)
+        with axes(*paths, columns=len(self.panels), rows=2, height=3.6) as panels:
             for column, (title, series) in enumerate(self.panels.items()):
                 above, below = panels[column], panels[column + len(self.panels)]
                 for one in series:
-                    above.plot(one["examples"], one["loss"], label=one["label"])
+                    above.plot(one["examples"], one["loss"])
                     below.plot(one["examples"], one["accuracy"], label=one["label"])
-                above.set_title(title)
-                above.set_ylabel("loss, training examples")
-                below.set_ylabel("accuracy, test examples")
-                below.set_xlabel("examples read")
-                below.legend(fontsize="small")
-                for panel in (above, below):
-                    panel.grid(visible=True, alpha=0.3)
-        return path
+                dress(above, y="loss, training examples", title=title)
+                dress(below, "examples read", "accuracy, test examples", title="", fontsize="small")
+        return [str(path) for path in paths]
 
 
 def figure2(study: Study) -> Figure:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import poisson
 
-from incrowd import _validate
+from harness import checks
 
 LOADS = (20.0, 200.0, 2_000.0, 8_000.0)
 INSTANCES = (1, 3, 10, 20, 30, 100)
@@ -30,12 +30,12 @@ class Store:
     writes_a_key: int = 10
 
     def __post_init__(self) -> None:
-        _validate.count(writes_a_key=self.writes_a_key)
+        checks.count(writes_a_key=self.writes_a_key)
 
     def calm(self, instances: int, load: float) -> float:
         """The share of the seconds in which no key is written to more often than the store bears."""
-        _validate.count(instances=instances)
-        _validate.positive(load=load)
+        checks.count(instances=instances)
+        checks.positive(load=load)
         return float(poisson.cdf(self.writes_a_key, load / instances) ** instances)
 
     def enough(self, load: float) -> int | None:
@@ -54,8 +54,8 @@ class Store:
 
 def busiest(instances: int, load: float) -> int:
     """The writes in a second that the busiest key exceeds in one second of a thousand only."""
-    _validate.count(instances=instances)
-    _validate.positive(load=load)
+    checks.count(instances=instances)
+    checks.positive(load=load)
     return int(poisson.ppf(CALM ** (1 / instances), load / instances))
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from incrowd import _validate
-from incrowd._random import Floats, Integers, Stream
-from incrowd.drawdiscard.formula import from_formula
-from incrowd.drawdiscard.specification import Specification
+from harness import checks
+from harness.arrays import Floats, Integers
+from incrowd import Stream
+from incrowd.drawdiscard import Specification, from_formula
 
 FORMULA = "O ~ (B + E1 + E2 + D + I) ** 2"
 FIELDS: Mapping[str, object] = MappingProxyType(
@@ -87,7 +87,7 @@ class Population:
     @classmethod
     def draw(cls, size: int, stream: Stream) -> "Population":
         """So many examples; the outcome has the probability that the true weights give it."""
-        _validate.count(size=size)
+        checks.count(size=size)
         b, e1, e2, d, i, outcome = (stream.bits(6 * size) / 2.0**64).reshape(6, size)
         drawn = cls(
             b=(b < _OFTEN_B).astype(np.int64),

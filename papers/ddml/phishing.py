@@ -16,16 +16,23 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from incrowd import _validate
-from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix, dealt, with_intercept
-from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
-from incrowd.errors import DataError
-from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.runs.plots import axes
-from papers.ddml.figures import FORMATS, Finding
+from harness import checks
+from harness.arrays import Floats, Integers, Matrix
+from harness.findings import Finding
+from harness.pictures import axes, dress, files
+from incrowd import DataError, SeededRandomness
+from incrowd.drawdiscard import (
+    LOGISTIC,
+    Glm,
+    GlmGradients,
+    Pool,
+    Updates,
+    dealt,
+    seeded_noise,
+    simulate,
+    with_intercept,
+)
+from incrowd.privacy.mechanism import Mechanism
 from papers.ddml.scores import BinaryScores, precision_elsewhere, share_behind
 from papers.ddml.study import AVERAGED, STRATEGIES, Case, Series
 from papers.ddml.url_features import FEATURES, url_features
@@ -96,7 +103,7 @@ class Phishing:
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(passes=self.passes, seeds=self.seeds)
+        checks.count(passes=self.passes, seeds=self.seeds)
         if len(self.train) < PER_DEVICE:
             raise DataError(f"{len(self.train)} URLs to learn from do not fill a device of {PER_DEVICE}")
 
@@ -259,24 +266,16 @@ def _accuracy(precision: float) -> float:
 
 def draw(folder: Path, found: Series) -> list[str]:
     """ROC AUC over the updates; gives the names of the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return [str(_draw(folder / f"ddml-phishing.{ending}", found)) for ending in FORMATS]
-
-
-def _draw(path: Path, found: Series) -> Path:
+    paths = files(folder, "ddml-phishing")
     curves: Sequence[Series] = [*found["table"][:2], found["without_noise"]]
-    with axes(path) as (panel,):
+    with axes(*paths) as (panel,):
         for one in curves:
             panel.plot(one["moments"], one["roc_auc_over_time"], label=one["label"])
         panel.axhline(found["not_private"]["roc_auc"], color="black", linestyle="--", label="not private, fitted")
         panel.axhline(found["paper"]["roc_auc"], color="grey", linestyle=":", label="the paper, on its own data")
         panel.set_xscale("log")
-        panel.set_xlabel("updates")
-        panel.set_ylabel("ROC AUC, URLs of other hosts")
-        panel.set_title("SIMULATION")
-        panel.grid(visible=True, alpha=0.3)
-        panel.legend(fontsize="small")
-    return path
+        dress(panel, "updates", "ROC AUC, URLs of other hosts", title="SIMULATION", fontsize="small")
+    return [str(path) for path in paths]
 
 
 def _shuffled(count: int, size: int, purpose: str, randomness: SeededRandomness) -> Integers:

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd import _validate
-from incrowd._random import Floats, Integers, SeededRandomness, Stream
-from incrowd.errors import ConfigError
+from harness import checks
+from harness.arrays import Floats, Integers
+from incrowd import ConfigError, SeededRandomness, Stream
 
 TAGS_OF_ITEM = 3
 WORDS_OF_TEXT = 4
@@ -38,7 +38,7 @@ class World:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        _validate.count(items=self.items, tags=self.tags, words=self.words, weights=self.weights)
+        checks.count(items=self.items, tags=self.tags, words=self.words, weights=self.weights)
         if self.tags < TAGS_OF_ITEM:
             remedy = f"an item has {TAGS_OF_ITEM}: give as many at least"
             raise ConfigError(field="tags", value=self.tags, remedy=remedy)

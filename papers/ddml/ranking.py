@@ -16,17 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from incrowd import _validate
-from incrowd._random import Floats, Integers, SeededRandomness, SystemRandomness
-from incrowd.drawdiscard.fast_gradients import Matrix, OwnLayout
-from incrowd.drawdiscard.genealogy import draw_and_discard
-from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
-from papers.ddml.figures import Finding
+from harness import checks
+from harness.arrays import Floats, Integers, Matrix
+from harness.findings import Finding
+from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
+from incrowd.drawdiscard import OwnLayout, Pool, Updates, draw_and_discard, seeded_noise, simulate
+from incrowd.privacy.ledger import Receipt
+from incrowd.privacy.mechanism import Contribution, Mechanism
 from papers.ddml.hot_keys import Store, keys, needed
 from papers.ddml.ranked_items import World
 from papers.ddml.study import Case, Series
@@ -85,7 +81,7 @@ class Ranking:
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(devices=self.devices, updates=self.updates)
+        checks.count(devices=self.devices, updates=self.updates)
 
     def report(self) -> Series:
         """Quality with and without noise, the load and the memory of a server, and what agrees."""
@@ -148,7 +144,7 @@ class Ranking:
         )
         gradient = SparseGradients(size, *self._examples).gradient(np.zeros(size, np.float32), 0).astype(np.float64)
 
-        ledger = Ledger.in_memory(budget=Budget(epsilon=1e12, delta=1e-6), relation=RELATION)
+        ledger = Ledger.in_memory(budget=Budget(epsilon=1e12, delta=1e-6), relation=Relation.REPLACE_ONE)
 
         def paid(each: Mechanism) -> Receipt:
             return ledger.charge(each.event("model"), pays_for=each.pays_for)

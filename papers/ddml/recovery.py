@@ -12,15 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from incrowd import _validate
-from incrowd._random import Floats, SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix, with_intercept
-from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
-from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates
-from incrowd.runs.plots import axes
-from papers.ddml.figures import FORMATS, Finding
+from harness import checks
+from harness.arrays import Floats, Matrix
+from harness.findings import Finding
+from harness.pictures import axes, dress, files
+from incrowd import SeededRandomness
+from incrowd.drawdiscard import LOGISTIC, Genealogy, Glm, GlmGradients, Pool, Updates, draw_and_discard, with_intercept
 from papers.ddml.known_weights import Population, specification, truth
 from papers.ddml.scores import BinaryScores
 from papers.ddml.study import Series
@@ -52,10 +49,10 @@ class Recovery:
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(updates=self.updates, instances=self.instances, examples=self.examples)
-        _validate.positive(gamma=self.gamma)
-        _validate.non_negative(decay=self.decay)
-        _validate.natural(seed=self.seed)
+        checks.count(updates=self.updates, instances=self.instances, examples=self.examples)
+        checks.positive(gamma=self.gamma)
+        checks.non_negative(decay=self.decay)
+        checks.natural(seed=self.seed)
 
     def report(self) -> Series:
         """The weights at the end beside the true ones, and error and accuracy over the updates."""
@@ -177,28 +174,17 @@ def _findings(found: Series) -> list[Finding]:
 
 def draw(folder: Path, found: Series) -> list[str]:
     """True and estimated weights; error and accuracy over the updates. Gives the names of the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return [str(_draw(folder / f"ddml-figure5.{ending}", found)) for ending in FORMATS]
-
-
-def _draw(path: Path, found: Series) -> Path:
-    with axes(path, columns=3) as (both, error, accuracy):
+    paths = files(folder, "ddml-figure5")
+    with axes(*paths, columns=3) as (both, error, accuracy):
         ends = [min(found["true"]), max(found["true"])]
         both.plot(ends, ends, color="grey", linewidth=1)
         both.plot(found["true"], found["estimated"], "o", markersize=4)
-        both.set_xlabel("true weight")
-        both.set_ylabel(f"estimate after {found['updates']:,} updates")
         error.loglog(found["moments"], found["root_mean_square_error"], label="root mean square")
         error.loglog(found["moments"], found["largest_error"], label="largest")
-        error.set_ylabel("error of the weights")
         accuracy.semilogx(found["moments"], found["accuracy_over_time"], label="learnt")
         accuracy.axhline(found["truth"]["accuracy"], color="black", linestyle="--", label="true weights")
         accuracy.axhline(found["paper"]["accuracy"], color="grey", linestyle=":", label="the paper")
-        accuracy.set_ylabel("accuracy")
-        for panel in (error, accuracy):
-            panel.set_xlabel("updates")
-            panel.legend(fontsize="small")
-        for panel in (both, error, accuracy):
-            panel.grid(visible=True, alpha=0.3)
-            panel.set_title("SIMULATION")
-    return path
+        dress(both, "true weight", f"estimate after {found['updates']:,} updates", title="SIMULATION")
+        dress(error, "updates", "error of the weights", title="SIMULATION", fontsize="small")
+        dress(accuracy, "updates", "accuracy", title="SIMULATION", fontsize="small")
+    return [str(path) for path in paths]

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from incrowd import _validate
-from incrowd.errors import DataError
+from harness import checks
+from incrowd import DataError
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -78,7 +78,7 @@ def precision_elsewhere(labels: NDArray[np.int64], numbers: Numbers, *, recall: 
 
     Edge cases: as `BinaryScores.of`; a recall or share that is not between 0 and 1 is refused.
     """
-    _validate.fraction(recall=recall, share=share)
+    checks.fraction(recall=recall, share=share)
     threshold = float(np.quantile(numbers[labels == 1], 1 - recall, method="lower")) if (labels == 1).any() else 0.0
     reached = BinaryScores.of(labels, numbers, threshold=threshold).recall
     false = float((numbers[labels != 1] >= threshold).mean())
@@ -87,5 +87,5 @@ def precision_elsewhere(labels: NDArray[np.int64], numbers: Numbers, *, recall: 
 
 def share_behind(*, accuracy: float, precision: float, recall: float) -> float:
     """The share of positive examples that these three measures, of one set at one threshold, imply."""
-    _validate.fraction(accuracy=accuracy, precision=precision, recall=recall)
+    checks.fraction(accuracy=accuracy, precision=precision, recall=recall)
     return (1 - accuracy) / (recall * (1 / precision - 1) + 1 - recall)

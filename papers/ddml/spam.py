@@ -11,16 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from incrowd import _validate
-from incrowd._random import SeededRandomness
+from harness import checks
+from harness.findings import Finding
+from incrowd import ConfigError, SeededRandomness
 from incrowd.data import load_digits
-from incrowd.drawdiscard.glm import MULTINOMIAL, Glm, one_hot
-from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
-from incrowd.drawdiscard.spam_study import ATTACKS, Attack, Problem, Study
-from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism.device import Mechanism
-from papers.ddml.figures import Finding
+from incrowd.drawdiscard import MULTINOMIAL, Glm, HonestUpdates, Pool, SpamTest, spam_threshold
+from incrowd.privacy.mechanism import Mechanism
+from papers.ddml.attacks import ATTACKS, Attack, Problem, Study
 from papers.ddml.study import Series
 from papers.shared import Say
 
@@ -53,14 +50,14 @@ class Spam:
     say: Say = field(default=lambda _: None, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.fraction(rate=self.rate, attackers=self.attackers)
-        _validate.count(honest=self.honest, updates=self.updates)
+        checks.fraction(rate=self.rate, attackers=self.attackers)
+        checks.count(honest=self.honest, updates=self.updates)
         if self.honest < BLOCKS:
             raise ConfigError(field="honest", value=self.honest, remedy=f"give at least {BLOCKS}")
         for instances in (self.instances, *(instances for instances, _ in self.pools)):
             if instances < 2:
                 raise ConfigError(field="instances", value=instances, remedy="the test compares instances: two or more")
-        _validate.count(**{f"pools[{place}]": weights for place, (_, weights) in enumerate(self.pools)})
+        checks.count(**{f"pools[{place}]": weights for place, (_, weights) in enumerate(self.pools)})
 
     def report(self) -> Series:
         """False rejections, and each attack with and without the test."""
@@ -145,11 +142,9 @@ def digits(instances: int) -> Problem:
         gamma=0.03,
         instances=instances,
         features=split.train.values(dealt).reshape(devices, PER_DEVICE, 64).astype(np.float64),
-        responses=one_hot(split.train.labels[dealt].astype(np.int64), 10)
-        .reshape(devices, PER_DEVICE, 10)
-        .astype(np.float64),
+        responses=np.eye(10)[split.train.labels[dealt]].reshape(devices, PER_DEVICE, 10),
         test_features=test.values(slice(None)).reshape(-1, 64).astype(np.float64),
-        test_responses=one_hot(test.labels.astype(np.int64), 10).astype(np.float64),
+        test_responses=np.eye(10)[test.labels],
     )
 
 

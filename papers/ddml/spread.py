@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from incrowd import _validate
-from incrowd._random import Floats, SeededRandomness
-from incrowd.drawdiscard.pool import Pool, stable_variance
-from incrowd.drawdiscard.strategies import DrawAndDiscard, SameInstance, Strategy
-from incrowd.errors import ConfigError
-from incrowd.runs.plots import axes
-from papers.ddml.figures import FORMATS, Finding
+from harness import checks
+from harness.arrays import Floats
+from harness.findings import Finding
+from harness.pictures import axes, dress, files
+from incrowd import ConfigError, SeededRandomness
+from incrowd.drawdiscard import DrawAndDiscard, Pool, SameInstance, Strategy, stable_variance
 
 WEIGHTS = 50
 """So many weights share the coins of a pool."""
@@ -41,7 +40,7 @@ class Spread:
     seeds: int = 30
 
     def __post_init__(self) -> None:
-        _validate.count(instances=self.instances, updates=self.updates, seeds=self.seeds)
+        checks.count(instances=self.instances, updates=self.updates, seeds=self.seeds)
         for field, value in (("instances", self.instances), ("seeds", self.seeds)):
             if value < 2:
                 raise ConfigError(
@@ -103,14 +102,10 @@ class Spread:
         ]
 
 
-def draw(found: dict[str, Any], folder: Path) -> list[str]:
+def draw(folder: Path, found: dict[str, Any]) -> list[str]:
     """Paths above, variances below; gives the names of the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return [str(_draw(found, folder / f"{NAME}.{ending}")) for ending in FORMATS]
-
-
-def _draw(found: dict[str, Any], path: Path) -> Path:
-    with axes(path, columns=2, rows=2, height=3.2) as panels:
+    paths = files(folder, NAME)
+    with axes(*paths, columns=2, rows=2, height=3.2) as panels:
         for column, panel in enumerate(found["panels"]):
             above, below = panels[column], panels[column + 2]
             for line in panel["paths"]:
@@ -118,17 +113,12 @@ def _draw(found: dict[str, Any], path: Path) -> Path:
             above.plot(found["updates"], np.mean(panel["paths"], axis=0), color="darkred", label="average")
             below.plot(found["updates"], panel["variance"], label="measured")
             below.axhline(found["stable_variance"], linestyle="--", color="black", label="k/2 of the noise's")
-            above.set_title(panel["title"])
-            above.set_ylabel("a weight in each instance")
-            below.set_ylabel("variance over the instances")
-            below.set_xlabel("updates")
-            for one in (above, below):
-                one.grid(visible=True, alpha=0.3)
-                one.legend(fontsize="small")
+            dress(above, y="a weight in each instance", title=panel["title"], fontsize="small")
+            dress(below, "updates", "variance over the instances", title="", fontsize="small")
         for left, right in (panels[:2], panels[2:]):
             left.sharey(right)
             left.autoscale()
-    return path
+    return [str(path) for path in paths]
 
 
 def _near(statement: str, sample: Floats, expected: float) -> Finding:

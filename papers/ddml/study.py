@@ -16,16 +16,28 @@ from typing import Any
 
 import numpy as np
 
-from incrowd import _validate
-from incrowd._random import Floats, Integers, Randomness, SeededRandomness
+from harness import checks
+from harness.arrays import Floats, Integers, Matrix
+from incrowd import ConfigError, DataError, Randomness, SeededRandomness
 from incrowd.data import Examples, Split
-from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix, dealt, with_intercept
-from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
-from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
-from incrowd.drawdiscard.pool import stable_variance
-from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
-from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.mechanism.device import Mechanism
+from incrowd.drawdiscard import (
+    MULTINOMIAL,
+    Coins,
+    Genealogy,
+    Glm,
+    GlmGradients,
+    Updates,
+    accept_one_in,
+    batch_updates,
+    dealt,
+    draw_and_discard,
+    same_instance,
+    seeded_noise,
+    simulate,
+    stable_variance,
+    with_intercept,
+)
+from incrowd.privacy.mechanism import Mechanism
 from papers.shared import Say
 
 PER_DEVICE = 10
@@ -92,10 +104,10 @@ class Case:
     in_flight: int = 1
 
     def __post_init__(self) -> None:
-        _validate.count(instances=self.instances, examples=self.examples, in_flight=self.in_flight)
-        _validate.positive(learning_rate=self.learning_rate, clip=self.clip)
-        _validate.non_negative(decay=self.decay, tail=self.tail)
-        _validate.at_most(1.0, "all updates", tail=self.tail)
+        checks.count(instances=self.instances, examples=self.examples, in_flight=self.in_flight)
+        checks.positive(learning_rate=self.learning_rate, clip=self.clip)
+        checks.non_negative(decay=self.decay, tail=self.tail)
+        checks.at_most(1.0, "all updates", tail=self.tail)
         if self.strategy not in {*STRATEGIES, BATCHING}:
             remedy = f"give one of {', '.join([*STRATEGIES, BATCHING])}"
             raise ConfigError(field="strategy", value=self.strategy, remedy=remedy)
@@ -137,7 +149,7 @@ class Study:
     say: Say = field(default=str, repr=False)  # to nobody
 
     def __post_init__(self) -> None:
-        _validate.count(passes=self.passes, seeds=self.seeds)
+        checks.count(passes=self.passes, seeds=self.seeds)
         if self.split.test is None or self.split.train.classes is None:
             raise DataError("draw and discard is measured on examples with classes, some of them for testing")
         if len(self.split.train) < PER_DEVICE:

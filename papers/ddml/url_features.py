@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from incrowd._random import Floats
+from harness.arrays import Floats
 
 Feature = Callable[["Parts"], float]
 

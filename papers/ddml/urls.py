@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd import _validate
-from incrowd.errors import ConfigError, DataError
+from harness import checks
+from incrowd import ConfigError, DataError
 from papers.ddml.url_features import Parts
 
 PLACE = Path("phishing") / "urls.csv.gz"
@@ -64,7 +64,7 @@ def split_by_host(urls: Urls, *, held_out: float, seed: int) -> tuple[Urls, Urls
 
     Guarantee: no host is on both sides; the same host, share and seed give the same side, whatever else there is.
     """
-    _validate.fraction(held_out=held_out)
+    checks.fraction(held_out=held_out)
     side = np.array([_place(Parts.of(text).host, seed) < held_out for text in urls.texts], bool)
     return urls.where(~side), urls.where(side)
 

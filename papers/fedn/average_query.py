@@ -13,10 +13,11 @@ import numpy as np
 from dp_accounting import GaussianDpEvent
 from scipy.stats import norm
 
-from incrowd import _validate
-from incrowd._random import Floats
-from incrowd.privacy.account.accounting import Relation, delta_at, price
-from incrowd.runs.plots import axes
+from harness import checks
+from harness.arrays import Floats
+from harness.pictures import axes
+from incrowd import Relation
+from incrowd.privacy.account import delta_at, price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,9 @@ class AverageQuery:
     tail: float = 0.005
 
     def __post_init__(self) -> None:
-        _validate.count(users=self.users)
-        _validate.positive(bound=self.bound, noise_std=self.noise_std)
-        _validate.fraction(tail=2 * self.tail)
+        checks.count(users=self.users)
+        checks.positive(bound=self.bound, noise_std=self.noise_std)
+        checks.fraction(tail=2 * self.tail)
 
     @property
     def without(self) -> float:

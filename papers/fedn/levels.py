@@ -16,20 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from incrowd import _validate
-from incrowd._random import SeededRandomness
+from harness import checks
+from harness.pictures import axes, dress
+from incrowd import Budget, ConfigError, Everyone, Ledger, PlanConfig, PrivateRun, SeededRandomness, constant
 from incrowd.data import Clients, Split, iid
-from incrowd.errors import ConfigError
 from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Place
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
-from incrowd.privacy.release import PrivateRun
-from incrowd.runs.plots import axes
+from incrowd.privacy.plan import Place
 from papers.fedn.schedule import DELTA
 from papers.fedn.silos import NETWORKS, Entry, Silos
 from papers.shared import Say
@@ -62,9 +55,9 @@ class Levels:
     say: Say = field(default=lambda _line: None, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(clients=self.clients, seeds=self.seeds)
+        checks.count(clients=self.clients, seeds=self.seeds)
         for epsilon in self.epsilons:
-            _validate.positive(epsilon=epsilon)
+            checks.positive(epsilon=epsilon)
         for level in self.levels:
             if level not in UNITS:
                 raise ConfigError(field="level", value=level, remedy=f"give some of {', '.join(UNITS)}")
@@ -134,8 +127,4 @@ def draw(path: Path, points: Sequence[Entry]) -> None:
         panel.set_xscale("log")
         panel.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
         panel.set_xticks([], minor=True)
-        panel.set_xlabel(f"epsilon, at delta = {DELTA:g}")
-        panel.set_ylabel("accuracy on the test examples")
-        panel.set_title("SIMULATION: seeded noise")
-        panel.grid(visible=True, alpha=0.3)
-        panel.legend(loc="center left")
+        dress(panel, f"epsilon, at delta = {DELTA:g}", "accuracy on the test examples", loc="center left")

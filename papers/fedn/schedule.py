@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
-from incrowd import _validate
-from incrowd.privacy.account.accounting import Budget, first_bound
-from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, compose
-from incrowd.privacy.plan.silo_plan import RELATION
+from harness import checks
+from incrowd import Budget, Relation
+from incrowd.privacy.account import compose, first_bound, smallest_noise
 
 DELTA = 1e-5
 ROUNDS = 10
@@ -35,8 +33,8 @@ class Published:
     delta: float = DELTA
 
     def __post_init__(self) -> None:
-        _validate.count(records=self.records, rounds=self.rounds, batch=self.batch)
-        _validate.at_most(self.records, "the number of records", batch=self.batch)
+        checks.count(records=self.records, rounds=self.rounds, batch=self.batch)
+        checks.at_most(self.records, "the number of records", batch=self.batch)
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """One round."""
@@ -47,13 +45,15 @@ class Published:
         """Noise and epsilon after each round, and the first round (from 1) that breaks the budget, if one does."""
         noise: list[float] = []
         epsilons: list[float] = []
-        spent: list[Run] = []
+        spent: list[tuple[DpEvent, int]] = []
         for _ in range(self.rounds):
             before = epsilons[-1] if epsilons else 0.0
             alone = Budget(epsilon=math.hypot(before, self.epsilon / math.sqrt(self.rounds)), delta=self.delta)
-            noise.append(smallest_noise(self.event, budget=alone, relation=RELATION))
+            noise.append(smallest_noise(self.event, budget=alone, relation=Relation.ADD_OR_REMOVE_ONE))
             spent.append((self.event(noise[-1]), 1))
-            epsilons.append(first_bound(compose(spent), delta=self.delta, relation=RELATION, grid=_GRID)[1])
+            epsilons.append(
+                first_bound(compose(spent), delta=self.delta, relation=Relation.ADD_OR_REMOVE_ONE, grid=_GRID)[1]
+            )
         broken = [number for number, epsilon in enumerate(epsilons, 1) if epsilon > self.epsilon]
         return {
             "records": self.records,

@@ -11,15 +11,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from incrowd import _validate
-from incrowd._random import Randomness, SeededRandomness
+from harness import checks
+from incrowd import Budget, DataError, Ledger, Randomness, Relation, SeededRandomness
 from incrowd.data import Clients, Examples, Split, iid
-from incrowd.errors import ConfigError, DataError
-from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan, SiloReport, score
-from incrowd.federated.record_engines import ENGINES, EngineName, record_engine
-from incrowd.learning import ClientTensors, Model, linear, mlp
+from incrowd.federated import (
+    Account,
+    EngineName,
+    ServerStep,
+    Silo,
+    SiloFedAvg,
+    SiloPlan,
+    SiloReport,
+    record_engine,
+    score,
+)
+from incrowd.learning import ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
     GlyphMetric,
@@ -28,11 +36,7 @@ from incrowd.learning.features import (
     compose,
     transform,
 )
-from incrowd.learning.records import Descent, Records
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.silo_plan import RELATION
+from incrowd.privacy.account import CONSTANT_NOISE, Pace
 from papers.fedn.schedule import DELTA, ROUNDS, Published
 from papers.shared import Say
 
@@ -130,16 +134,14 @@ class Silos:
     say: Say = field(default=lambda _line: None, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(seeds=self.seeds, rounds=self.rounds)
+        checks.count(seeds=self.seeds, rounds=self.rounds)
         for silos in self.silos:
-            _validate.count(silos=silos)
+            checks.count(silos=silos)
         for epsilon in self.epsilons:
-            _validate.positive(epsilon=epsilon)
+            checks.positive(epsilon=epsilon)
         for name in self.networks:
-            if name not in NETWORKS:
-                raise ConfigError(field="network", value=name, remedy=f"give one of {', '.join(NETWORKS)}")
-        if self.engine not in ENGINES:
-            raise ConfigError(field="engine", value=self.engine, remedy=f"give one of {', '.join(ENGINES)}")
+            checks.known(NETWORKS, network=name)
+        checks.known(get_args(EngineName), engine=self.engine)
         if self.split.test is None or self.split.train.classes is None:
             raise DataError("accuracies are asked for: give test examples, and labels that are classes")
 
@@ -241,7 +243,7 @@ class Silos:
                 noise=self.pace,
                 physical_batch=1024,
             )
-            ledger = Ledger.in_memory(budget=budget, relation=RELATION)
+            ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
             engine = record_engine(self.engine, model, records, network.descent(budget.epsilon))
             found.append(Silo(plan, Account(ledger=ledger, randomness=randomness, place=place), engine=engine))
         return found

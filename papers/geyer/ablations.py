@@ -9,20 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from incrowd import Budget, BudgetExceeded, FixedClip, Schedule
 from incrowd.data import Examples, Split
-from incrowd.errors import BudgetExceeded
 from incrowd.learning import LocalTraining, linear
-from incrowd.learning.features import (
-    FeatureMap,
-    GlyphMetric,
-    MomentNormalisation,
-    OrientedEnergies,
-    UnitNorm,
-    compose,
-)
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.privacy.plan.schedule import Schedule
+from incrowd.learning.features import FeatureMap, GlyphMetric, MomentNormalisation, OrientedEnergies, UnitNorm, compose
 from papers.geyer.measure import ROWS, AnySetup, Measured, measure
 from papers.geyer.paper import PaperSetup, within
 from papers.geyer.recipes import Case, named

@@ -6,18 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from incrowd import _validate
+from harness import checks
+from harness.pictures import axes, dress, files
+from incrowd import Budget
 from incrowd.data import Split
-from incrowd.privacy.account.accounting import Budget
-from incrowd.runs.plots import axes
 from papers.geyer.kept import Kept
 from papers.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Curve, check_rows, curve
 from papers.geyer.paper import CONSTANTS
 from papers.geyer.plain import Plain, PlainRound, learn_plainly
 from papers.shared import Say, silent
-
-FORMATS = ("png", "svg")
-SIMULATED = "SIMULATION: seeded noise"
 
 Series = dict[str, Any]
 
@@ -38,8 +35,8 @@ class Figures:
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(seeds=self.seeds)
-        _validate.positive(epsilon=self.epsilon)
+        checks.count(seeds=self.seeds)
+        checks.positive(epsilon=self.epsilon)
         check_rows(self.rows)
 
     def figure1(self) -> list[Series]:
@@ -111,36 +108,27 @@ class Figures:
 
 def draw_figure1(folder: Path, curves: Sequence[Series]) -> list[str]:
     """The curves in a picture; a dot marks where a budget ended."""
-    files = _files(folder, "figure1")
-    for path in files:
-        with axes(path) as (panel,):
-            for one in curves:
-                label = f"{one['clients']} clients" + ("" if one["epsilon"] else ", no privacy")
-                (line,) = panel.plot(one["rounds"], one["accuracy"], "-" if one["epsilon"] else "k--", label=label)
-                if one["ended"] is not None:
-                    panel.plot(one["ended"]["round"], one["ended"]["accuracy"], "o", color=line.get_color())
-            panel.set_xscale("log")
-            panel.set_xlabel("rounds")
-            panel.set_ylabel("accuracy on the test examples")
-            panel.set_title(SIMULATED)
-            panel.grid(visible=True, alpha=0.3)
-            panel.legend()
-    return [str(path) for path in files]
+    paths = files(folder, "geyer-figure1")
+    with axes(*paths) as (panel,):
+        for one in curves:
+            label = f"{one['clients']} clients" + ("" if one["epsilon"] else ", no privacy")
+            (line,) = panel.plot(one["rounds"], one["accuracy"], "-" if one["epsilon"] else "k--", label=label)
+            if one["ended"] is not None:
+                panel.plot(one["ended"]["round"], one["ended"]["accuracy"], "o", color=line.get_color())
+        panel.set_xscale("log")
+        dress(panel, "rounds", "accuracy on the test examples")
+    return [str(path) for path in paths]
 
 
 def draw_figure2(folder: Path, series: Series) -> list[str]:
     """Accuracy, V_c and U_s side by side."""
-    files = _files(folder, "figure2")
+    paths = files(folder, "geyer-figure2")
     shown = {"accuracy": "accuracy", "between_client_variance": "V_c", "update_scale": "U_s"}
-    for path in files:
-        with axes(path, columns=len(shown), height=3.5) as panels:
-            for panel, (name, label) in zip(panels, shown.items(), strict=True):
-                panel.plot(series["rounds"], series[name], label=label)
-                panel.set_xlabel("rounds")
-                panel.set_ylabel(label)
-                panel.set_title("SIMULATION, without privacy")
-                panel.grid(visible=True, alpha=0.3)
-    return [str(path) for path in files]
+    with axes(*paths, columns=len(shown), height=3.5) as panels:
+        for panel, (name, label) in zip(panels, shown.items(), strict=True):
+            panel.plot(series["rounds"], series[name])
+            dress(panel, "rounds", label, title="SIMULATION, without privacy")
+    return [str(path) for path in paths]
 
 
 def ended(curves: Sequence[Series]) -> list[Series]:
@@ -157,11 +145,6 @@ def sampled(series: Series, *, rows: int = 12) -> list[Series]:
     names = ("rounds", "accuracy", "between_client_variance", "update_scale")
     every = max(1, len(series["rounds"]) // rows)
     return [{name: series[name][place] for name in names} for place in range(0, len(series["rounds"]), every)]
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return [folder / f"geyer-{name}.{ending}" for ending in FORMATS]
 
 
 def _means(several: Sequence[Sequence[float]]) -> list[float]:

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from incrowd import _validate
+from harness import checks
+from incrowd import Budget, Plan, Schedule, Step, growing
 from incrowd.data import Split
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.account.moments import moments_price
-from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.plan.schedule import Schedule, Step, growing
+from incrowd.privacy.account import moments_price
 from papers.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, repeated, shaped
 from papers.geyer.paper import CONSTANTS, as_poisson, executed, within
 from papers.shared import Say, silent
@@ -42,10 +40,10 @@ class Growing:
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(seeds=self.seeds)
-        _validate.positive(epsilon=self.epsilon)
+        checks.count(seeds=self.seeds)
+        checks.positive(epsilon=self.epsilon)
         for factor in self.factors:
-            _validate.probability(factor=factor)
+            checks.probability(factor=factor)
         check_rows(self.rows)
 
     def tables(self) -> dict[str, list[Entry]]:

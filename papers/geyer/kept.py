@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from incrowd import Budget, ConfigError, Plan
 from incrowd.data import Split
-from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import (
     Config,

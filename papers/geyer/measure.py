@@ -12,15 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from incrowd._random import SeededRandomness
+from incrowd import Budget, ConfigError, DataError, Ledger, Plan, PrivateRun, SeededRandomness
 from incrowd.data import Clients, Examples, Split, sorted_shards
-from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, State, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.release import PrivateRun
 from papers.geyer.paper import PaperSetup
 from papers.geyer.setup import Setup
 from papers.shared import Say, silent

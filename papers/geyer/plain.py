@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from incrowd import _validate
-from incrowd._random import Floats, SeededRandomness
+from harness import checks
+from harness.arrays import Floats
+from incrowd import SeededRandomness
 from incrowd.data import Split
-from incrowd.federated import Diagnostics, score
-from incrowd.federated.diagnostics import Watch
+from incrowd.federated import Diagnostics, Watch, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
 from papers.geyer.measure import dealt, processors, shaped, tested_on
 from papers.geyer.paper import START, paper_network
@@ -25,8 +25,8 @@ class Plain:
     start: float = START
 
     def __post_init__(self) -> None:
-        _validate.count(rounds=self.rounds, clients=self.clients)
-        _validate.non_negative(start=self.start)
+        checks.count(rounds=self.rounds, clients=self.clients)
+        checks.non_negative(start=self.start)
 
     def model(self, split: Split) -> Model:
         """The paper's network for these examples."""

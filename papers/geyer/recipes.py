@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from incrowd.errors import ConfigError, DataError
+from incrowd import Budget, ConfigError, DataError, Everyone, PlanConfig, constant
 from incrowd.federated import ServerStep
 from incrowd.learning import LocalTraining
 from incrowd.learning.features import (
@@ -28,10 +28,6 @@ from incrowd.learning.features import (
     UnitNorm,
     compose,
 )
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
 from papers.geyer.measure import AnySetup
 from papers.geyer.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
 from papers.geyer.setup import Setup

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from incrowd.runs.plots import axes
+from harness.pictures import axes, dress
 from papers.geyer.ablations import ablations
 from papers.geyer.measure import ROWS
 from papers.geyer.table1 import Entry, Table
@@ -67,11 +67,7 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
         rows = sorted({entry["clients"] for entry in private})
         panel.plot(rows, [ROWS[row].accuracy for row in rows], "k--", marker="s", label="paper, epsilon 8")
         panel.set_xscale("log")
-        panel.set_xlabel("clients")
-        panel.set_ylabel("accuracy on the test examples")
-        panel.set_title("SIMULATION: seeded noise")
-        panel.grid(visible=True, alpha=0.3)
-        panel.legend()
+        dress(panel, "clients", "accuracy on the test examples")
 
 
 def _short(value: object) -> object:

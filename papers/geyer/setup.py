@@ -4,21 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from incrowd import _validate
+from harness import checks
+from harness.arrays import Matrix
+from incrowd import Budget, ConfigError, Everyone, MedianClip, NormalisedClip, Plan, PlanConfig, Poisson, constant
 from incrowd.data import Examples, Split
-from incrowd.errors import ConfigError
 from incrowd.federated import ServerStep
 from incrowd.learning import LocalTraining, Model, linear
-from incrowd.learning.features import FeatureMap, transform
-from incrowd.learning.features.feature_map import Values
-from incrowd.learning.features.norms import unit
-from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
-from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.sampling import Everyone, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.learning.features import FeatureMap, UnitNorm, transform
+from incrowd.privacy.mechanism import Clip
 
 STEEPEST = LocalTraining(learning_rate=100.0, shuffle=False)
 """One step along the gradient of all examples. Its length is normalised away; a long one keeps more digits."""
@@ -48,9 +41,9 @@ class Setup:
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        _validate.count(rounds=self.rounds)
-        _validate.probability(share=self.share)
-        _validate.non_negative(start=self.start)
+        checks.count(rounds=self.rounds)
+        checks.probability(share=self.share)
+        checks.non_negative(start=self.start)
 
     def plan(self, clients: int) -> PlanConfig:
         """Who takes part, and how contributions are bounded; the noise is still to be calibrated."""
@@ -98,17 +91,16 @@ class Leading:
     dimensions: int
 
     def __post_init__(self) -> None:
-        _validate.count(dimensions=self.dimensions)
+        checks.count(dimensions=self.dimensions)
 
     @property
     def name(self) -> str:
         """See `FeatureMap.name`."""
         return repr(self)
 
-    def __call__(self, values: Values) -> Values:
+    def __call__(self, values: Matrix) -> Matrix:
         """See `FeatureMap.__call__`."""
         if values.shape[1] < self.dimensions:
             remedy = f"give at most {values.shape[1]}, the number of features"
             raise ConfigError(field="dimensions", value=self.dimensions, remedy=remedy)
-        kept: Values = unit(torch.from_numpy(values[:, : self.dimensions])).numpy()
-        return kept
+        return UnitNorm()(values[:, : self.dimensions])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from incrowd.errors import BudgetExceeded
+from incrowd import BudgetExceeded
 from papers.geyer.measure import Measured
 
 LEAST, MOST = 1e-3, 10.0

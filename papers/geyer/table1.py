@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from incrowd import _validate
+from harness import checks
+from incrowd import Budget, ConfigError
 from incrowd.data import Split
-from incrowd.errors import ConfigError
-from incrowd.privacy.account.accounting import Budget
 from papers.geyer.kept import Kept
 from papers.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Measured, Row, check_rows, measure
 from papers.geyer.paper import PaperSetup
@@ -43,12 +42,12 @@ class Table:
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(seeds=self.seeds)
+        checks.count(seeds=self.seeds)
         check_rows(self.rows)
         for name in self.recipes:
             named(name)
         for epsilon in self.epsilons:
-            _validate.positive(epsilon=epsilon)
+            checks.positive(epsilon=epsilon)
 
     def entries(self) -> list[Entry]:
         """One entry for each recipe, row and epsilon, and with the recipe `paper` the row without privacy."""

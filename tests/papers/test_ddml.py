@@ -169,7 +169,7 @@ def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
     assert len(left["variance"]) == 301
     assert len(left["paths"]) == 5
     assert right["variance"][-1] > 5 * left["variance"][-1]
-    assert [Path(name).suffix for name in draw(found, tmp_path)] == [".png", ".svg"]
+    assert [Path(name).suffix for name in draw(tmp_path, found)] == [".png", ".svg"]
 
 
 @pytest.mark.parametrize("wrong", [{"instances": 1}, {"seeds": 1}, {"updates": 0}])

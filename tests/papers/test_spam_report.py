@@ -2,8 +2,8 @@
 
 import pytest
 
-from incrowd.drawdiscard.spam_study import drift, scaled
 from incrowd.errors import ConfigError
+from papers.ddml.attacks import drift, scaled
 from papers.ddml.spam import Spam, digits
 
 

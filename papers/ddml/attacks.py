@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from incrowd import _validate
-from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.drawdiscard.glm import FlatModel
-from incrowd.drawdiscard.pool import Picks, Pool
-from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
-from incrowd.privacy.mechanism.device import Mechanism
+from harness import checks
+from harness.arrays import Floats
+from incrowd import SeededRandomness, Stream
+from incrowd.drawdiscard import FlatModel, HonestUpdates, Picks, Pool, SpamTest, spam_threshold
+from incrowd.privacy.mechanism import Mechanism
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,8 +159,8 @@ class Study:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _validate.fraction(attackers=self.attackers, rate=self.rate)
-        _validate.count(updates=self.updates)
+        checks.fraction(attackers=self.attackers, rate=self.rate)
+        checks.count(updates=self.updates)
 
     def run(self, attacks: Iterable[Attack] = ATTACKS) -> list[Outcome]:
         """Without attackers, then with each attack; with and without the test."""

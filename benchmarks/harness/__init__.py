@@ -1,0 +1,1 @@
+"""What measurements share, of papers and of competitors: checks of what is asked for."""
