@@ -1,16 +1,9 @@
-"""What the reproductions have in common: where their images come from, and how they report progress."""
+"""What the reproductions have in common: where their images come from, and what is stated of them."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from incrowd import ConfigError, Ledger, Plan, SeededRandomness, Statement
 from incrowd.data import Split, hold_out, load_mnist
-
-Say = Callable[[str], object]
-
-
-def silent(_line: str) -> None:
-    """Say nothing."""
 
 
 def simulated_statement(plan: Plan) -> Statement:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from harness.results import say
 from incrowd.cli import Json, need_training, print_json, whole_numbers, words
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -52,5 +53,5 @@ def bench(
             rounds=1 if quick else 3,
             memory=memory,
         )
-    report = contest.run(lambda line: typer.echo(line, err=True))
+    report = contest.run(say)
     print_json(report.to_dict()) if as_json else typer.echo(report.to_text())

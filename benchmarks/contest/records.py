@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from contest.lean import flat, parts
 from contest.peak import describe, one_processor
-from contest.record_report import RecordReport, RecordResult
+from contest.report import RecordReport, RecordResult
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS, WORKS, Task
 from harness import checks
 from harness.arrays import Floats

@@ -1,1 +1,1 @@
-"""What measurements share, of papers and of competitors: checks of what is asked for."""
+"""What measurements share, of papers and of competitors: how they are repeated, shown and drawn."""

@@ -1,31 +1,30 @@
 """`incrowd reproduce ddml-...`: the figures of Pihur et al. (2018)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness import checks
-from harness.findings import print_findings
-from incrowd.cli import Json, numbers, print_json, print_table
+from harness.results import columns, say, show
+from incrowd.cli import Json, numbers
 
 if TYPE_CHECKING:
     from papers.ddml.figures import Figure
     from papers.ddml.study import Study
 
+from papers.commands.options import DRAWN, Data, Out, Seeds
+
 app = typer.Typer()
 
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds MNIST, or a set in its format.")]
 Passes = Annotated[int, typer.Option(help="How often every device comes.")]
-Seeds = Annotated[int, typer.Option(help="How often to repeat each curve, all drawn anew.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")]
 HeldOut = Annotated[
     int, typer.Option(help="Measure on so many training examples, held out, instead of the test examples.")
 ]
 
-DRAWN = Path("out/figures")
 SHOWN = {"curve": "label", "epsilon": "epsilon", "unit": "unit", "clip": "clip", "learning rate": "learning_rate",
          "accuracy": "final_accuracy", "sd": "final_accuracy_sd"}  # fmt: skip  # one thing a column
+GAIN = {"gain over the paper's": "gain"}
 
 
 @app.command("ddml-figure1")
@@ -44,7 +43,7 @@ def ddml_figure1(
 
     found = Spread(instances=instances, updates=updates, seeds=seeds).measure()
     found["files"] = draw(out, found)
-    print_json(found) if as_json else print_findings(found)
+    show(found, as_json=as_json)
 
 
 @app.command("ddml-figure2")
@@ -70,9 +69,7 @@ def ddml_figure2(
     study = _study(data, passes=passes, seeds=seeds, held_out=held_out)
     if best:
         rows = beyond(study, epsilons=numbers("epsilon", epsilon))
-        print_json({"rows": rows}) if as_json else print_table(
-            [_row(one) | _gain(one) for one in rows], leave_out=set()
-        )
+        show({"rows": rows}, columns(rows, SHOWN | GAIN, none=""), as_json=as_json)
     else:
         _show(figure2(study), out, as_json)
 
@@ -125,26 +122,10 @@ def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
     from papers.shared import load
 
     checks.natural(held_out=held_out)
-    return Study(
-        split=load(data, held_out=held_out), passes=passes, seeds=seeds, say=lambda line: typer.echo(line, err=True)
-    )
+    return Study(split=load(data, held_out=held_out), passes=passes, seeds=seeds, say=say)
 
 
 def _show(figure: "Figure", out: Path, as_json: bool) -> None:
     found = figure.to_json() | {"files": figure.draw(out)}
-    if as_json:
-        print_json(found)
-        return
-    for panel in found["panels"]:
-        typer.echo(panel["title"])
-        print_table([_row(one) for one in panel["series"]], leave_out=set())
-    print_findings(found)
-
-
-def _row(curve: dict[str, Any]) -> dict[str, Any]:
-    row = {column: curve[name] for column, name in SHOWN.items()}
-    return {name: "" if value is None else value for name, value in row.items()}
-
-
-def _gain(curve: dict[str, Any]) -> dict[str, Any]:
-    return {"gain over the paper's": curve["gain"]}
+    panels = [part for one in found["panels"] for part in (one["title"], columns(one["series"], SHOWN, none=""))]
+    show(found, *panels, as_json=as_json)

@@ -5,17 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.findings import print_findings
+from harness.results import columns, say, show
 from incrowd import ConfigError
-from incrowd.cli import Json, print_facts, print_json, print_table, short, words
+from incrowd.cli import Json, words
+from papers.commands.options import DRAWN, Out, Seeds
 
 app = typer.Typer()
 
 Urls = Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds phishing/urls.csv.gz.")]
-Seeds = Annotated[int, typer.Option(help="How often to repeat each, all drawn anew.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")]
 
-DRAWN = Path("out/figures")
 MEASURES = ("roc_auc", "pr_auc", "accuracy", "precision", "recall", "f1")
 
 
@@ -37,16 +35,12 @@ def ddml_figure5(
     from papers.ddml.recovery import Recovery, draw
 
     found = Recovery(
-        updates=updates, instances=instances, gamma=gamma, decay=decay, examples=examples, seed=seed, say=_say
+        updates=updates, instances=instances, gamma=gamma, decay=decay, examples=examples, seed=seed, say=say
     ).report()
     found["files"] = draw(out, found)
-    if as_json:
-        print_json(found)
-        return
-    columns = ("moments", "root_mean_square_error", "largest_error", "accuracy_over_time")
-    series = zip(*(found[column] for column in columns), strict=True)
-    print_table([dict(zip(columns, row, strict=True)) for row in series], leave_out=set())
-    print_findings(found)
+    names = ("moments", "root_mean_square_error", "largest_error", "accuracy_over_time")
+    series = zip(*(found[name] for name in names), strict=True)
+    show(found, [dict(zip(names, row, strict=True)) for row in series], as_json=as_json)
 
 
 @app.command("ddml-phishing")
@@ -68,16 +62,11 @@ def ddml_phishing(
     from papers.ddml.phishing import Phishing, draw
     from papers.ddml.urls import load_urls
 
-    found = Phishing.of(load_urls(data), tuning=tune, passes=passes, seeds=seeds, say=_say).report(best=best)
+    found = Phishing.of(load_urls(data), tuning=tune, passes=passes, seeds=seeds, say=say).report(best=best)
     found["files"] = draw(out, found)
-    if as_json:
-        print_json(found)
-        return
     rows: list[dict[str, Any]] = [*found["table"], found["without_noise"]]
     rows += [{"label": name.replace("_", " "), **found[name]} for name in ("not_private", "paper")]
-    print_table([{name: row[name] for name in ("label", *MEASURES)} for row in rows], leave_out=set())
-    typer.echo(found["promise"])
-    print_findings(found)
+    show(found, columns(rows, ("label", *MEASURES)), found["promise"], as_json=as_json)
 
 
 @app.command("ddml-ranking")
@@ -97,16 +86,11 @@ def ddml_ranking(
     from papers.ddml.ranking import Ranking
 
     world = World(items=items, weights=weights, seed=seed)
-    found = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=_say).report()
-    if as_json:
-        print_json(found)
-        return
-    print_table(found["table"], leave_out=set())
-    print_facts(found["load"])
-    for rows in (found["hot_keys"], found["instances_needed"]):
-        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out=set())
-    typer.echo(found["promise"])
-    print_findings(found)
+    found = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=say).report()
+    keys = [
+        columns(rows, list(rows[0]), digits=6, none="none") for rows in (found["hot_keys"], found["instances_needed"])
+    ]
+    show(found, found["table"], found["load"], *keys, found["promise"], as_json=as_json)
 
 
 @app.command("ddml-spam")
@@ -136,14 +120,9 @@ def ddml_spam(
         instances=instances,
         pools=[_pool(one) for one in words(pools)],
         seed=seed,
-        say=_say,
+        say=say,
     ).report()
-    if as_json:
-        print_json(found)
-        return
-    for rows in (found["honest"], found["attacks"]):
-        print_table(rows, leave_out=set())
-    print_findings(found)
+    show(found, found["honest"], found["attacks"], as_json=as_json)
 
 
 def _pool(text: str) -> tuple[int, int]:
@@ -151,7 +130,3 @@ def _pool(text: str) -> tuple[int, int]:
     if not (sign and instances.isdigit() and weights.isdigit()):
         raise ConfigError(field="pools", value=text, remedy="give instances x weights: 20x387")
     return int(instances), int(weights)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli import Json, need_training, numbers, print_facts, print_json, print_table, whole_numbers, words
+from harness.results import columns, say, show
+from incrowd.cli import Json, need_training, numbers, whole_numbers, words
+from papers.commands.options import FEATURES, Cache, Data, Seeds
 
 app = typer.Typer()
-
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds MNIST, or a set in its format.")]
-Seeds = Annotated[int, typer.Option(help="How often to repeat each, all drawn anew.")]
-Cache = Annotated[Path, typer.Option(metavar="DIR", help="Where features are kept.")]
 
 
 class EngineName(StrEnum):
@@ -34,7 +32,7 @@ def fedn_silos(
     ] = "constant-noise",
     engine: Annotated[EngineName, typer.Option(help="Who computes the gradients.")] = EngineName.OWN,
     seeds: Seeds = 1,
-    cache: Cache = Path("out/features"),
+    cache: Cache = FEATURES,
     as_json: Json = False,
 ) -> None:
     """DP-SGD in silos over ten rounds: accuracy, epsilon after each round, and the published schedule beside it.
@@ -58,15 +56,11 @@ def fedn_silos(
         engine=engine.value,
         seeds=seeds,
         cache=cache,
-        say=_say,
+        say=say,
     )
     found = {"runs": wanted.runs(), "published": wanted.published()}
-    if as_json:
-        print_json(found)
-        return
-    print_table(shown(found["runs"]), leave_out=set())
-    typer.echo("the published schedule, priced by composition:")
-    print_table(shown_published(found["published"]), leave_out=set())
+    published = "the published schedule, priced by composition:", shown_published(found["published"])
+    show(found, shown(found["runs"]), *published, as_json=as_json)
 
 
 @app.command("fedn-privacy-levels")
@@ -76,7 +70,7 @@ def fedn_privacy_levels(
     epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "0.5,1,2,4,8",
     level: Annotated[str, typer.Option(help="Promises, commas between.")] = "local,central,record",
     seeds: Seeds = 1,
-    cache: Cache = Path("out/features"),
+    cache: Cache = FEATURES,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -95,14 +89,13 @@ def fedn_privacy_levels(
         levels=words(level),
         seeds=seeds,
         cache=cache,
-        say=_say,
+        say=say,
     ).points()
     if plot is not None:
         draw(plot, points)
-    if as_json:
-        print_json({"points": points, "plot": None if plot is None else str(plot)})
-    else:
-        print_table(points, leave_out={"accuracies"})
+    found = {"points": points, "plot": None if plot is None else str(plot)}
+    names = ("level", "unit", "clients", "epsilon", "delta", "accuracy")
+    show(found, columns(points, names), as_json=as_json)
 
 
 @app.command("fedn-average-query")
@@ -124,8 +117,4 @@ def fedn_average_query(
     if plot is not None:
         draw(plot, query)
     found = query.facts() | {"plot": None if plot is None else str(plot)}
-    print_json(found) if as_json else print_facts({name.replace("_", " "): value for name, value in found.items()})
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    show(found, found, as_json=as_json)

@@ -5,19 +5,18 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli import Json, need_training, numbers, print_json, print_table, whole_numbers, words
+from harness.results import say, show
+from incrowd.cli import Json, need_training, numbers, whole_numbers, words
+from papers.commands.options import DRAWN, FEATURES, Cache, Data, Out, Seeds
 
 app = typer.Typer()
 
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds MNIST, or a set in its format.")]
-Seeds = Annotated[int, typer.Option(help="How often to repeat each, all drawn anew.")]
 Runs = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep the recipe paper's federations in run folders here, and go on with them."),
 ]
 Epsilon = Annotated[float, typer.Option(help="The budget; the paper's is 8.")]
 Rounds = Annotated[int, typer.Option(help="Rounds of the federation without privacy.")]
-Folder = Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")]
 
 
 @app.command("geyer-table1")
@@ -36,7 +35,7 @@ def geyer_table1(
         bool, typer.Option("--ablations", help="What each ingredient is worth, on held-out training examples.")
     ] = False,
     runs: Runs = None,
-    cache: Annotated[Path, typer.Option(metavar="DIR", help="Where features are kept.")] = Path("out/features"),
+    cache: Cache = FEATURES,
     plot: Annotated[Path | None, typer.Option(help="Draw the accuracies into this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,12 +57,12 @@ def geyer_table1(
         seeds=seeds,
         cache=cache,
         kept=None if runs is None else Kept(folder=runs, data=data),
-        say=_say,
+        say=say,
     )
     found, shown = report(table, smallest=smallest_epsilon, ablate=ablate, plot=plot)
     for warning in warnings(found):
-        _say(f"warning: {warning}")
-    print_json(found) if as_json else print_table(shown, leave_out=set())
+        say(f"warning: {warning}")
+    show(found, shown, as_json=as_json)
 
 
 @app.command("geyer-figure1")
@@ -74,7 +73,7 @@ def geyer_figure1(
     rounds: Rounds = 100,
     seeds: Seeds = 1,
     runs: Runs = None,
-    out: Folder = Path("out/figures"),
+    out: Out = DRAWN,
     as_json: Json = False,
 ) -> None:
     """Accuracy over the rounds, with a dot where the budget ends: figure 1 of Geyer, Klein and Nabi (2017).
@@ -95,10 +94,10 @@ def geyer_figure1(
         epsilon=epsilon,
         plain=Plain(rounds=rounds),
         kept=kept,
-        say=_say,
+        say=say,
     ).figure1()
     found = {"curves": curves, "files": draw_figure1(out, curves)}
-    print_json(found) if as_json else print_table(ended(curves), leave_out=set())
+    show(found, ended(curves), as_json=as_json)
 
 
 @app.command("geyer-figure2")
@@ -106,7 +105,7 @@ def geyer_figure2(
     data: Data,
     rounds: Rounds = 100,
     seeds: Seeds = 1,
-    out: Folder = Path("out/figures"),
+    out: Out = DRAWN,
     as_json: Json = False,
 ) -> None:
     """Accuracy, between-client variance and update scale without privacy: figure 2 of Geyer, Klein and Nabi (2017).
@@ -118,9 +117,9 @@ def geyer_figure2(
     from papers.geyer.plain import Plain
     from papers.shared import load
 
-    series = Figures(split=load(data), seeds=seeds, plain=Plain(rounds=rounds), say=_say).figure2()
+    series = Figures(split=load(data), seeds=seeds, plain=Plain(rounds=rounds), say=say).figure2()
     found = series | {"files": draw_figure2(out, series)}
-    print_json(found) if as_json else print_table(sampled(series), leave_out=set())
+    show(found, sampled(series), as_json=as_json)
 
 
 @app.command("geyer-growing")
@@ -146,15 +145,7 @@ def geyer_growing(
         factors=numbers("factors", factors),
         epsilon=epsilon,
         seeds=seeds,
-        say=_say,
+        say=say,
     ).tables()
-    if as_json:
-        print_json(dict(found))
-        return
-    for name, entries in found.items():
-        typer.echo(f"{name}:")
-        print_table(entries, leave_out=set())
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    tables = [part for name, entries in found.items() for part in (f"{name}:", entries)]
+    show(dict(found), *tables, as_json=as_json)

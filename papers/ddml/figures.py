@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.findings import Finding
 from harness.pictures import axes, dress, files
-from papers.ddml.study import BATCHING, PER_DEVICE, STRATEGIES, Case, Series, Study
+from harness.results import Finding
+from harness.seeds import Entry
+from papers.ddml.study import BATCHING, PER_DEVICE, STRATEGIES, Case, Study
 
 INSTANCES = (1, 2, 5, 10, 20, 30, 50, 100)
 BATCHES = (100, 200, 400, 1_000, 10_000)
@@ -31,7 +32,7 @@ class Figure:
     """A figure as measured: panels of curves, and the findings."""
 
     name: str
-    panels: Mapping[str, Sequence[Series]]
+    panels: Mapping[str, Sequence[Entry]]
     findings: Sequence[Finding]
 
     def to_json(self) -> dict[str, Any]:
@@ -125,13 +126,13 @@ def figure4(study: Study, *, instances: Sequence[int] = (5, 10, 20, 50), learnin
     return Figure(name="ddml-figure4", panels=panels, findings=findings)
 
 
-def strategies(study: Study, *, instances: int, **given: Any) -> dict[str, Series]:
+def strategies(study: Study, *, instances: int, **given: Any) -> dict[str, Entry]:
     """A curve for each strategy."""
     cases = [Case(label=name, strategy=name, instances=instances, **given) for name in STRATEGIES]
     return dict(zip(STRATEGIES, study.curves(cases), strict=True))
 
 
-def _equalities(found: Mapping[str, Series], study: Study, *, prefix: str = "") -> list[Finding]:
+def _equalities(found: Mapping[str, Entry], study: Study, *, prefix: str = "") -> list[Finding]:
     ours = found["draw and discard"]
     return [
         _overlap(f"{prefix}draw and discard equals accepting one in k", ours, found["accept one in k"], study),
@@ -141,7 +142,7 @@ def _equalities(found: Mapping[str, Series], study: Study, *, prefix: str = "") 
     ]
 
 
-def _noise_tells(found: Mapping[str, Series]) -> Finding:
+def _noise_tells(found: Mapping[str, Entry]) -> Finding:
     """Without noise the strategies are alike; with noise, k independent instances average theirs away."""
     ours, same = found["draw and discard"]["accuracy"][-1], found["same instance"]["accuracy"][-1]
     return Finding(
@@ -152,7 +153,7 @@ def _noise_tells(found: Mapping[str, Series]) -> Finding:
     )
 
 
-def _staleness(series: Sequence[Series]) -> Finding:
+def _staleness(series: Sequence[Entry]) -> Finding:
     """The paper takes updates one by one; in production, many devices learn at the same time."""
     final = [one["accuracy"][-1] for one in series]
     measured = ", ".join(f"{one['label']} {accuracy:.4f}" for one, accuracy in zip(series, final, strict=True))
@@ -160,7 +161,7 @@ def _staleness(series: Sequence[Series]) -> Finding:
     return Finding(statement=statement, measured=measured, agrees=max(final) - min(final) <= CLOSE)
 
 
-def _overlap(statement: str, one: Series, other: Series, study: Study) -> Finding:
+def _overlap(statement: str, one: Entry, other: Entry, study: Study) -> Finding:
     """Judged in the second half: before, the random starts of the instances are still seen."""
     gaps = [abs(mine - theirs) for mine, theirs in zip(one["accuracy"], other["accuracy"], strict=True)]
     after = [
@@ -171,20 +172,20 @@ def _overlap(statement: str, one: Series, other: Series, study: Study) -> Findin
     return Finding(statement=statement, measured=measured, agrees=after[1] <= CLOSE)
 
 
-def _above(statement: str, one: Series, others: Sequence[Series]) -> Finding:
+def _above(statement: str, one: Entry, others: Sequence[Entry]) -> Finding:
     final = [series["accuracy"][-1] for series in (one, *others)]
     names = [series["label"] for series in (one, *others)]
     measured = ", ".join(f"{name} {accuracy:.4f}" for name, accuracy in zip(names, final, strict=True))
     return Finding(statement=statement, measured=measured, agrees=all(final[0] > other for other in final[1:]))
 
 
-def _ordered(statement: str, series: Sequence[Series]) -> Finding:
+def _ordered(statement: str, series: Sequence[Entry]) -> Finding:
     final = [one["accuracy"][-1] for one in series]
     measured = ", ".join(f"{one['label']} {accuracy:.4f}" for one, accuracy in zip(series, final, strict=True))
     return Finding(statement=statement, measured=measured, agrees=final == sorted(final, reverse=True))
 
 
-def _impact(statement: str, quiet: Series, noisy: Series, *, slight: bool) -> Finding:
+def _impact(statement: str, quiet: Entry, noisy: Entry, *, slight: bool) -> Finding:
     loss = quiet["accuracy"][-1] - noisy["accuracy"][-1]
     measured = f"accuracy {quiet['accuracy'][-1]:.4f} without noise, {noisy['accuracy'][-1]:.4f} with it"
     return Finding(statement=statement, measured=measured, agrees=(loss <= SLIGHT) == slight)

@@ -7,20 +7,18 @@ independent of the others', and the chance that the busiest one exceeds a limit 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import poisson
 
 from harness import checks
+from harness.seeds import Entry
 
 LOADS = (20.0, 200.0, 2_000.0, 8_000.0)
 INSTANCES = (1, 3, 10, 20, 30, 100)
 MOST_KEYS = 100_000
 CALM = 0.999
 """The share of the seconds in which no key may exceed the limit."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ def busiest(instances: int, load: float) -> int:
     return int(poisson.ppf(CALM ** (1 / instances), load / instances))
 
 
-def keys(store: Store, *, instances: Iterable[int] = INSTANCES, loads: Iterable[float] = LOADS) -> list[Row]:
+def keys(store: Store, *, instances: Iterable[int] = INSTANCES, loads: Iterable[float] = LOADS) -> list[Entry]:
     """For each load and k: writes a second to a key, on average and to the busiest one, and how often all is calm."""
     return [
         {
@@ -74,7 +72,7 @@ def keys(store: Store, *, instances: Iterable[int] = INSTANCES, loads: Iterable[
     ]
 
 
-def needed(*, limits: Iterable[int] = (1, 5, 10, 100), loads: Iterable[float] = LOADS) -> list[Row]:
+def needed(*, limits: Iterable[int] = (1, 5, 10, 100), loads: Iterable[float] = LOADS) -> list[Entry]:
     """For each load and limit of a store: the instances that the average needs, and those that bad seconds need."""
     return [
         {

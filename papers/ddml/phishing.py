@@ -6,7 +6,6 @@ from and those that measure. In each pass every device comes once, in a new rand
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -18,8 +17,9 @@ from scipy.optimize import minimize
 
 from harness import checks
 from harness.arrays import Floats, Integers, Matrix
-from harness.findings import Finding
 from harness.pictures import axes, dress, files
+from harness.results import Finding
+from harness.seeds import Entry, Say, means, repeated, silent, spread
 from incrowd import DataError, SeededRandomness
 from incrowd.drawdiscard import (
     LOGISTIC,
@@ -34,10 +34,9 @@ from incrowd.drawdiscard import (
 )
 from incrowd.privacy.mechanism import Mechanism
 from papers.ddml.scores import BinaryScores, precision_elsewhere, share_behind
-from papers.ddml.study import AVERAGED, STRATEGIES, Case, Series
+from papers.ddml.study import AVERAGED, STRATEGIES, Case
 from papers.ddml.url_features import FEATURES, url_features
 from papers.ddml.urls import Urls, split_by_host
-from papers.shared import Say, silent
 
 PAPER = BinaryScores(
     roc_auc=0.9702, pr_auc=0.7851, accuracy=0.9263, precision=0.1577, recall=0.8922, f1=0.2681
@@ -125,7 +124,7 @@ class Phishing:
         """Logistic regression."""
         return Glm(features=len(FEATURES), link=LOGISTIC)
 
-    def report(self, *, best: bool) -> Series:
+    def report(self, *, best: bool) -> Entry:
         """The six measures, those of the paper and of a fit without privacy beside them, and what agrees."""
         variants = VARIANTS if best else VARIANTS[:1]
         table = [self.measure(variant) for variant in variants]
@@ -146,15 +145,14 @@ class Phishing:
             "findings": [finding.to_json() for finding in self._findings(table[0], chosen, quiet, alone)],
         }
 
-    def measure(self, variant: Variant) -> Series:
+    def measure(self, variant: Variant) -> Entry:
         """The measures at the end, means over the seeds, and the ROC AUC over the updates."""
-        started = time.perf_counter()
         case = variant.case
-        runs = [self._run(variant, seed) for seed in range(self.seeds)]
+        several = repeated(lambda seed: self._run(variant, seed), seeds=self.seeds)
+        runs = several.runs
         finals = [BinaryScores.of(self.test.labels, run[-1], threshold=0.0) for run in runs]
         scores = {name: statistics.fmean(getattr(one, name) for one in finals) for name in PAPER.to_json()}
         curves = [[BinaryScores.of(self.test.labels, look, threshold=0.0).roc_auc for look in run[:-1]] for run in runs]
-        aucs = [one.roc_auc for one in finals]
         elsewhere = [
             precision_elsewhere(self.test.labels, run[-1], recall=PAPER.recall, share=PAPER_SHARE) for run in runs
         ]
@@ -164,13 +162,13 @@ class Phishing:
             **scores,
             "per_device": variant.per_device,
             "delta": variant.delta,
-            "roc_auc_sd": statistics.stdev(aucs) if len(aucs) > 1 else None,
+            "roc_auc_sd": spread([one.roc_auc for one in finals]),
             "precision_elsewhere": statistics.fmean(elsewhere),
             "moments": self._moments,
-            "roc_auc_over_time": [statistics.fmean(values) for values in zip(*curves, strict=True)],
+            "roc_auc_over_time": means(curves),
             "updates": self.updates,
             "seeds": self.seeds,
-            "seconds": time.perf_counter() - started,
+            "seconds": several.seconds,
         }
 
     def not_private(self) -> BinaryScores:
@@ -234,7 +232,7 @@ class Phishing:
             f"passes each device makes {self.passes}, and pays for each."
         )
 
-    def _findings(self, paper: Series, chosen: Series, quiet: Series, alone: BinaryScores) -> list[Finding]:
+    def _findings(self, paper: Entry, chosen: Entry, quiet: Entry, alone: BinaryScores) -> list[Finding]:
         cost, elsewhere = quiet["roc_auc"] - chosen["roc_auc"], chosen["precision_elsewhere"]
         return [
             Finding(
@@ -264,10 +262,10 @@ def _accuracy(precision: float) -> float:
     return 1 - PAPER_SHARE * (1 - PAPER.recall + PAPER.recall * (1 / precision - 1))
 
 
-def draw(folder: Path, found: Series) -> list[str]:
+def draw(folder: Path, found: Entry) -> list[str]:
     """ROC AUC over the updates; gives the names of the files."""
     paths = files(folder, "ddml-phishing")
-    curves: Sequence[Series] = [*found["table"][:2], found["without_noise"]]
+    curves: Sequence[Entry] = [*found["table"][:2], found["without_noise"]]
     with axes(*paths) as (panel,):
         for one in curves:
             panel.plot(one["moments"], one["roc_auc_over_time"], label=one["label"])

@@ -18,15 +18,15 @@ from scipy.special import expit
 
 from harness import checks
 from harness.arrays import Floats, Integers, Matrix
-from harness.findings import Finding
+from harness.results import Finding
+from harness.seeds import Entry, Say, silent
 from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
 from incrowd.drawdiscard import OwnLayout, Pool, Updates, draw_and_discard, seeded_noise, simulate
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import Contribution, Mechanism
 from papers.ddml.hot_keys import Store, keys, needed
 from papers.ddml.ranked_items import World
-from papers.ddml.study import Case, Series
-from papers.shared import Say, silent
+from papers.ddml.study import Case
 
 TEXTS_A_DEVICE = 5
 """Each with the item that was chosen and another one: ten examples."""
@@ -83,7 +83,7 @@ class Ranking:
     def __post_init__(self) -> None:
         checks.count(devices=self.devices, updates=self.updates)
 
-    def report(self) -> Series:
+    def report(self) -> Entry:
         """Quality with and without noise, the load and the memory of a server, and what agrees."""
         table = [self.measure(case) for case in (PRIVATE, QUIET, ALONE)]
         bounds = [self._row("the writers' own likings", self.world.likings[self._test[1]])]
@@ -103,7 +103,7 @@ class Ranking:
         }
         return found | {"findings": [one.to_json() for one in _findings(found)]}
 
-    def measure(self, case: Case) -> Series:
+    def measure(self, case: Case) -> Entry:
         """How high the items that people chose are ranked, after all updates."""
         started = time.perf_counter()
         weights = self.learn(case)
@@ -135,7 +135,7 @@ class Ranking:
         found: Floats = simulate(updates, coins, start=pool.snapshot().instances, moments=moments).astype(np.float64)
         return np.asarray(found.mean(axis=0))
 
-    def load(self) -> Series:
+    def load(self) -> Entry:
         """What one update costs a server, in memory and on one core, and what it costs a device."""
         size, randomness = self.world.weights, SystemRandomness()
         mechanism = PRIVATE.mechanism(size)
@@ -164,7 +164,7 @@ class Ranking:
             "pool_bytes": (pool.k + 2) * drawn.nbytes,  # the instances, and mean and squares of each weight
         }
 
-    def _row(self, label: str, scores: Floats) -> Series:
+    def _row(self, label: str, scores: Floats) -> Entry:
         place = _places(scores, self._test[2])
         return {
             "label": label,
@@ -207,7 +207,7 @@ def _cpu_seconds(task: Callable[[], object], *, times: int) -> float:
     return max(time.process_time() - started, 1e-9) / times
 
 
-def _findings(found: Series) -> list[Finding]:
+def _findings(found: Entry) -> list[Finding]:
     keys_of = {row["instances"]: row for row in found["hot_keys"] if row["updates_per_second"] == 200}
     three, twenty = keys_of[3], keys_of[20]
     load, (private, quiet, alone, best, none) = found["load"], found["table"]

@@ -14,14 +14,13 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats, Matrix
-from harness.findings import Finding
 from harness.pictures import axes, dress, files
+from harness.results import Finding
+from harness.seeds import Entry, Say, silent
 from incrowd import SeededRandomness
 from incrowd.drawdiscard import LOGISTIC, Genealogy, Glm, GlmGradients, Pool, Updates, draw_and_discard, with_intercept
 from papers.ddml.known_weights import Population, specification, truth
 from papers.ddml.scores import BinaryScores
-from papers.ddml.study import Series
-from papers.shared import Say, silent
 
 PAPER_UPDATES = 983_068_969
 PAPER = {"accuracy": 0.80, "precision": 0.79, "recall": 0.72}
@@ -54,7 +53,7 @@ class Recovery:
         checks.non_negative(decay=self.decay)
         checks.natural(seed=self.seed)
 
-    def report(self) -> Series:
+    def report(self) -> Entry:
         """The weights at the end beside the true ones, and error and accuracy over the updates."""
         started = time.perf_counter()
         stated = specification(gamma=self.gamma, instances=self.instances, examples=self.examples)
@@ -146,7 +145,7 @@ def advance(updates: Updates, genealogy: Genealogy, instances: Matrix) -> Matrix
     return np.stack([versions[version] for version in genealogy.looked_at[0].tolist()])
 
 
-def _findings(found: Series) -> list[Finding]:
+def _findings(found: Entry) -> list[Finding]:
     error, most, best = found["root_mean_square_error"][-1], found["largest_error"][-1], found["truth"]
     spread = float(np.std(found["true"]))
     measures = ", ".join(f"{name} {found[name]:.3f} (the truth: {best[name]:.3f})" for name in PAPER)
@@ -172,7 +171,7 @@ def _findings(found: Series) -> list[Finding]:
     ]
 
 
-def draw(folder: Path, found: Series) -> list[str]:
+def draw(folder: Path, found: Entry) -> list[str]:
     """True and estimated weights; error and accuracy over the updates. Gives the names of the files."""
     paths = files(folder, "ddml-figure5")
     with axes(*paths, columns=3) as (both, error, accuracy):

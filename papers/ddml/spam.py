@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from harness import checks
-from harness.findings import Finding
+from harness.results import Finding
+from harness.seeds import Entry, Say, silent
 from incrowd import ConfigError, SeededRandomness
 from incrowd.data import load_digits
 from incrowd.drawdiscard import MULTINOMIAL, Glm, HonestUpdates, Pool, SpamTest, spam_threshold
 from incrowd.privacy.mechanism import Mechanism
 from papers.ddml.attacks import ATTACKS, Attack, Problem, Study
-from papers.ddml.study import Series
-from papers.shared import Say
 
 EPSILON = math.log(32)
 POOLS = ((30, 33), (20, 387), (10, 650))
@@ -47,7 +46,7 @@ class Spam:
     pools: Sequence[tuple[int, int]] = POOLS
     attacks: Sequence[Attack] = field(default=ATTACKS, repr=False)
     seed: int = 1
-    say: Say = field(default=lambda _: None, repr=False)
+    say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
         checks.fraction(rate=self.rate, attackers=self.attackers)
@@ -59,7 +58,7 @@ class Spam:
                 raise ConfigError(field="instances", value=instances, remedy="the test compares instances: two or more")
         checks.count(**{f"pools[{place}]": weights for place, (_, weights) in enumerate(self.pools)})
 
-    def report(self) -> Series:
+    def report(self) -> Entry:
         """False rejections, and each attack with and without the test."""
         honest = [self.honest_traffic(instances, weights) for instances, weights in self.pools]
         study = Study(
@@ -94,7 +93,7 @@ class Spam:
         }
         return found | {"findings": [one.to_json() for one in _findings(found)]}
 
-    def honest_traffic(self, instances: int, weights: int) -> Series:
+    def honest_traffic(self, instances: int, weights: int) -> Entry:
         """The share of honest updates, of noise alone, that a settled pool turns away; and with a fixed t of 3."""
         mechanism = Mechanism(size=weights, clip=1.0, epsilon=EPSILON, privacy="feature")
         honest = HonestUpdates.of(mechanism, gamma=1.0)
@@ -148,7 +147,7 @@ def digits(instances: int) -> Problem:
     )
 
 
-def _findings(found: Series) -> list[Finding]:
+def _findings(found: Entry) -> list[Finding]:
     rate, calm = found["rate"], found["attacks"][0]
     ratios = [row["rejected"] / rate for row in found["honest"]]
     fixed = max(row["rejected_with_t_of_3"] for row in found["honest"])

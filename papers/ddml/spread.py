@@ -15,8 +15,8 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats
-from harness.findings import Finding
 from harness.pictures import axes, dress, files
+from harness.results import Finding
 from incrowd import ConfigError, SeededRandomness
 from incrowd.drawdiscard import DrawAndDiscard, Pool, SameInstance, Strategy, stable_variance
 

@@ -6,8 +6,6 @@ the average of the instances, over the number of examples that devices have read
 """
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +16,7 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats, Integers, Matrix
+from harness.seeds import Entry, Say, means, repeated, silent, summary
 from incrowd import ConfigError, DataError, Randomness, SeededRandomness
 from incrowd.data import Examples, Split
 from incrowd.drawdiscard import (
@@ -38,14 +37,12 @@ from incrowd.drawdiscard import (
     with_intercept,
 )
 from incrowd.privacy.mechanism import Mechanism
-from papers.shared import Say
 
 PER_DEVICE = 10
 LEARNING_RATE = 0.001
 LOOKS = (0.0, 0.1, 0.25, 0.5)
 """Where curves are looked at besides after each pass, in passes: they move fastest at the start."""
 
-Series = dict[str, Any]
 Tosses = Callable[["Case", int, Randomness], Coins]
 
 
@@ -146,7 +143,7 @@ class Study:
     split: Split = field(repr=False)
     passes: int = 20
     seeds: int = 1
-    say: Say = field(default=str, repr=False)  # to nobody
+    say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
         checks.count(passes=self.passes, seeds=self.seeds)
@@ -177,14 +174,14 @@ class Study:
         early = {round(look * self.devices) for look in LOOKS}
         return sorted(early | {number * self.devices for number in range(1, self.passes + 1)})
 
-    def curves(self, cases: list[Case]) -> list[Series]:
+    def curves(self, cases: list[Case]) -> list[Entry]:
         """One series for each case."""
         return [self.curve(case) for case in cases]
 
-    def curve(self, case: Case) -> Series:
+    def curve(self, case: Case) -> Entry:
         """Loss and accuracy at the moments, and over the tail: means over the seeds."""
-        started = time.perf_counter()
-        runs = [self._run(case, seed) for seed in range(self.seeds)]
+        several = repeated(lambda seed: self._run(case, seed), seeds=self.seeds)
+        runs = several.runs
         accuracies, losses = [run["accuracy"] for run in runs], [run["loss"] for run in runs]
         finals = [run["final"] for run in runs]
         found = {
@@ -200,14 +197,13 @@ class Study:
             "examples_per_update": case.examples,
             "in_flight": case.in_flight,
             "examples": [moment * case.examples for moment in self.moments],
-            "loss": _means(losses),
-            "accuracy": _means(accuracies),
-            "final_accuracy": statistics.fmean(finals),
-            "final_accuracy_sd": statistics.stdev(finals) if self.seeds > 1 else None,
+            "loss": means(losses),
+            "accuracy": means(accuracies),
+            **summary(finals, "final_accuracy"),
             "seeds": self.seeds,
             "updates": self.updates,
-            "updates_computed": runs[0]["computed"],
-            "seconds": time.perf_counter() - started,
+            "updates_computed": several.first["computed"],
+            "seconds": several.seconds,
         }
         self.say(f"{case.label}: accuracy {found['final_accuracy']:.4f} ({found['seconds']:.1f} s)")
         return found
@@ -296,7 +292,3 @@ def order_of(count: int, passes: int, randomness: Randomness, *, purpose: str = 
 def _loaded(examples: Examples) -> tuple[Matrix, Integers]:
     values = examples.values(slice(None)).reshape(len(examples), -1)
     return with_intercept(values), examples.labels.astype(np.int64)
-
-
-def _means(runs: list[list[float]]) -> list[float]:
-    return [statistics.fmean(values) for values in zip(*runs, strict=True)]

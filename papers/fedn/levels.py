@@ -18,14 +18,14 @@ from pathlib import Path
 
 from harness import checks
 from harness.pictures import axes, dress
-from incrowd import Budget, ConfigError, Everyone, Ledger, PlanConfig, PrivateRun, SeededRandomness, constant
+from harness.seeds import Entry, Say, repeated, silent
+from incrowd import Budget, Everyone, Ledger, PlanConfig, PrivateRun, SeededRandomness, constant
 from incrowd.data import Clients, Split, iid
 from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
 from incrowd.privacy.plan import Place
 from papers.fedn.schedule import DELTA
-from papers.fedn.silos import NETWORKS, Entry, Silos
-from papers.shared import Say
+from papers.fedn.silos import NETWORKS, Silos
 
 ROUNDS = 20
 STEEPEST = LocalTraining(learning_rate=100.0, shuffle=False)
@@ -52,15 +52,14 @@ class Levels:
     levels: Sequence[str] = tuple(UNITS)
     seeds: int = 1
     cache: Path | None = None
-    say: Say = field(default=lambda _line: None, repr=False)
+    say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
         checks.count(clients=self.clients, seeds=self.seeds)
         for epsilon in self.epsilons:
             checks.positive(epsilon=epsilon)
         for level in self.levels:
-            if level not in UNITS:
-                raise ConfigError(field="level", value=level, remedy=f"give some of {', '.join(UNITS)}")
+            checks.known(UNITS, level=level)
 
     def points(self) -> list[Entry]:
         """One point for each level and epsilon."""
@@ -91,8 +90,8 @@ class Levels:
         config = PlanConfig(clients=self.clients, schedule=schedule, sampling=Everyone, place=place)
         plan = config.calibrate(Budget(epsilon=epsilon, delta=DELTA))
         data, model = self._seen()
-        found = []
-        for seed in range(self.seeds):
+
+        def learn(seed: int) -> float:
             randomness = SeededRandomness(seed=seed)
             dealt = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
             ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
@@ -105,8 +104,9 @@ class Levels:
             state = federation.init()
             for _ in range(ROUNDS):
                 state, _ = federation.apply(state)
-            found.append(score(model, state.published, data.test).accuracy or 0.0 if data.test else 0.0)
-        return found
+            return score(model, state.published, data.test).accuracy or 0.0 if data.test else 0.0
+
+        return list(repeated(learn, seeds=self.seeds).runs)
 
     def _seen(self) -> tuple[Split, Model]:
         network = NETWORKS["best"]

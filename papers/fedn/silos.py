@@ -6,14 +6,14 @@ round is paid for before it begins. `papers.fedn.schedule` prices what the examp
 """
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from harness import checks
+from harness.results import columns
+from harness.seeds import Entry, Say, repeated, silent, summary
 from incrowd import Budget, DataError, Ledger, Randomness, Relation, SeededRandomness
 from incrowd.data import Clients, Examples, Split, iid
 from incrowd.federated import (
@@ -38,9 +38,6 @@ from incrowd.learning.features import (
 )
 from incrowd.privacy.account import CONSTANT_NOISE, Pace
 from papers.fedn.schedule import DELTA, ROUNDS, Published
-from papers.shared import Say
-
-Entry = dict[str, Any]
 
 TUNED = "the settings were chosen on training examples declared public; that choice is not in epsilon"
 
@@ -131,7 +128,7 @@ class Silos:
     engine: EngineName = "own"
     seeds: int = 1
     cache: Path | None = None
-    say: Say = field(default=lambda _line: None, repr=False)
+    say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
         checks.count(seeds=self.seeds, rounds=self.rounds)
@@ -168,10 +165,9 @@ class Silos:
 
     def _entry(self, network: Network, silos: int, epsilon: float) -> Entry:
         self.say(f"{network.name}, {silos} silos, epsilon {epsilon:g}")
-        start = time.perf_counter()
-        trained = [self._trained(network, silos, epsilon, seed) for seed in range(self.seeds)]
-        first = trained[0]
-        accuracies = [run.accuracies[-1] for run in trained]
+        trained = repeated(lambda seed: self._trained(network, silos, epsilon, seed), seeds=self.seeds)
+        first = trained.first
+        accuracies = [run.accuracies[-1] for run in trained.runs]
         plan, statement = first.silos[0].plan, first.silos[0].statement()
         return {
             "silos": silos,
@@ -180,7 +176,7 @@ class Silos:
             "epsilon": epsilon,
             "delta": DELTA,
             "rounds": self.rounds,
-            "accuracy": statistics.fmean(accuracies),
+            **summary(accuracies),
             "accuracies": accuracies,
             "accuracy_by_round": first.accuracies,
             "epsilon_by_round": [report.epsilon for report in first.reports],
@@ -196,7 +192,7 @@ class Silos:
             "batch": plan.batch_size,
             "steps": plan.steps,
             "weights": first.size,
-            "seconds": time.perf_counter() - start,
+            "seconds": trained.seconds,
             "statement": replace(statement, caveats=(*statement.caveats, TUNED)).to_json(),
         }
 
@@ -261,10 +257,8 @@ class _Trained:
 
 def shown(entries: Sequence[Entry]) -> list[Entry]:
     """The columns that fit on a screen."""
-    columns = ("network", "silos", "epsilon", "accuracy", "rounds", "steps", "batch", "weights", "seconds")
-    return [
-        {column: entry[column] for column in columns} | {"spent": entry["epsilon_by_round"][-1]} for entry in entries
-    ]
+    names = ("network", "silos", "epsilon", "accuracy", "rounds", "steps", "batch", "weights", "seconds", "spent")
+    return columns([entry | {"spent": entry["epsilon_by_round"][-1]} for entry in entries], names)
 
 
 def shown_published(entries: Sequence[Entry]) -> list[Entry]:

@@ -1,22 +1,19 @@
 """Figures 1 and 2 of Geyer, Klein and Nabi (2017): what they plot, as data and as pictures."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness import checks
 from harness.pictures import axes, dress, files
+from harness.results import columns
+from harness.seeds import Entry, Say, means, repeated, silent
 from incrowd import Budget
 from incrowd.data import Split
 from papers.geyer.kept import Kept
 from papers.geyer.measure import EPSILON, PLAIN_ROW, ROWS, Curve, check_rows, curve
 from papers.geyer.paper import CONSTANTS
 from papers.geyer.plain import Plain, PlainRound, learn_plainly
-from papers.shared import Say, silent
-
-Series = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +36,11 @@ class Figures:
         checks.positive(epsilon=self.epsilon)
         check_rows(self.rows)
 
-    def figure1(self) -> list[Series]:
+    def figure1(self) -> list[Entry]:
         """Accuracy over the rounds, one curve for each row and one without privacy. Means over the seeds."""
         return [*(self._private(clients) for clients in self.rows), self._plain()]
 
-    def figure2(self) -> Series:
+    def figure2(self) -> Entry:
         """Accuracy, between-client variance V_c and update scale U_s over the rounds of the federation without privacy.
 
         V_c and U_s read every client's update, so only a simulation may look at them.
@@ -52,27 +49,29 @@ class Figures:
         return {
             "clients": self.plain.clients,
             "rounds": [one.round for one in several[0]],
-            "accuracy": _means([[one.accuracy for one in rounds] for rounds in several]),
-            "between_client_variance": _means(
+            "accuracy": means([[one.accuracy for one in rounds] for rounds in several]),
+            "between_client_variance": means(
                 [[one.seen.between_client_variance for one in rounds] for rounds in several]
             ),
-            "update_scale": _means([[one.seen.update_scale for one in rounds] for rounds in several]),
+            "update_scale": means([[one.seen.update_scale for one in rounds] for rounds in several]),
             "seeds": self.seeds,
             "simulation_only": True,
         }
 
-    def _private(self, clients: int) -> Series:
+    def _private(self, clients: int) -> Entry:
         row, setup = ROWS[clients], CONSTANTS[clients]
         plan = setup.promise(clients, Budget(epsilon=self.epsilon, delta=row.delta))
         self.say(f"{clients} clients: {plan.rounds} rounds")
-        curves: list[Curve] = []
-        for seed in range(self.seeds):
+
+        def follow(seed: int) -> Curve:
             kept = self.kept
-            curves.append(
-                curve(setup, plan, self.split, seed=seed) if kept is None else kept.curve(setup, plan, seed=seed)
-            )
-            self.say(f"  seed {seed}: accuracy {curves[-1][-1].accuracy:.4f}")
-        accuracies = _means([[point.accuracy for point in points] for points in curves])
+            return curve(setup, plan, self.split, seed=seed) if kept is None else kept.curve(setup, plan, seed=seed)
+
+        def told(points: Curve) -> str:
+            return f"accuracy {points[-1].accuracy:.4f}"
+
+        curves = repeated(follow, seeds=self.seeds, told=told, say=self.say).runs
+        accuracies = means([[point.accuracy for point in points] for points in curves])
         return {
             "clients": clients,
             "epsilon": self.epsilon,
@@ -86,7 +85,7 @@ class Figures:
             "seeds": self.seeds,
         }
 
-    def _plain(self) -> Series:
+    def _plain(self) -> Entry:
         several = self._plain_rounds()
         return {
             "clients": self.plain.clients,
@@ -94,7 +93,7 @@ class Figures:
             "epsilon_honest": None,
             "delta": None,
             "rounds": [one.round for one in several[0]],
-            "accuracy": _means([[one.accuracy for one in rounds] for rounds in several]),
+            "accuracy": means([[one.accuracy for one in rounds] for rounds in several]),
             "ended": None,
             "paper_accuracy": PLAIN_ROW.accuracy,
             "paper_rounds": PLAIN_ROW.rounds,
@@ -106,7 +105,7 @@ class Figures:
         return [list(learn_plainly(self.plain, self.split, seed=seed)) for seed in range(self.seeds)]
 
 
-def draw_figure1(folder: Path, curves: Sequence[Series]) -> list[str]:
+def draw_figure1(folder: Path, curves: Sequence[Entry]) -> list[str]:
     """The curves in a picture; a dot marks where a budget ended."""
     paths = files(folder, "geyer-figure1")
     with axes(*paths) as (panel,):
@@ -120,7 +119,7 @@ def draw_figure1(folder: Path, curves: Sequence[Series]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def draw_figure2(folder: Path, series: Series) -> list[str]:
+def draw_figure2(folder: Path, series: Entry) -> list[str]:
     """Accuracy, V_c and U_s side by side."""
     paths = files(folder, "geyer-figure2")
     shown = {"accuracy": "accuracy", "between_client_variance": "V_c", "update_scale": "U_s"}
@@ -131,22 +130,15 @@ def draw_figure2(folder: Path, series: Series) -> list[str]:
     return [str(path) for path in paths]
 
 
-def ended(curves: Sequence[Series]) -> list[Series]:
+def ended(curves: Sequence[Entry]) -> list[Entry]:
     """The end of each curve, a row each."""
     names = ("clients", "epsilon", "epsilon_honest", "paper_accuracy", "paper_rounds", "seeds")
-    return [
-        {"rounds": one["rounds"][-1], "accuracy": one["accuracy"][-1]} | {name: one[name] for name in names}
-        for one in curves
-    ]
+    ends = [one | {"rounds": one["rounds"][-1], "accuracy": one["accuracy"][-1]} for one in curves]
+    return columns(ends, ("rounds", "accuracy", *names))
 
 
-def sampled(series: Series, *, rows: int = 12) -> list[Series]:
+def sampled(series: Entry, *, rows: int = 12) -> list[Entry]:
     """A few rounds of figure 2, a row each."""
     names = ("rounds", "accuracy", "between_client_variance", "update_scale")
     every = max(1, len(series["rounds"]) // rows)
     return [{name: series[name][place] for name in names} for place in range(0, len(series["rounds"]), every)]
-
-
-def _means(several: Sequence[Sequence[float]]) -> list[float]:
-    """The mean over the seeds, point by point."""
-    return [statistics.fmean(values) for values in zip(*several, strict=True)]

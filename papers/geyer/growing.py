@@ -8,20 +8,17 @@ Everything but cohorts and noise is that of the recipe `paper`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness import checks
+from harness.seeds import Entry, Say, silent
 from incrowd import Budget, Plan, Schedule, Step, growing
 from incrowd.data import Split
 from incrowd.privacy.account import moments_price
-from papers.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, repeated, shaped
+from papers.geyer.measure import EPSILON, ROWS, Curve, check_rows, curve, followed, shaped
 from papers.geyer.paper import CONSTANTS, as_poisson, executed, within
-from papers.shared import Say, silent
 
 EARLY_ROUNDS = 2
 LEVELS = 4
-
-Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +78,7 @@ class Growing:
             return curve(setup, plan, self.split, seed=seed, every=plan.rounds)
 
         weights, seeds = shaped(setup.model, self.split).size, range(self.seeds)
-        found = repeated(follow, plan=plan, claim={}, weights=weights, seeds=seeds, say=self.say)
+        found = followed(follow, plan=plan, claim={}, weights=weights, seeds=seeds, say=self.say)
         return {
             "clients": clients,
             "first_cohort": float(steps[0].cohort),

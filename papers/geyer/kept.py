@@ -23,7 +23,7 @@ from incrowd.runs.database import Database
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress
 from incrowd.runs.run import Run
-from papers.geyer.measure import PER_CLIENT, Curve, Measured, Point, repeated, shaped
+from papers.geyer.measure import PER_CLIENT, Curve, Measured, Point, followed, shaped
 from papers.geyer.paper import HIDDEN, PaperSetup
 
 
@@ -48,7 +48,7 @@ class Kept:
             return self.curve(setup, plan, seed=seed)
 
         claim, weights = setup.stated(plan, budget), shaped(setup.model, split).size
-        return repeated(follow, plan=plan, claim=claim, weights=weights, seeds=seeds)
+        return followed(follow, plan=plan, claim=claim, weights=weights, seeds=seeds)
 
     def curve(self, setup: PaperSetup, plan: Plan, *, seed: int) -> Curve:
         """The accuracy over the rounds, from wherever the run stands to its end."""

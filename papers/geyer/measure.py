@@ -6,19 +6,18 @@ contributions are clipped, summed, charged and noised by the same code as in any
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from harness.seeds import Say, repeated, silent, spread
 from incrowd import Budget, ConfigError, DataError, Ledger, Plan, PrivateRun, SeededRandomness
 from incrowd.data import Clients, Examples, Split, sorted_shards
 from incrowd.federated import FedAvg, State, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from papers.geyer.paper import PaperSetup
 from papers.geyer.setup import Setup
-from papers.shared import Say, silent
 
 PER_CLIENT = 600
 EPSILON = 8.0
@@ -87,7 +86,7 @@ class Measured:
     @property
     def spread(self) -> float | None:
         """The standard deviation over the seeds; None for one seed."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+        return spread(self.accuracies)
 
 
 def measure(
@@ -100,10 +99,10 @@ def measure(
         return curve(setup, plan, split, seed=seed, every=plan.rounds)
 
     claim, weights = setup.stated(plan, budget), shaped(setup.model, split).size
-    return repeated(follow, plan=plan, claim=claim, weights=weights, seeds=seeds, say=say)
+    return followed(follow, plan=plan, claim=claim, weights=weights, seeds=seeds, say=say)
 
 
-def repeated(
+def followed(
     follow: Callable[[int], Curve],
     *,
     plan: Plan,
@@ -113,13 +112,8 @@ def repeated(
     say: Say = silent,
 ) -> Measured:
     """What came out at the end of the curve of each seed."""
-    start = time.perf_counter()
-    accuracies = []
-    for seed in seeds:
-        accuracies.append(follow(seed)[-1].accuracy)
-        say(f"  seed {seed}: accuracy {accuracies[-1]:.4f} after {time.perf_counter() - start:.0f} s")
-    seconds = time.perf_counter() - start
-    return Measured(plan=plan, accuracies=tuple(accuracies), weights=weights, seconds=seconds, claim=claim)
+    found = repeated(lambda seed: follow(seed)[-1].accuracy, seeds=seeds, told="accuracy {:.4f}".format, say=say)
+    return Measured(plan=plan, accuracies=tuple(found.runs), weights=weights, seconds=found.seconds, claim=claim)
 
 
 def curve(setup: AnySetup, plan: Plan, split: Split, *, seed: int, every: int = 1) -> Curve:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from harness import checks
 from incrowd import Budget, ConfigError, DataError, Everyone, PlanConfig, constant
 from incrowd.federated import ServerStep
 from incrowd.learning import LocalTraining
@@ -142,8 +143,7 @@ RECIPES = {
 
 def named(name: str) -> Recipe:
     """The recipe of this name."""
-    if name not in RECIPES:
-        raise ConfigError(field="recipe", value=name, remedy=f"give one of {', '.join(RECIPES)}")
+    checks.known(RECIPES, recipe=name)
     return RECIPES[name]
 
 

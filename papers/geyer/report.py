@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.pictures import axes, dress
+from harness.results import columns
+from harness.seeds import Entry
 from papers.geyer.ablations import ablations
 from papers.geyer.measure import ROWS
-from papers.geyer.table1 import Entry, Table
+from papers.geyer.table1 import Table
 
 SHOWN = {
     "clients": "clients",
@@ -49,7 +51,7 @@ def warnings(found: Mapping[str, Any]) -> list[str]:
 
 def shown(entries: Sequence[Entry]) -> list[Entry]:
     """The columns that fit on a screen, with as many digits as mean something."""
-    return [{column: _short(entry[name]) for column, name in SHOWN.items()} for entry in entries]
+    return columns(entries, SHOWN, digits=4)
 
 
 def draw(path: Path, entries: Sequence[Entry]) -> None:
@@ -68,7 +70,3 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
         panel.plot(rows, [ROWS[row].accuracy for row in rows], "k--", marker="s", label="paper, epsilon 8")
         panel.set_xscale("log")
         dress(panel, "clients", "accuracy on the test examples")
-
-
-def _short(value: object) -> object:
-    return float(f"{value:.4g}") if isinstance(value, float) else value

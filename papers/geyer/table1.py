@@ -1,13 +1,11 @@
 """Table 1 as measured here: every row, recipe and budget asked for, as plain data."""
 
-import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from harness import checks
+from harness.seeds import Entry, Say, repeated, silent, summary
 from incrowd import Budget, ConfigError
 from incrowd.data import Split
 from papers.geyer.kept import Kept
@@ -16,11 +14,9 @@ from papers.geyer.paper import PaperSetup
 from papers.geyer.plain import Plain, learn_plainly
 from papers.geyer.recipes import Case, Recipe, named
 from papers.geyer.smallest import smallest
-from papers.shared import Say, silent, simulated_statement
+from papers.shared import simulated_statement
 
 TUNED = "the recipe's settings were chosen on training examples declared public; that choice is not in epsilon"
-
-Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +83,13 @@ class Table:
 
     def _plain_entry(self) -> Entry:
         self.say(f"paper, {PLAIN_ROW.clients} clients, no privacy: {self.plain.rounds} rounds")
-        start, accuracies = time.perf_counter(), []
-        for seed in range(self.seeds):
-            accuracies.append(list(learn_plainly(self.plain, self.split, seed=seed))[-1].accuracy)
-            self.say(f"  seed {seed}: accuracy {accuracies[-1]:.4f} after {time.perf_counter() - start:.0f} s")
+
+        def learn(seed: int) -> float:
+            return list(learn_plainly(self.plain, self.split, seed=seed))[-1].accuracy
+
+        found = repeated(learn, seeds=self.seeds, told="accuracy {:.4f}".format, say=self.say)
         weights = self.plain.model(self.split).size
-        return plain_entry(self.plain, accuracies, weights=weights, seconds=time.perf_counter() - start)
+        return plain_entry(self.plain, found.runs, weights=weights, seconds=found.seconds)
 
     def _smallest(self, recipe: Recipe, row: Row) -> Entry:
         return entry(recipe, row, smallest(lambda epsilon: self.measured(recipe, row, epsilon), row.accuracy))
@@ -145,8 +142,7 @@ def plain_entry(plain: Plain, accuracies: Sequence[float], *, weights: int, seco
 
 def _counted(accuracies: Sequence[float], seconds: float) -> Entry:
     return {
-        "accuracy": statistics.fmean(accuracies),
-        "accuracy_sd": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        **summary(accuracies),
         "accuracies": list(accuracies),
         "seeds": len(accuracies),
         "seconds": seconds,

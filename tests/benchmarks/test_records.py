@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from contest import works
-from contest.record_report import RecordReport, RecordResult
 from contest.records import Loop, Opacus, Ours, RecordContest, RecordTask, match
+from contest.report import RecordReport, RecordResult
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, IncrowdError
 from tests.benchmarks.small import PERCEPTRON, task

@@ -2,17 +2,18 @@ from pathlib import Path
 
 import pytest
 
+from harness.seeds import Entry
 from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
-from papers.geyer.figures import Figures, Series, draw_figure1, draw_figure2, ended, sampled
+from papers.geyer.figures import Figures, draw_figure1, draw_figure2, ended, sampled
 from papers.geyer.kept import Kept
 from papers.geyer.plain import Plain, learn_plainly
 
 PLAIN = Plain(rounds=3, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
 
 
-def curves(*rounds: int) -> list[Series]:
+def curves(*rounds: int) -> list[Entry]:
     """A private curve and one without privacy, made up."""
     private = {
         "clients": 100,
@@ -29,11 +30,11 @@ def curves(*rounds: int) -> list[Series]:
 
 
 @pytest.fixture(scope="module")
-def figure1(split: Split) -> list[Series]:
+def figure1(split: Split) -> list[Entry]:
     return Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1).figure1()
 
 
-def test_figure_1_ends_where_the_budget_does(figure1: list[Series]) -> None:
+def test_figure_1_ends_where_the_budget_does(figure1: list[Entry]) -> None:
     private, plain = figure1
     assert private["epsilon"] == 2.5 < private["epsilon_honest"]
     assert private["rounds"] == list(range(1, private["rounds"][-1] + 1))
@@ -45,7 +46,7 @@ def test_figure_1_ends_where_the_budget_does(figure1: list[Series]) -> None:
     assert plain["paper_accuracy"] == 0.97
 
 
-def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure1: list[Series]) -> None:
+def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure1: list[Entry]) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     again = Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1, kept=kept).figure1()
     assert again == figure1
