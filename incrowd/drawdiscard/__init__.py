@@ -1,10 +1,13 @@
 """Learning from devices that trust nobody: each draws a model, updates it with noise of its own, and sends it back."""
 
+from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.fast_gradients import GlmGradients, OwnLayout, dealt, with_intercept
-from incrowd.drawdiscard.formula import from_formula
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
+from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Picks, Pool, stable_variance
+from incrowd.drawdiscard.predictor import Predictor
+from incrowd.drawdiscard.server import Drawn, Outcome, Reason, Server, ServerLike
 from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.specification import Specification
@@ -14,16 +17,25 @@ __all__ = [
     "LOGISTIC",
     "MULTINOMIAL",
     "Coins",
+    "Device",
     "DrawAndDiscard",
+    "Drawn",
+    "Fit",
     "FlatModel",
     "Genealogy",
     "Glm",
     "GlmGradients",
     "HonestUpdates",
+    "Outcome",
     "OwnLayout",
     "Picks",
+    "Policy",
     "Pool",
+    "Predictor",
+    "Reason",
     "SameInstance",
+    "Server",
+    "ServerLike",
     "SpamTest",
     "Specification",
     "Strategy",
@@ -32,7 +44,6 @@ __all__ = [
     "batch_updates",
     "dealt",
     "draw_and_discard",
-    "from_formula",
     "same_instance",
     "seeded_noise",
     "simulate",

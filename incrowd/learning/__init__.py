@@ -5,7 +5,8 @@ from incrowd.learning.chunk import Chunk
 from incrowd.learning.cohort import Cohort
 from incrowd.learning.engine import CohortEngine, Execution
 from incrowd.learning.local import LocalTraining
-from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, LOSSES, POISSON, SQUARED, Loss
+from incrowd.learning.lora import lora, merged
+from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
@@ -14,7 +15,9 @@ from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 
 __all__ = [
+    "ABSOLUTE",
     "CROSS_ENTROPY",
+    "HUBER",
     "LOGISTIC",
     "LOSSES",
     "POISSON",
@@ -33,8 +36,11 @@ __all__ = [
     "Model",
     "Records",
     "StepNoise",
+    "as_loss",
     "draw_batches",
     "linear",
+    "lora",
+    "merged",
     "mlp",
     "one_thread",
     "poisson_batches",

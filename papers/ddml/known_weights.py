@@ -18,7 +18,7 @@ from scipy.special import expit
 from harness import checks
 from harness.arrays import Floats, Integers
 from incrowd import Stream
-from incrowd.drawdiscard import Specification, from_formula
+from incrowd.drawdiscard import Specification
 
 FORMULA = "O ~ (B + E1 + E2 + D + I) ** 2"
 FIELDS: Mapping[str, object] = MappingProxyType(
@@ -65,7 +65,7 @@ def specification(*, gamma: float = 0.005, instances: int = 30, examples: int = 
         "instances": instances,
         "examples": examples,
     }
-    return from_formula(FORMULA, keys)
+    return Specification.from_formula(FORMULA, **keys)
 
 
 def truth(stated: Specification) -> Floats:
