@@ -47,7 +47,7 @@ def test_ranking_has_quality_load_and_hot_keys(reproduce: Command) -> None:
     words = ("ddml-ranking", "--items", "200", "--weights", "45000", "--devices", "50", "--updates", "200")
     finished = reproduce(*words)
     assert finished.status == 0
-    for word in ("mean place", "updates_per_second", "busiest key", "writes a key", "agrees"):
+    for word in ("mean place", "updates per second", "busiest key", "writes a key", "agrees"):
         assert word in finished.out
     found = reproduce(*words, "--json").object()
     assert found["load"]["draw_bytes"] == 8 * 45_000
