@@ -22,8 +22,8 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from incrowd.privacy.account.accounting import Budget, Relation, price
-from incrowd.privacy.account.calibration import most_rounds, smallest_noise
+from incrowd import Budget, Relation
+from incrowd.privacy.account import most_rounds, price, smallest_noise
 
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE

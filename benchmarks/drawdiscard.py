@@ -26,16 +26,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients, Matrix
-from incrowd.drawdiscard.fast_noise import BLOCK
-from incrowd.drawdiscard.genealogy import Coins, Genealogy, draw_and_discard, same_instance
-from incrowd.drawdiscard.glm import MULTINOMIAL, Glm
-from incrowd.drawdiscard.simulation import Updates, seeded_noise, simulate
-from incrowd.privacy.mechanism.device import Mechanism
+from harness.arrays import Matrix
+from incrowd import SeededRandomness
+from incrowd.drawdiscard import (
+    MULTINOMIAL,
+    Coins,
+    Genealogy,
+    Glm,
+    GlmGradients,
+    Updates,
+    draw_and_discard,
+    same_instance,
+    seeded_noise,
+    simulate,
+)
+from incrowd.privacy.mechanism import Mechanism
 
 MODEL = Glm(features=784, outputs=10, link=MULTINOMIAL)
 DEVICES, EXAMPLES, INSTANCES, RATE = 6_000, 10, 10, 0.001
+BLOCK = 2**17  # numbers that are drawn at once
 RANDOM = SeededRandomness(1)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from incrowd._random import SeededRandomness
+from incrowd import SeededRandomness
 from incrowd.data import Clients, Split, load_mnist, sorted_shards
 from incrowd.learning.features import (
     FeatureMap,

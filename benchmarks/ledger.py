@@ -12,8 +12,7 @@ from pathlib import Path
 
 from dp_accounting import GaussianDpEvent
 
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.ledger import Ledger
+from incrowd import Budget, Ledger, Relation
 
 
 def main() -> None:

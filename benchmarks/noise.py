@@ -17,13 +17,18 @@ from itertools import count
 import numpy as np
 from dp_accounting import GaussianDpEvent
 
-from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
-from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.correlated import CorrelatedNoise
-from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
-from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+from harness.arrays import Floats
+from incrowd import Budget, Ledger, Randomness, Relation, SeededRandomness, SystemRandomness
+from incrowd.privacy.ledger import Receipt
+from incrowd.privacy.mechanism import (
+    CorrelatedNoise,
+    GaussianNoise,
+    LaplaceNoise,
+    Participation,
+    Strategy,
+    optimal_banded,
+    optimal_blt,
+)
 
 CLIENTS = 1000
 PARTICIPATION = Participation(rounds=1000, min_separation=100)

@@ -7,7 +7,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from incrowd._random import SeededRandomness, SystemRandomness
+    from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
     from incrowd.data.clients import Clients
     from incrowd.drawdiscard.device import Device
     from incrowd.drawdiscard.server import Server
@@ -67,6 +67,7 @@ __all__ = [
     "PrivateRun",
     "QuantileClip",
     "Question",
+    "Randomness",
     "Relation",
     "Release",
     "Result",
@@ -79,6 +80,7 @@ __all__ = [
     "Specification",
     "Statement",
     "Step",
+    "Stream",
     "SystemRandomness",
     "__version__",
     "constant",
@@ -87,6 +89,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "incrowd._random": ("Randomness", "SeededRandomness", "Stream", "SystemRandomness"),
     "incrowd.runs.result": ("Result",),
     "incrowd.runs.silo_config": (
         "LocalRecords",
@@ -101,7 +104,6 @@ _HOMES = {
     ),
     "incrowd.data.clients": ("Clients",),
     "incrowd.federation": ("Federation",),
-    "incrowd._random": ("SeededRandomness", "SystemRandomness"),
     "incrowd.drawdiscard.device": ("Device",),
     "incrowd.drawdiscard.server": ("Server",),
     "incrowd.drawdiscard.specification": ("Specification",),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("incrowd", "tests", "scripts", "examples", "benchmarks", "docs")
+FOLDERS = ("incrowd", "papers", "benchmarks", "tests", "scripts", "examples", "docs")
 
 
 def python_files(root: Path, folders: Iterable[str] = FOLDERS) -> Iterator[Path]:

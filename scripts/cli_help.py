@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 
+from click import Command, Context, Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -32,11 +33,14 @@ def current_helps() -> dict[str, str]:
     return {" ".join(("incrowd", *words)): _help(words) for words in _commands(get_command(app), ())}
 
 
-def _commands(command: object, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _commands(command: Command, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     yield words
-    for name, child in getattr(command, "commands", {}).items():
-        if not child.hidden:
-            yield from _commands(child, (*words, name))
+    if isinstance(command, Group):
+        context = Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            if child is not None and not child.hidden:
+                yield from _commands(child, (*words, name))
 
 
 def _help(words: tuple[str, ...]) -> str:

@@ -33,6 +33,8 @@ def try_wheel(folder: Path) -> None:
     for arguments in ("--version", "--help"):
         print(run(incrowd, arguments, folder=folder).strip().splitlines()[0])
     print(json.loads(run(incrowd, *PLAN.split(), folder=folder))["plans"][0])
+    for command in ("bench", "reproduce"):
+        print(refused(incrowd, command, "--help", folder=folder))
 
 
 def run(*command: str, folder: Path = ROOT) -> str:
@@ -41,6 +43,14 @@ def run(*command: str, folder: Path = ROOT) -> str:
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}")
     return done.stdout
+
+
+def refused(*command: str, folder: Path) -> str:
+    """The one line with which a command says that it is used wrongly."""
+    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 2 or done.stdout or len(done.stderr.splitlines()) != 1:
+        raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}, {done.stdout}{done.stderr}")
+    return done.stderr.strip()
 
 
 if __name__ == "__main__":

@@ -11,22 +11,38 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import bench, ddml, ddml_uses, fedn, folders, init, ledger, plan, privacy, reproduce, sweep, train
+from incrowd.cli import folders, init, ledger, plan, privacy, sweep, train
+from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
+from incrowd.cli._plugins import Commands
+from incrowd.cli._print import print_facts, print_json, print_table, short
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+
+__all__ = [
+    "Json",
+    "app",
+    "main",
+    "need_training",
+    "numbers",
+    "print_facts",
+    "print_json",
+    "print_table",
+    "short",
+    "whole_numbers",
+    "words",
+]
+"""The command line itself, and what a command that is plugged in needs to look like one of ours."""
 
 app = typer.Typer(
     name="incrowd",
     help="Differentially private federated learning: plan it, run it, check what was spent.",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (plan.app, init.app, train.app, folders.app, bench.app, sweep.app):
+for commands in (plan.app, init.app, train.app, folders.app, sweep.app):
     app.add_typer(commands)
-reproduce.app.add_typer(ddml.app)
-reproduce.app.add_typer(ddml_uses.app)
-reproduce.app.add_typer(fedn.app)
-for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy"), (reproduce.app, "reproduce")):
+for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy")):
     app.add_typer(group, name=name)
 
 

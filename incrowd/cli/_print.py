@@ -33,14 +33,6 @@ def print_table(found: list[dict[str, Any]], *, leave_out: set[str]) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def print_findings(found: dict[str, Any]) -> None:
-    """A line for each statement of a paper, what was measured about it, and the files of the pictures."""
-    for one in found["findings"]:
-        typer.echo(f"{'agrees' if one['agrees'] else 'DIFFERS':8} {one['statement']}: {one['measured']}")
-    if "files" in found:
-        typer.echo(f"drawn: {', '.join(found['files'])}")
-
-
 def short(value: object) -> object:
     """A value as a reader wants it: six digits, the word none, what is in it with commas between."""
     if isinstance(value, dict):

@@ -1,9 +1,10 @@
 """Rounds: what a server and its clients do together, and what it says about itself."""
 
 from incrowd.federated.class_sums import class_sums, nearest_mean
-from incrowd.federated.diagnostics import Diagnostics
+from incrowd.federated.diagnostics import Diagnostics, Watch
 from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
+from incrowd.federated.record_engines import EngineName, record_engine
 from incrowd.federated.server import ServerStep
 from incrowd.federated.silo import Answer, Silo
 from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
@@ -14,6 +15,7 @@ __all__ = [
     "Account",
     "Answer",
     "Diagnostics",
+    "EngineName",
     "FedAvg",
     "RoundReport",
     "Score",
@@ -24,8 +26,10 @@ __all__ = [
     "SiloReport",
     "Standing",
     "State",
+    "Watch",
     "class_sums",
     "evaluate",
     "nearest_mean",
+    "record_engine",
     "score",
 ]

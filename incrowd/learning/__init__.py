@@ -1,5 +1,6 @@
 """Models, local training, and the engine that trains a cohort."""
 
+from incrowd.learning.batches import draw as draw_batches
 from incrowd.learning.chunk import Chunk
 from incrowd.learning.cohort import Cohort
 from incrowd.learning.engine import CohortEngine, Execution
@@ -7,7 +8,11 @@ from incrowd.learning.local import LocalTraining
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.models import Model, linear, mlp, small_cnn
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
+from incrowd.learning.step_noise import FastNoise, GridNoise
 from incrowd.learning.store import ClientTensors
+from incrowd.learning.threads import one_thread
 
 __all__ = [
     "ABSOLUTE",
@@ -17,18 +22,27 @@ __all__ = [
     "LOSSES",
     "POISSON",
     "SQUARED",
+    "BatchedRecords",
     "Chunk",
     "ClientTensors",
     "Cohort",
     "CohortEngine",
+    "Descent",
     "Execution",
+    "FastNoise",
+    "GridNoise",
     "LocalTraining",
     "Loss",
     "Model",
+    "Records",
+    "StepNoise",
     "as_loss",
+    "draw_batches",
     "linear",
     "lora",
     "merged",
     "mlp",
+    "one_thread",
+    "poisson_batches",
     "small_cnn",
 ]

@@ -14,7 +14,9 @@ from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, Glm, one_hot
 from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Pool, Snapshot, stable_variance
 from incrowd.drawdiscard.settled import chance_outside
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
-from incrowd.drawdiscard.spam_study import (
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.device import Mechanism
+from papers.ddml.attacks import (
     ATTACKS,
     Arrived,
     Problem,
@@ -28,8 +30,6 @@ from incrowd.drawdiscard.spam_study import (
     scaled,
     shifted,
 )
-from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.mechanism.device import Mechanism
 
 LAPLACE = HonestUpdates(noise="laplace", noise_scale=1.0)
 

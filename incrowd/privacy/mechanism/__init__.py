@@ -1,1 +1,40 @@
 """How contributions are bounded, added up and hidden."""
+
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum
+from incrowd.privacy.mechanism.clipping import (
+    Clip,
+    ElementwiseClip,
+    FixedClip,
+    MedianClip,
+    NormalisedClip,
+    PerLayerClip,
+    QuantileClip,
+)
+from incrowd.privacy.mechanism.contribution import Layout
+from incrowd.privacy.mechanism.correlated import CorrelatedNoise
+from incrowd.privacy.mechanism.device import Contribution, Mechanism
+from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
+from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+from incrowd.privacy.mechanism.steps import RecordTraining
+
+__all__ = [
+    "Clip",
+    "ClippedSum",
+    "Contribution",
+    "CorrelatedNoise",
+    "ElementwiseClip",
+    "FixedClip",
+    "GaussianNoise",
+    "LaplaceNoise",
+    "Layout",
+    "Mechanism",
+    "MedianClip",
+    "NormalisedClip",
+    "Participation",
+    "PerLayerClip",
+    "QuantileClip",
+    "RecordTraining",
+    "Strategy",
+    "optimal_banded",
+    "optimal_blt",
+]

@@ -1,0 +1,57 @@
+"""`incrowd bench`: how fast the engine is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.results import say
+from incrowd.cli import Json, need_training, print_json, whole_numbers, words
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def bench(
+    work: Annotated[
+        str, typer.Option(help="What to measure, commas between; or records, on its own.")
+    ] = "linear,mlp,mlp600,cnn",
+    against: Annotated[
+        str, typer.Option(help="Whom to compare with, commas between; without it lean,pfl,flower, at records opacus.")
+    ] = "",
+    batch: Annotated[str, typer.Option(help="Batch sizes, commas between; without it 10,100, at records 100.")] = "",
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that holds mnist/; without it, synthetic images.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One round each instead of several.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Also the memory of a very large round.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How fast the engines are, beside other ways to do the same work, in one run.
+
+    Example: incrowd bench --work mlp --against lean --data data
+    """
+    need_training()
+    from contest.compare import PEERS, Contest
+    from contest.records import RecordContest
+    from contest.works import named
+
+    contest: Contest | RecordContest
+    if words(work) == ("records",) and not memory:
+        contest = RecordContest(
+            batch_sizes=whole_numbers("batch", batch or "100"),
+            against=words(against or "opacus"),
+            folder=data,
+            rounds=1 if quick else 9,
+        )
+    else:
+        contest = Contest(
+            works=[named(name) for name in words(work)],
+            batch_sizes=whole_numbers("batch", batch or "10,100"),
+            against=words(against or ",".join(PEERS)),
+            folder=data,
+            rounds=1 if quick else 3,
+            memory=memory,
+        )
+    report = contest.run(say)
+    print_json(report.to_dict()) if as_json else typer.echo(report.to_text())

@@ -1,0 +1,168 @@
+"""Competitors take turns at the same work, after their results have been compared."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from contest.flower import FlowerProcess
+from contest.lean import Lean
+from contest.memory import large_round
+from contest.ours import Ours
+from contest.peak import describe, matrix_peak, one_processor, processors
+from contest.pfl import Pfl
+from contest.report import Match, Report, Timing
+from contest.works import Task, Work
+from harness import checks
+from harness.arrays import Floats
+from incrowd import ConfigError, IncrowdError
+from incrowd.learning import one_thread
+
+PEERS = {
+    "lean": ("torch", "pip install 'incrowd[train]'"),
+    "pfl": ("pfl", "pip install pfl==0.6.0"),
+    "flower": ("flwr", "pip install 'incrowd[flower]'"),
+}
+"""Whom to compare with: the package that each needs, and how to get it."""
+
+ELSEWHERE = {"opacus": "it trains on records: give --work records"}
+
+ALIKE = 0.1
+"""How far two sums may be apart, as a share of what other batches change.
+
+Rounding alone moves a sum by 1e-7 of its norm, and whole steps of our grid by up to 1e-3. But where it pushes a unit
+over the kink of its rectifier, a client goes another way from there on, so no fixed tolerance fits all models.
+"""
+
+
+class Competitor(Protocol):
+    """Something that can do a task."""
+
+    @property
+    def name(self) -> str:
+        """What results call it."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """How many threads it computes with."""
+        ...
+
+    def update(self) -> Floats:
+        """The sum of the clipped contributions to the first weights in round 0, without noise."""
+        ...
+
+    def round(self, number: int) -> float:
+        """Do a whole private round; its seconds."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+Factory = Callable[[Task], Competitor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """What to measure: every work at every batch size, against these, each for so many rounds."""
+
+    works: Sequence[Work]
+    batch_sizes: Sequence[int] = (10, 100)
+    against: Sequence[str] = tuple(PEERS)
+    folder: Path | None = None
+    rounds: int = 3
+    memory: bool = False
+
+    def __post_init__(self) -> None:
+        checks.count(rounds=self.rounds)
+        for field, values in (("work", self.works), ("batch", self.batch_sizes)):
+            if not values:
+                raise ConfigError(field=field, value=values, remedy="name at least one")
+        for name in self.against:
+            if name not in PEERS:
+                remedy = ELSEWHERE.get(name, f"give one or several of {', '.join(PEERS)}")
+                raise ConfigError(field="against", value=name, remedy=remedy)
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The works at all batch sizes."""
+        sizes = self.batch_sizes
+        return [Task(work=work, batch_size=size, folder=self.folder) for work in self.works for size in sizes]
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Who cannot take part here, and why."""
+        missing = [name for name in self.against if find_spec(PEERS[name][0]) is None]
+        skipped = {name: f"not installed: {PEERS[name][1]}" for name in missing}
+        if len(processors()) < 2:
+            skipped["incrowd on 2 threads"] = "this process may use one processor only"
+        return skipped
+
+    def run(self, say: Callable[[str], object] = lambda _: None) -> Report:
+        """Measure; `say` hears of the progress."""
+        machine = describe() | {"data": "synthetic" if self.folder is None else "MNIST"}
+        matches = []
+        with FlowerProcess() as flower:
+            others = self._others(flower)
+            for task in self.tasks:
+                say(f"{task.name}: incrowd, {', '.join(others)}")
+                matches.append(match(task, others, rounds=self.rounds))
+        memory = None
+        if self.memory:
+            say("a large round, for its memory")
+            memory = large_round(self.folder)
+        return Report.of(matches, skipped=self.skipped, machine=machine, memory=memory)
+
+    def _others(self, flower: FlowerProcess) -> dict[str, Factory]:
+        known: dict[str, Factory] = {"lean": Lean, "pfl": Pfl, "flower": flower.competitor}
+        others = {name: factory for name, factory in known.items() if name in self.against}
+        others["incrowd on 2 threads"] = partial(Ours, threads=2)
+        return {name: factory for name, factory in others.items() if name not in self.skipped}
+
+
+def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
+    """One task: check that all do the same work, which also warms them up; then let them take turns.
+
+    Edge cases: an error that names whoever computes something else than we do, before anything is timed.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(one_thread())
+        ours = stack.enter_context(closing(Ours(task)))
+        players: list[Competitor] = [ours, *(stack.enter_context(closing(make(task))) for make in others.values())]
+        differences = _differences(task, ours, players)
+        seconds: list[list[float]] = [[] for _ in players]
+        peaks = []
+        for number in range(rounds):
+            for player, taken in zip(players, seconds, strict=True):
+                with one_processor() if player.threads == 1 else nullcontext():
+                    taken.append(player.round(number))
+            peaks.append(matrix_peak())
+        timings = [
+            Timing(name=player.name, threads=player.threads, seconds=taken, difference=difference)
+            for player, taken, difference in zip(players, seconds, differences, strict=True)
+        ]
+        return Match(task=task, timings=timings, overheads=ours.overheads, peak=max(peaks))
+
+
+def _differences(task: Task, ours: Ours, players: Sequence[Competitor]) -> list[float]:
+    """How far everyone's sum is from ours, relative to it."""
+    expected = ours.update()
+    length = float(np.linalg.norm(expected))
+    other_batches = float(np.linalg.norm(ours.update(round=1) - expected)) / length
+    differences = []
+    for player in players:
+        found = expected if player is ours else player.update()
+        differences.append(float(np.linalg.norm(found - expected)) / length)
+        if not differences[-1] <= ALIKE * other_batches:
+            raise IncrowdError(
+                f"{player.name} does other work than incrowd at {task.name}: their sums of contributions differ by "
+                f"{differences[-1]:.2g}, where other batches make {other_batches:.2g}; nothing was timed"
+            )
+    return differences

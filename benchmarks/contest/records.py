@@ -1,0 +1,302 @@
+"""Record-level private training: private examples a second, ours and Opacus', beside training that is not private."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from contest.lean import flat, parts
+from contest.peak import describe, one_processor
+from contest.report import RecordReport, RecordResult
+from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS, WORKS, Task
+from harness import checks
+from harness.arrays import Floats
+from incrowd import Budget, ConfigError, IncrowdError, Ledger, Relation, SystemRandomness
+from incrowd.learning import (
+    BatchedRecords,
+    Descent,
+    FastNoise,
+    GridNoise,
+    Records,
+    StepNoise,
+    one_thread,
+    poisson_batches,
+)
+from incrowd.privacy.mechanism import RecordTraining
+
+MODELS = ("mlp", "mlp600")
+PEERS = ("opacus",)
+_ALIKE = 1e-4  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6
+
+
+class Competitor(Protocol):
+    """Something that trains on records."""
+
+    @property
+    def name(self) -> str:
+        """What results call it."""
+        ...
+
+    def clipped_sum(self) -> Floats | None:
+        """The sum of the clipped gradients of the first batch at the first weights; None if nothing is clipped."""
+        ...
+
+    def steps(self, number: int) -> tuple[int, float]:
+        """Take some steps; how many records took part, and how many seconds of a processor that took."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTask:
+    """One network at one batch size, on all images as the records of one silo."""
+
+    task: Task
+    steps: int = 40
+
+    @property
+    def name(self) -> str:
+        """How results call it."""
+        return f"records {self.task.name}"
+
+    def training(self, steps: int) -> RecordTraining:
+        """The settings of so many steps."""
+        batch = self.task.batch_size
+        return RecordTraining(
+            steps=steps,
+            sampling_prob=min(1.0, batch / len(self.task.tensors[1])),
+            expected_batch=batch,
+            clip_norm=CLIP_NORM,
+            noise_multiplier=NOISE_MULTIPLIER,
+            physical_batch=2 * batch,
+        )
+
+    def batches(self, number: int) -> list[Tensor]:
+        """The batches of a round."""
+        stream = RANDOMNESS.stream("batches", number)
+        drawn = poisson_batches(len(self.task.tensors[1]), self.training(self.steps), batches=stream)
+        return [torch.from_numpy(batch) for batch in drawn]
+
+
+class Ours:
+    """Our engine in whole rounds: batches drawn, bytes made floats, exact sums, noise, steps."""
+
+    def __init__(self, task: RecordTask, *, earnest: bool = False) -> None:
+        self.name = "incrowd in earnest" if earnest else "incrowd"
+        self.task = task
+        self.earnest = earnest
+        images = task.task.data.examples
+        features, labels = images.as_tensors()
+        records = Records(features=features, labels=labels, scale=images.scale, offset=images.offset)
+        self.engine = BatchedRecords(task.task.work.model(), records, Descent(learning_rate=LEARNING_RATE))
+        self.weights = task.task.start
+
+    def clipped_sum(self) -> Floats:
+        """See `Competitor.clipped_sum`."""
+        seen: list[Floats] = []
+
+        def remember(total: Tensor) -> Tensor:
+            seen.append(total.numpy().copy())
+            return total
+
+        stream = RANDOMNESS.stream("batches", 0)
+        self.engine.train(self.task.task.start, self.task.training(1), noise=remember, batches=stream)
+        return seen[0]
+
+    def steps(self, number: int) -> tuple[int, float]:
+        """See `Competitor.steps`."""
+        records = sum(map(len, self.task.batches(number)))
+        begin = time.process_time()
+        training = self.task.training(self.task.steps)
+        stream = RANDOMNESS.stream("batches", number)
+        noise = self._noise(training, number)
+        self.weights = self.engine.train(self.weights, training, noise=noise, batches=stream).weights
+        return records, time.process_time() - begin
+
+    def _noise(self, training: RecordTraining, number: int) -> StepNoise:
+        if self.earnest:
+            budget = Budget(epsilon=1e6, delta=1e-6)
+            ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
+            return GridNoise.charged(training, ledger, SystemRandomness(), number)
+        return FastNoise.of(training, RANDOMNESS, number)
+
+
+@dataclass(eq=False)
+class Loop:
+    """A user's loop in torch: index lists into images as floats, drawn before the clock starts."""
+
+    name: str
+    task: RecordTask
+    share: float = 1.0  # of the steps of a round that it takes
+    module: Any = field(init=False)
+    optimizer: Any = field(init=False)
+    criterion: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.features, self.labels = self.task.task.tensors
+        self.module = self.task.task.work.module()
+        self.parameters = list(self.module.parameters())
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, parts(self.task.task.start, self.parameters))
+        self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def clipped_sum(self) -> Floats | None:
+        """See `Competitor.clipped_sum`."""
+        return None
+
+    def steps(self, number: int) -> tuple[int, float]:
+        """See `Competitor.steps`."""
+        batches = self.task.batches(number)[: max(1, int(self.share * self.task.steps))]
+        begin = time.process_time()
+        for rows in batches:
+            self.step(rows)
+        return sum(map(len, batches)), time.process_time() - begin
+
+    def step(self, rows: Tensor) -> None:
+        """One step."""
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.module(self.features[rows]), self.labels[rows])
+        loss.backward()
+        self.optimizer.step()
+
+
+class Opacus(Loop):
+    """The same loop after Opacus' `make_private`, in one of its modes."""
+
+    def __init__(self, name: str, task: RecordTask, *, mode: str, share: float = 1.0) -> None:
+        super().__init__(name, task, share)
+        from opacus import PrivacyEngine
+        from torch.utils.data import DataLoader, TensorDataset
+
+        options: dict[str, Any] = {
+            "module": self.module,
+            "optimizer": self.optimizer,
+            "data_loader": DataLoader(TensorDataset(self.features, self.labels), batch_size=task.task.batch_size),
+            "noise_multiplier": NOISE_MULTIPLIER,
+            "max_grad_norm": CLIP_NORM,
+            "poisson_sampling": False,
+            "grad_sample_mode": mode,
+        }
+        if mode == "ghost":
+            made = PrivacyEngine().make_private(criterion=self.criterion, **options)
+            self.module, self.optimizer, self.criterion, _ = made
+        else:
+            self.module, self.optimizer, _ = PrivacyEngine().make_private(**options)
+
+    def clipped_sum(self) -> Floats:
+        """See `Competitor.clipped_sum`."""
+        before = [parameter.detach().clone() for parameter in self.parameters]
+        self.optimizer.noise_multiplier = 0.0
+        self.step(self.task.batches(0)[0])
+        self.optimizer.noise_multiplier = NOISE_MULTIPLIER
+        total: Floats = flat([p.grad for p in self.parameters if p.grad is not None]) * self.task.task.batch_size
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, before)
+        return total
+
+
+Factory = Callable[[RecordTask], Competitor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordContest:
+    """What to measure: both networks at every batch size, against these, for so many rounds."""
+
+    batch_sizes: Sequence[int] = (100,)
+    against: Sequence[str] = PEERS
+    folder: Path | None = None
+    rounds: int = 5
+    steps: int = 40
+    models: Sequence[str] = field(default_factory=lambda: MODELS)
+
+    def __post_init__(self) -> None:
+        checks.count(rounds=self.rounds, steps=self.steps)
+        if not self.batch_sizes:
+            raise ConfigError(field="batch", value=self.batch_sizes, remedy="name at least one")
+        for name in self.against:
+            if name not in PEERS:
+                raise ConfigError(field="against", value=name, remedy=f"at records, give {', '.join(PEERS)}")
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Who cannot take part here, and why."""
+        return {name: "not installed: pip install 'incrowd[train]'" for name in self.against if not _installed(name)}
+
+    def run(self, say: Callable[[str], object] = lambda _: None) -> RecordReport:
+        """Measure; `say` hears of the progress."""
+        machine = describe() | {"data": "synthetic" if self.folder is None else "MNIST"}
+        others: dict[str, Factory] = {
+            "incrowd in earnest": partial(Ours, earnest=True),
+            "plain": partial(Loop, "plain"),
+        }
+        if "opacus" in self.against and "opacus" not in self.skipped:
+            others["opacus"] = partial(_opacus, "opacus", mode="hooks", share=1 / 8)
+            others["opacus-ghost"] = partial(_opacus, "opacus-ghost", mode="ghost")
+        results: list[RecordResult] = []
+        for model in self.models:
+            for size in self.batch_sizes:
+                task = RecordTask(task=Task(work=WORKS[model], batch_size=size, folder=self.folder), steps=self.steps)
+                say(f"{task.name}: incrowd, {', '.join(others)}")
+                results += match(task, others, rounds=self.rounds)
+        return RecordReport(results=results, skipped=self.skipped, machine=machine)
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # it is known to be missing
+        return False
+
+
+def _opacus(name: str, task: RecordTask, *, mode: str, share: float = 1.0) -> Competitor:
+    return Opacus(name, task, mode=mode, share=share)
+
+
+def match(task: RecordTask, others: dict[str, Factory], *, rounds: int) -> list[RecordResult]:
+    """One task: check that all clip alike, which also warms them up; then let them take turns.
+
+    Edge cases: an error that names whoever computes something else than we do, before anything is timed.
+    """
+    with one_thread(), one_processor(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Secure RNG turned off")
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        players: list[Competitor] = [Ours(task), *(make(task) for make in others.values())]
+        differences = _differences(task, players)
+        for player in players:
+            player.steps(0)
+        rates: list[list[float]] = [[] for _ in players]
+        for number in range(1, rounds + 1):
+            for player, found in zip(players, rates, strict=True):
+                records, seconds = player.steps(number)
+                found.append(records / seconds)
+    return [
+        RecordResult.of(task.task, player.name, rates=found, difference=difference)
+        for player, found, difference in zip(players, rates, differences, strict=True)
+    ]
+
+
+def _differences(task: RecordTask, players: Sequence[Competitor]) -> list[float | None]:
+    """How far everyone's clipped sum is from ours, relative to it; None for who does not clip."""
+    expected = players[0].clipped_sum()
+    differences: list[float | None] = []
+    for player in players:
+        found = player.clipped_sum()
+        if expected is None or found is None:
+            differences.append(None)
+            continue
+        difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        if not difference <= _ALIKE:
+            raise IncrowdError(
+                f"{player.name} does other work than incrowd at {task.name}: their clipped sums differ by "
+                f"{difference:.2g}; nothing was timed"
+            )
+        differences.append(difference)
+    return differences

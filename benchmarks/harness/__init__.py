@@ -1,0 +1,1 @@
+"""What measurements share, of papers and of competitors: how they are repeated, shown and drawn."""

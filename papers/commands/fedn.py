@@ -1,0 +1,120 @@
+"""`incrowd reproduce fedn-...`: the FEDn example of DP-SGD in silos, and the levels of privacy it discusses."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.results import columns, say, show
+from incrowd.cli import Json, need_training, numbers, whole_numbers, words
+from papers.commands.options import FEATURES, Cache, Data, Seeds
+
+app = typer.Typer()
+
+
+class EngineName(StrEnum):
+    """Who computes the gradients of single records."""
+
+    OWN = "own"
+    OPACUS = "opacus"
+
+
+@app.command("fedn-silos")
+def fedn_silos(
+    data: Data,
+    silos: Annotated[str, typer.Option(help="Numbers of silos, commas between.")] = "2,10",
+    epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "8,2",
+    network: Annotated[str, typer.Option(help="What learns, commas between: article, best.")] = "article,best",
+    rounds: Annotated[int, typer.Option(help="How many rounds share the budget.")] = 10,
+    pace: Annotated[
+        str, typer.Option(help="constant-noise, constant-epsilon or square-root, each made to end at the budget.")
+    ] = "constant-noise",
+    engine: Annotated[EngineName, typer.Option(help="Who computes the gradients.")] = EngineName.OWN,
+    seeds: Seeds = 1,
+    cache: Cache = FEATURES,
+    as_json: Json = False,
+) -> None:
+    """DP-SGD in silos over ten rounds: accuracy, epsilon after each round, and the published schedule beside it.
+
+    Example: incrowd reproduce fedn-silos --data data --silos 2 --epsilon 8 --network best
+    """
+    need_training()
+    from harness import checks
+    from incrowd.privacy.account import PACES
+    from papers.fedn.silos import Silos, shown, shown_published
+    from papers.shared import load
+
+    checks.known(PACES, pace=pace)
+    wanted = Silos(
+        split=load(data),
+        silos=whole_numbers("silos", silos),
+        epsilons=numbers("epsilon", epsilon),
+        networks=words(network),
+        rounds=rounds,
+        pace=PACES[pace],
+        engine=engine.value,
+        seeds=seeds,
+        cache=cache,
+        say=say,
+    )
+    found = {"runs": wanted.runs(), "published": wanted.published()}
+    published = "the published schedule, priced by composition:", shown_published(found["published"])
+    show(found, shown(found["runs"]), *published, as_json=as_json)
+
+
+@app.command("fedn-privacy-levels")
+def fedn_privacy_levels(
+    data: Data,
+    clients: Annotated[int, typer.Option(help="How many clients share the examples.")] = 100,
+    epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "0.5,1,2,4,8",
+    level: Annotated[str, typer.Option(help="Promises, commas between.")] = "local,central,record",
+    seeds: Seeds = 1,
+    cache: Cache = FEATURES,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Accuracy against epsilon on the same data: a whole client, locally or centrally, and one record.
+
+    Example: incrowd reproduce fedn-privacy-levels --data data --plot levels.png
+    """
+    need_training()
+    from papers.fedn.levels import Levels, draw
+    from papers.shared import load
+
+    points = Levels(
+        split=load(data),
+        clients=clients,
+        epsilons=numbers("epsilon", epsilon),
+        levels=words(level),
+        seeds=seeds,
+        cache=cache,
+        say=say,
+    ).points()
+    if plot is not None:
+        draw(plot, points)
+    found = {"points": points, "plot": None if plot is None else str(plot)}
+    names = ("level", "unit", "clients", "epsilon", "delta", "accuracy")
+    show(found, columns(points, names), as_json=as_json)
+
+
+@app.command("fedn-average-query")
+def fedn_average_query(
+    users: Annotated[int, typer.Option(help="How many users there are beside the one in question.")] = 10,
+    bound: Annotated[float, typer.Option(help="Values are clipped to [-bound, bound].")] = 1.0,
+    noise_std: Annotated[float, typer.Option(help="The standard deviation of the answer's noise.")] = 0.2,
+    tail: Annotated[float, typer.Option(help="The probability of each tail that is cut off.")] = 0.005,
+    plot: Annotated[Path | None, typer.Option(help="Draw the privacy loss into this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What one private answer about an average gives away: the article's introductory example.
+
+    Example: incrowd reproduce fedn-average-query --plot privacy-loss.png
+    """
+    from papers.fedn.average_query import AverageQuery, draw
+
+    query = AverageQuery(users=users, bound=bound, noise_std=noise_std, tail=tail)
+    if plot is not None:
+        draw(plot, query)
+    found = query.facts() | {"plot": None if plot is None else str(plot)}
+    show(found, found, as_json=as_json)

@@ -1,0 +1,240 @@
+"""Ranking items by what a user writes, as in Pihur et al. (2018), section VI-B: about 7,000 items, 50,000 weights.
+
+The paper's data are not public and it reports no measure of quality, so the world is made up (see `ranked_items`); what
+is to be seen is that a model of this size works: its load, its memory, and what the noise costs the ranking.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from harness import checks
+from harness.arrays import Floats, Integers, Matrix
+from harness.results import Finding
+from harness.seeds import Entry, Say, silent
+from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
+from incrowd.drawdiscard import OwnLayout, Pool, Updates, draw_and_discard, seeded_noise, simulate
+from incrowd.privacy.ledger import Receipt
+from incrowd.privacy.mechanism import Contribution, Mechanism
+from papers.ddml.hot_keys import Store, keys, needed
+from papers.ddml.ranked_items import World
+from papers.ddml.study import Case
+
+TEXTS_A_DEVICE = 5
+"""Each with the item that was chosen and another one: ten examples."""
+
+TEST_TEXTS = 500
+TOP = 100
+PAPER = {"items": 7_000, "weights": 50_000, "model_bytes": 1_000_000, "updates_per_second": 200}
+
+PRIVATE = Case(
+    label="draw and discard, private",
+    instances=20,
+    epsilon=math.log(32),
+    learning_rate=1.0,
+    clip=0.005,
+    decay=1.0,
+    tail=0.2,
+)
+QUIET = Case(label="draw and discard, no noise", instances=20, learning_rate=1.0, decay=1.0)
+ALONE = Case(label="one model, no noise", instances=1, learning_rate=1.0, decay=1.0)
+
+
+class SparseGradients(OwnLayout):
+    """Logistic regression on examples of which few features, all of them 1, are not zero.
+
+    `places` are those features of each example, [devices, examples, active]; `responses` are [devices, examples]. Two
+    features of an example may share a weight, so nothing bounds a gradient.
+
+    Guarantee: gradients are those of `Glm` without an intercept of its own, to float32 precision.
+    """
+
+    def __init__(self, size: int, places: NDArray[np.int32], responses: NDArray[Any]) -> None:
+        super().__init__(size)
+        self._places = places
+        self._responses = responses.astype(np.float32)
+
+    def gradient(self, weights: Matrix, device: int) -> Matrix:
+        """See `Gradients.gradient`."""
+        places = self._places[device]
+        residuals = (expit(weights[places].sum(axis=1)) - self._responses[device]) / np.float32(len(places))
+        shares = np.repeat(residuals, places.shape[1])
+        return np.bincount(places.ravel(), shares, self.size).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """A world, so many devices in it, and so many updates by them."""
+
+    world: World = field(default_factory=World)
+    devices: int = 20_000
+    updates: int = 200_000
+    seed: int = 1
+    say: Say = field(default=silent, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.count(devices=self.devices, updates=self.updates)
+
+    def report(self) -> Entry:
+        """Quality with and without noise, the load and the memory of a server, and what agrees."""
+        table = [self.measure(case) for case in (PRIVATE, QUIET, ALONE)]
+        bounds = [self._row("the writers' own likings", self.world.likings[self._test[1]])]
+        bounds.append(self._row("no model", np.zeros((TEST_TEXTS, self.world.items))))
+        load = self.load()
+        found = {
+            "items": self.world.items,
+            "weights": self.world.weights,
+            "active_features": self.world.active,
+            "updates": self.updates,
+            "table": [*table, *bounds],
+            "load": load,
+            "paper": PAPER,
+            "hot_keys": keys(Store()),
+            "instances_needed": needed(),
+            "promise": PRIVATE.mechanism(self.world.weights).describe(),
+        }
+        return found | {"findings": [one.to_json() for one in _findings(found)]}
+
+    def measure(self, case: Case) -> Entry:
+        """How high the items that people chose are ranked, after all updates."""
+        started = time.perf_counter()
+        weights = self.learn(case)
+        row = self._row(case.label, self.world.scores(weights, self._test[0]))
+        self.say(f"{case.label}: mean place {row['mean_place']:.0f} ({time.perf_counter() - started:.0f} s)")
+        return row
+
+    def learn(self, case: Case) -> Floats:
+        """The weights that would be released."""
+        randomness = SeededRandomness(self.seed)
+        mechanism = case.mechanism(self.world.weights)
+        rates = case.rates(self.updates)
+        updates = Updates(
+            gradients=SparseGradients(self.world.weights, *self._examples),
+            mechanism=mechanism,
+            devices=(randomness.stream("devices").bits(self.updates) % np.uint64(self.devices)).astype(np.int64),
+            rates=rates,
+            noise=seeded_noise(mechanism, randomness),
+        )
+        pool = Pool.initial(
+            np.zeros(self.world.weights),
+            instances=case.instances,
+            update_variance=mechanism.noise_variance * float(rates[0]) ** 2 if case.epsilon else 0.0,
+            randomness=randomness,
+        )
+        tail = np.linspace((1 - case.tail) * self.updates, self.updates, 20 if case.tail else 1)
+        coins = draw_and_discard(instances=case.instances, updates=self.updates, randomness=randomness)
+        moments = [round(moment) for moment in tail]
+        found: Floats = simulate(updates, coins, start=pool.snapshot().instances, moments=moments).astype(np.float64)
+        return np.asarray(found.mean(axis=0))
+
+    def load(self) -> Entry:
+        """What one update costs a server, in memory and on one core, and what it costs a device."""
+        size, randomness = self.world.weights, SystemRandomness()
+        mechanism = PRIVATE.mechanism(size)
+        pool = Pool.initial(
+            np.zeros(size), instances=PRIVATE.instances, update_variance=mechanism.noise_variance, randomness=randomness
+        )
+        gradient = SparseGradients(size, *self._examples).gradient(np.zeros(size, np.float32), 0).astype(np.float64)
+
+        ledger = Ledger.in_memory(budget=Budget(epsilon=1e12, delta=1e-6), relation=Relation.REPLACE_ONE)
+
+        def paid(each: Mechanism) -> Receipt:
+            return ledger.charge(each.event("model"), pays_for=each.pays_for)
+
+        def release() -> None:
+            Contribution(mechanism, gradient).release(charge=paid)
+
+        on_server = _cpu_seconds(lambda: pool.discard(pool.draw()), times=200)
+        on_device = _cpu_seconds(release, times=10)
+        drawn = pool.draw()
+        return {
+            "updates_per_second": 1 / on_server,
+            "device_milliseconds": 1e3 * on_device,
+            "draw_bytes": drawn.nbytes,
+            "discard_bytes": drawn.nbytes,
+            "bytes_in_float32": drawn.nbytes // 2,
+            "pool_bytes": (pool.k + 2) * drawn.nbytes,  # the instances, and mean and squares of each weight
+        }
+
+    def _row(self, label: str, scores: Floats) -> Entry:
+        place = _places(scores, self._test[2])
+        return {
+            "label": label,
+            "mean_place": float(place.mean()),
+            "median_place": statistics.median(place.tolist()),
+            f"in_top_{TOP}": float((place < TOP).mean()),
+            "roc_auc": float(1 - place.mean() / (self.world.items - 1)),
+        }
+
+    @cached_property
+    def _examples(self) -> tuple[NDArray[np.int32], Integers]:
+        stream = SeededRandomness(self.seed).stream("examples")
+        words, topics = self.world.texts(self.devices * TEXTS_A_DEVICE, stream)
+        others = (stream.bits(len(words)) % np.uint64(self.world.items)).astype(np.int64)
+        items = np.stack([self.world.choices(topics, stream), others], axis=1)
+        places = self.world.places(np.repeat(words, 2, axis=0), items.ravel())
+        responses = np.tile([1, 0], len(words)).reshape(self.devices, -1)
+        return places.reshape(self.devices, 2 * TEXTS_A_DEVICE, -1), responses
+
+    @cached_property
+    def _test(self) -> tuple[Integers, Integers, Integers]:
+        """Texts, their topics, and what their writers chose."""
+        stream = SeededRandomness(self.seed).stream("test")
+        words, topics = self.world.texts(TEST_TEXTS, stream)
+        return words, topics, self.world.choices(topics, stream)
+
+
+def _places(scores: Floats, chosen: Integers) -> Floats:
+    """How many items are ranked above the chosen one; those with the same score count half."""
+    own = scores[np.arange(len(scores)), chosen][:, None]
+    places: Floats = (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
+    return places
+
+
+def _cpu_seconds(task: Callable[[], object], *, times: int) -> float:
+    task()
+    started = time.process_time()
+    for _ in range(times):
+        task()
+    return max(time.process_time() - started, 1e-9) / times
+
+
+def _findings(found: Entry) -> list[Finding]:
+    keys_of = {row["instances"]: row for row in found["hot_keys"] if row["updates_per_second"] == 200}
+    three, twenty = keys_of[3], keys_of[20]
+    load, (private, quiet, alone, best, none) = found["load"], found["table"]
+    return [
+        Finding(
+            statement=f"{PAPER['updates_per_second']} updates a second at peak times",
+            measured=f"one core of a server takes {load['updates_per_second']:.0f} a second of {found['weights']:,} "
+            "weights each, the network left out",
+            agrees=load["updates_per_second"] > PAPER["updates_per_second"],
+        ),
+        Finding(
+            statement="about 50,000 weights and 1 MB",
+            measured=f"{found['weights']:,} weights are {load['draw_bytes']:,} bytes a draw and as many a discard, "
+            f"half of that in float32; the pool takes {load['pool_bytes'] / 1e6:.0f} MB",
+            agrees=load["draw_bytes"] <= PAPER["model_bytes"],
+        ),
+        Finding(
+            statement="a model of this size can be learnt privately (no measure is given)",
+            measured=f"mean place of the chosen item among {found['items']:,}: {private['mean_place']:.0f} with noise, "
+            f"{quiet['mean_place']:.0f} without, {alone['mean_place']:.0f} by one model without noise, "
+            f"{best['mean_place']:.0f} by the writers' own likings, {none['mean_place']:.0f} by chance",
+            agrees=private["mean_place"] < none["mean_place"] / 2,
+        ),
+        Finding(
+            statement="k = 3 makes hot keys, k = 20 does not",
+            measured=f"at 200 updates a second {three['writes_per_key']:.0f} writes a second to each of 3 keys, "
+            f"{twenty['writes_per_key']:.0f} to each of 20, where the busiest gets up to {twenty['busiest_key']}",
+            agrees=three["writes_per_key"] > Store().writes_a_key >= twenty["writes_per_key"],
+        ),
+    ]

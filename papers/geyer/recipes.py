@@ -1,0 +1,162 @@
+"""Recipes for table 1, by name. A recipe says, for a number of clients and a budget, how to learn.
+
+| recipe    | what it knows before it sees data                                                          |
+| --------- | ------------------------------------------------------------------------------------------ |
+| `best`    | handwriting: drawings may be moved, slanted and scaled; hands differ as in random drawings |
+| `general` | images: strokes have directions (fixed filters, nothing about handwriting)                 |
+| `network` | nothing: the paper's own perceptron of 531,400 weights on raw pixels                       |
+| `paper`   | nothing: the paper's text, whose guarantee does not hold (see `papers.geyer.paper`)   |
+
+No recipe looks at private or test data. What was tuned was tuned by hand on the last 10,000 training examples, declared
+public; see `papers.geyer.ablations`. A new recipe is one more entry of `RECIPES`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness import checks
+from incrowd import Budget, ConfigError, DataError, Everyone, PlanConfig, constant
+from incrowd.federated import ServerStep
+from incrowd.learning import LocalTraining
+from incrowd.learning.features import (
+    GlyphMetric,
+    Glyphs,
+    MomentNormalisation,
+    OrientedEnergies,
+    SecondOrderEnergies,
+    UnitNorm,
+    compose,
+)
+from papers.geyer.measure import AnySetup
+from papers.geyer.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
+from papers.geyer.setup import Setup
+
+MANY_CLIENTS = 5000
+"""From so many clients on, a share of them in each round does what all of them would, in less time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The public facts of a federation, which is all that a recipe may know.
+
+    Edge cases: examples that are not grey images are refused.
+    """
+
+    clients: int
+    budget: Budget
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 2:
+            raise DataError(f"examples have the shape {self.shape}: these recipes are for grey images")
+
+    @property
+    def side(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        return self.shape[0], self.shape[1]
+
+    @cached_property
+    def signal(self) -> float:
+        """How far the sum over all clients, if they agree, stands above the noise of a single release about everyone.
+
+        It says how many numbers the budget can teach, whatever the number of clients.
+        """
+        once = constant(rounds=1, cohort=self.clients)
+        plan = PlanConfig(clients=self.clients, schedule=once, sampling=Everyone).calibrate(self.budget)
+        return self.clients / plan.noise_multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A way to learn: `setup` turns the public facts of a federation into settings."""
+
+    name: str
+    prior: str
+    setup: Callable[[Case], AnySetup]
+
+
+def best(case: Case) -> Setup:
+    """Softmax regression on a metric of random drawings; the stronger the signal, the more directions and rounds."""
+    if case.signal < 120:
+        strokes = compose(MomentNormalisation(), OrientedEnergies())
+        few = GlyphMetric(base=strokes, shape=case.side, dimensions=128)
+        return Setup(features=few, dimensions=32, rounds=5, server=_decaying(32.0))
+    rich = compose(MomentNormalisation(), SecondOrderEnergies())
+    many = GlyphMetric(base=rich, shape=case.side, dimensions=512)
+    if case.signal < 1000:
+        return Setup(features=many, dimensions=128, rounds=20, server=_decaying(32.0))
+    if case.clients < MANY_CLIENTS:
+        return Setup(features=many, dimensions=512, rounds=20, server=_decaying(128.0))
+    # More glyphs, each drawn less often: as many images to learn from, and directions beyond the 599 of 600 glyphs.
+    most = GlyphMetric(base=rich, shape=case.side, dimensions=1024, glyphs=Glyphs(count=1200, variants=25))
+    return Setup(features=most, dimensions=1024, rounds=40, server=_decaying(128.0), share=0.1)
+
+
+def general(case: Case) -> Setup:
+    """Softmax regression on oriented energies less their mean, which fit strokes of any kind."""
+    features = compose(OrientedEnergies(floor=0.005), UnitNorm(centred=True))
+    if case.signal < 120:
+        return Setup(features=features, rounds=5, server=_decaying(32.0))
+    if case.signal < 1000:
+        return Setup(features=features, rounds=20, server=_decaying(32.0))
+    if case.clients < MANY_CLIENTS:
+        return Setup(features=features, rounds=30, server=_heavy(40.0))
+    return Setup(features=features, rounds=120, server=_heavy(40.0), share=0.05)
+
+
+def network(case: Case) -> Setup:
+    """The paper's perceptron and learning rate, two passes of ten batches (E = 2, B = 10), and long server steps.
+
+    Where the signal is weak, everyone takes part and the weights start with a variance of 1 / inputs; elsewhere of 2.
+    """
+    local = LocalTraining(learning_rate=0.1, batches=10, epochs=2)
+    server = ServerStep(learning_rate=4.0, decay="linear", average="tail")
+    if case.signal < 1000:
+        return Setup(model=paper_network, local=local, rounds=12, server=server, start=math.sqrt(3))
+    share, rounds = (0.4, 30) if case.clients < MANY_CLIENTS else (0.05, 40)
+    return Setup(model=paper_network, local=local, rounds=rounds, share=share, server=server, start=START)
+
+
+def paper(case: Case) -> PaperSetup:
+    """The paper's text, with the constants that a grid search found for this number of clients."""
+    return _of_row(CONSTANTS, case)
+
+
+def paper_quick(case: Case) -> PaperSetup:
+    """The same with fewer client trainings, where the paper's takes hours."""
+    return _of_row(CONSTANTS | QUICK, case)
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="best", prior="handwriting: moments, oriented energies, a metric of random drawings", setup=best),
+        Recipe(name="general", prior="images: oriented energies, fixed filters", setup=general),
+        Recipe(name="network", prior="none: raw pixels, the paper's network", setup=network),
+        Recipe(name="paper", prior="none: raw pixels, the paper's network", setup=paper),
+        Recipe(name="paper-quick", prior="none: raw pixels, the paper's network", setup=paper_quick),
+    )
+}
+
+
+def named(name: str) -> Recipe:
+    """The recipe of this name."""
+    checks.known(RECIPES, recipe=name)
+    return RECIPES[name]
+
+
+def _of_row(constants: Mapping[int, PaperSetup], case: Case) -> PaperSetup:
+    if case.clients not in constants:
+        remedy = f"the paper has rows for {', '.join(map(str, constants))}"
+        raise ConfigError(field="clients", value=case.clients, remedy=remedy)
+    return constants[case.clients]
+
+
+def _decaying(rate: float) -> ServerStep:
+    return ServerStep(learning_rate=rate, decay="linear")
+
+
+def _heavy(rate: float) -> ServerStep:
+    return ServerStep(kind="momentum", learning_rate=rate, decay="linear")

@@ -1,0 +1,78 @@
+import json
+import sys
+import warnings
+
+import pytest
+
+from contest import records, works
+from incrowd.cli import main
+from tests.benchmarks.small import PERCEPTRON
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["incrowd", "bench", *words])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--work", "mlp,records"], "work = 'records': measure it on its own"),
+        (["--work", "records", "--memory"], "work = 'records': measure it on its own"),
+        (["--work", "records", "--against", "lean"], "against = 'lean': at records, give opacus"),
+        (["--work", "records", "--batch", "0"], "batch_size = 0"),
+        (["--work", "records", "--batch", ","], "batch = "),
+        (["--work", "mlp,service"], "work = 'service': the draw-and-discard service is not there"),
+        (["--work", "mpl"], "work = 'mpl': give one or several of linear, mlp, mlp600, cnn"),
+        (["--work", ","], "work = "),
+        (["--against", "lean,nobody"], "against = 'nobody'"),
+        (["--against", "opacus"], "against = 'opacus': it trains on records: give --work records"),
+        (["--batch", "0"], "batch_size = 0"),
+        (["--batch", "ten"], "batch = 'ten'"),
+        (["--data", "/nowhere/at/all"], "/nowhere/at/all"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_use_exits_with_2(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+
+
+@pytest.fixture
+def small_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+
+
+@pytest.mark.usefixtures("small_work")
+def test_json_is_one_object_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--work", "small", "--batch", "10", "--against", "lean", "--quick", "--json") == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert {"results", "ratios", "machine", "skipped"} <= set(found)
+    assert "small b10 vs lean" in found["ratios"]
+    assert printed.err.startswith("small b10: incrowd, lean")
+
+
+@pytest.mark.usefixtures("small_work")
+def test_the_table_is_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--work", "small", "--batch", "10", "--against", "lean", "--quick") == 0
+    assert "| small | 10 | lean | 1 |" in capsys.readouterr().out
+
+
+def test_records_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(records, "MODELS", ("small",))
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+    assert run(monkeypatch, "--work", "records", "--batch", "10", "--quick", "--json") == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert "records small b10 vs opacus-ghost" in found["ratios"]
+    assert printed.err.startswith("records small b10: incrowd, ")

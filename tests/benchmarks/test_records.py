@@ -1,0 +1,134 @@
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from contest import works
+from contest.records import Loop, Opacus, Ours, RecordContest, RecordTask, match
+from contest.report import RecordReport, RecordResult
+from incrowd._random import Floats
+from incrowd.errors import ConfigError, IncrowdError
+from tests.benchmarks.small import PERCEPTRON, task
+
+TASK = RecordTask(task=task(batch_size=10), steps=3)
+
+
+@dataclass
+class Different:
+    """Our engine with a mistake in what it sums."""
+
+    task: RecordTask
+    mistake: Callable[[Floats], Floats]
+    name: str = field(default="different", init=False)
+
+    def clipped_sum(self) -> Floats:
+        return self.mistake(Ours(self.task).clipped_sum())
+
+    def steps(self, number: int) -> tuple[int, float]:
+        raise AssertionError("it was timed")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [lambda total: total / 10, lambda total: 1.001 * total, lambda total: np.full_like(total, np.nan)],
+    ids=["a mean", "a longer bound", "not a number"],
+)
+def test_unequal_work_is_found_before_anything_is_timed(mistake: Callable[[Floats], Floats]) -> None:
+    with pytest.raises(IncrowdError, match="different does other work than incrowd at records small b10"):
+        match(TASK, {"different": lambda one: Different(one, mistake)}, rounds=1)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_opacus_clips_as_we_do_and_then_trains_with_noise(mode: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Secure RNG turned off")
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        other = Opacus("opacus", TASK, mode=mode)
+        expected = Ours(TASK).clipped_sum()
+        np.testing.assert_allclose(other.clipped_sum(), expected, rtol=1e-3, atol=1e-5)
+        before = torch.cat([p.detach().reshape(-1).clone() for p in other.parameters])
+        torch.testing.assert_close(before, TASK.task.start)
+        records, seconds = other.steps(0)
+    moved = torch.cat([p.detach().reshape(-1) for p in other.parameters]) - before
+    # Three steps of at least the noise: 0.1 / 10 times a Gaussian of 1 each.
+    assert float(moved.std()) > 0.009
+    assert records == sum(map(len, TASK.batches(0)))
+    assert seconds > 0
+
+
+@pytest.mark.parametrize("earnest", [False, True])
+def test_we_train_with_noise_on_all_records(earnest: bool) -> None:
+    ours = Ours(TASK, earnest=earnest)
+    records, seconds = ours.steps(0)
+    assert records == sum(map(len, TASK.batches(0)))
+    assert seconds > 0
+    assert 0.009 < float((ours.weights - TASK.task.start).std()) < 0.1
+    assert len(ours.engine.records) == 60_000
+
+
+def test_a_competitor_may_take_a_share_of_the_steps() -> None:
+    loop = Loop("plain", TASK, share=0.34)
+    assert loop.clipped_sum() is None
+    assert loop.steps(0)[0] == len(TASK.batches(0)[0])
+
+
+def test_equal_work_is_timed_in_turns_on_one_thread() -> None:
+    before = torch.get_num_threads()
+    found = match(TASK, {"plain": lambda one: Loop("plain", one)}, rounds=2)
+    assert [(one.name, one.difference) for one in found] == [("incrowd", 0.0), ("plain", None)]
+    assert torch.get_num_threads() == before
+
+
+def test_a_contest_measures_both_modes_at_every_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+    said: list[str] = []
+    found = RecordContest(models=["small"], batch_sizes=[5, 10], rounds=1, steps=2).run(said.append)
+    others = ("incrowd in earnest", "plain", "opacus", "opacus-ghost")
+    assert set(found.ratios) == {f"records small b{size} vs {name}" for size in (5, 10) for name in others}
+    assert len(said) == 2
+    assert found.machine["data"] == "synthetic"
+    assert not found.skipped
+
+
+def test_who_is_not_installed_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    found = RecordContest(models=["small"], rounds=1, steps=1).run()
+    assert found.skipped == {"opacus": "not installed: pip install 'incrowd[train]'"}
+    assert {one.name for one in found.results} == {"incrowd", "incrowd in earnest", "plain"}
+
+
+def test_wrong_wishes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="against = 'pfl': at records, give opacus"):
+        RecordContest(against=["pfl"])
+    with pytest.raises(ConfigError, match="batch = "):
+        RecordContest(batch_sizes=[])
+    with pytest.raises(ConfigError, match="rounds = 0"):
+        RecordContest(rounds=0)
+
+
+def report() -> RecordReport:
+    ours = RecordResult.of(TASK.task, "incrowd", rates=[10.0, 500.0, 40.0], difference=0.0)
+    other = RecordResult.of(TASK.task, "opacus", rates=[5.0], difference=2e-6)
+    plain = RecordResult.of(TASK.task, "plain", rates=[50.0], difference=None)
+    return RecordReport(results=[ours, other, plain], skipped={"nobody": "not here"}, machine={"processors": 2})
+
+
+def test_ratios_are_those_of_medians() -> None:
+    assert report().ratios == {"records small b10 vs opacus": 8.0, "records small b10 vs plain": 0.8}
+    assert report().results[0].milliseconds_per_batch == 250
+
+
+def test_a_report_is_json_and_a_table() -> None:
+    found = json.loads(json.dumps(report().to_dict(), allow_nan=False))
+    assert found["results"][1]["difference"] == 2e-6
+    text = report().to_text()
+    assert "| records small | 10 | opacus | 5 | 2000.00 | 8.00 |" in text
+    assert "the largest difference is 2.0e-06" in text
+    assert "Left out: nobody, not here." in text
+    assert text.endswith("processors: 2.")

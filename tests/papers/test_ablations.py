@@ -1,0 +1,90 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from incrowd.data import Examples, Split
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import FixedClip
+from papers.geyer.ablations import HELD_OUT, held_out, variants
+from papers.geyer.measure import ROWS
+from papers.geyer.paper import PaperSetup, within
+from papers.geyer.recipes import RECIPES, Case
+from papers.geyer.report import report
+from papers.geyer.setup import Setup
+from papers.geyer.table1 import Table
+
+
+def case(clients: int, epsilon: float = 8.0) -> Case:
+    return Case(clients=clients, budget=Budget(epsilon=epsilon, delta=ROWS[clients].delta), shape=(28, 28))
+
+
+def numbered(count: int) -> Examples:
+    labels = np.arange(count, dtype=np.int64) % 10
+    return Examples(features=np.arange(count, dtype=np.float32)[:, None], labels=labels, classes=10)
+
+
+@pytest.mark.parametrize(("examples", "public"), [(60, 10), (120_000, HELD_OUT)])
+def test_the_last_training_examples_are_public_and_the_test_examples_unseen(examples: int, public: int) -> None:
+    found = held_out(Split(name="any", train=numbered(examples), test=numbered(5)))
+    assert found.test is not None
+    assert len(found.test) == public
+    assert found.train.features[:, 0].tolist() == list(range(examples - public))
+    assert found.test.features[:, 0].tolist() == list(range(examples - public, examples))
+
+
+@pytest.mark.parametrize("clients", ROWS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: int) -> None:
+    setup = RECIPES[name].setup(case(clients))
+    first, *others = variants(setup, case(clients))
+    assert first.setups == (setup,)
+    names = [variant.name for variant in others]
+    assert len(set(names)) == len(names) >= 6
+    for variant in others:
+        for other in variant.setups:
+            assert repr(other) != repr(setup)
+            if not isinstance(setup, Setup):
+                continue
+            assert isinstance(other, Setup)
+            assert other.features is None or setup.features is not None  # tiers are never mixed
+            if name == "general":
+                assert other.features is not None
+                assert "Moment" not in other.features.name
+
+
+@pytest.mark.parametrize("clients", ROWS)
+def test_half_of_the_clients_for_as_many_rounds(clients: int) -> None:
+    setup = RECIPES["paper"].setup(case(clients))
+    (half,) = variants(setup, case(clients))[-1].setups
+    assert isinstance(setup, PaperSetup)
+    assert isinstance(half, PaperSetup)
+    (before,), (after,) = setup.schedule.steps, half.schedule.steps
+    assert after.cohort == before.cohort // 2
+    assert after.noise_multiplier < before.noise_multiplier
+    counts = [
+        within(one.schedule, clients=clients, budget=case(clients).budget).rounds
+        for one in (setup, half, replace(half, schedule=half.schedule.scaled(0.97)))
+    ]
+    assert counts[2] < counts[0] <= counts[1] <= 1.1 * counts[0]
+
+
+def test_a_fixed_clip_clips_a_gradient_that_nobody_scaled() -> None:
+    setup = RECIPES["best"].setup(case(100))
+    assert isinstance(setup, Setup)
+    found = [one for variant in variants(setup, case(100)) for one in variant.setups if isinstance(one, Setup)]
+    clipped = [one for one in found if one.clip != setup.clip]
+    assert {one.clip for one in clipped} == {FixedClip(clip_norm=0.02), FixedClip(clip_norm=0.1)}
+    assert all(one.local.learning_rate == 1 for one in clipped)
+
+
+def test_ablations_compare_with_the_recipe(split: Split) -> None:
+    table = Table(split=split, rows=[100], recipes=["general"], epsilons=[0.7], seeds=1)
+    found, shown = report(table, smallest=False, ablate=True, plot=None)
+    entries = found["ablations"]
+    assert entries == shown
+    assert entries[0]["variant"] == "the recipe"
+    assert entries[0]["difference"] == 0
+    for entry in entries:
+        assert entry["difference"] == pytest.approx(entry["accuracy"] - entries[0]["accuracy"])
+        assert 0 <= entry["accuracy"] <= 1

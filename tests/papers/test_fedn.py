@@ -1,0 +1,160 @@
+"""The FEDn example: our silos keep the budget, and its own schedule breaks it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from incrowd.data import Split
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.account.remaining import SQUARE_ROOT
+from incrowd.privacy.plan.silo_plan import RELATION
+from papers.fedn.schedule import ROUNDS, Published
+from papers.fedn.silos import NETWORKS, Silos, shown, shown_published
+from tests.command import Command, command
+
+TRUE_NETWORKS = dict(NETWORKS)
+
+
+@pytest.fixture(autouse=True)
+def quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of everything, whose price takes no time, and features that are quick."""
+    for name, network in NETWORKS.items():
+        quick = replace(network, batch_share=1.0, epochs=2.0, features=None)
+        monkeypatch.setitem(NETWORKS, name, quick)
+
+
+@pytest.fixture
+def silos(split: Split) -> Silos:
+    return Silos(split=split, silos=(2,), epsilons=(8.0,), networks=("best",))
+
+
+def test_every_silo_spends_its_budget_by_the_last_round_and_never_more(silos: Silos) -> None:
+    (run,) = replace(silos, silos=(3,), pace=SQUARE_ROOT).runs()
+    assert set(run["epsilon_by_silo"]) == {"silo 1", "silo 2", "silo 3"}
+    for epsilons in (*run["epsilon_by_silo"].values(), run["epsilon_by_round"]):
+        assert len(epsilons) == ROUNDS
+        assert epsilons == pytest.approx([8 * math.sqrt(t / ROUNDS) for t in range(1, ROUNDS + 1)], rel=1e-3)
+        assert max(epsilons) <= 8
+    assert run["left"] == []
+    assert "add or remove one record" in " ".join(run["statement"]["text"].split())
+    assert "SIMULATION" in run["statement"]["text"]
+
+
+def test_runs_are_made_for_every_network_number_of_silos_and_epsilon(silos: Silos) -> None:
+    lines: list[str] = []
+    found = replace(
+        silos, silos=(2, 3), epsilons=(8.0, 2.0), networks=("article", "best"), seeds=2, rounds=2, say=lines.append
+    ).runs()
+    assert len({(run["network"], run["silos"], run["epsilon"]) for run in found}) == 8
+    assert {run["weights"] for run in found} == {784 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10, 7840}
+    assert all(len(run["accuracies"]) == 2 and 0 <= run["accuracy"] <= 1 for run in found)
+    assert found[0]["accuracies"][0] != found[0]["accuracies"][1]
+    assert "best, 3 silos, epsilon 2" in lines
+    assert shown(found)[0]["spent"] == found[0]["epsilon_by_round"][-1]
+
+
+def test_both_engines_run_the_same_federation(silos: Silos) -> None:
+    own, opacus = (replace(silos, engine=engine, rounds=3).runs()[0] for engine in ("own", "opacus"))
+    assert own["epsilon_by_round"] == opacus["epsilon_by_round"]
+    assert own["accuracy"] == pytest.approx(opacus["accuracy"], abs=0.011)  # of 200 test examples
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"networks": ("deep",)}, "network = 'deep'"),
+        ({"engine": "torch"}, "engine = 'torch'"),
+        ({"silos": (0,)}, "silos = 0"),
+        ({"epsilons": (0.0,)}, "epsilon = 0"),
+        ({"seeds": 0}, "seeds = 0"),
+        ({"rounds": 0}, "rounds = 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(silos: Silos, changes: dict[str, object], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        replace(silos, **changes)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(DataError, match="give test examples"):
+        replace(silos, split=replace(silos.split, test=None))
+
+
+def test_the_published_schedule_is_calibrated_as_if_nothing_had_been_spent_and_breaks_its_budget() -> None:
+    schedule = Published(records=320, epsilon=2.0, rounds=4, batch=320)  # everyone in every step: quick to price
+    found = schedule.simulated()
+    noise, epsilons = found["noise_by_round"], found["epsilon_by_round"]
+    assert isinstance(noise, list)
+    assert isinstance(epsilons, list)
+    assert noise == sorted(noise, reverse=True)
+    before = 0.0
+    for number, (multiplier, epsilon) in enumerate(zip(noise, epsilons, strict=True)):
+        alone = price(schedule.event(multiplier), delta=1e-5, relation=RELATION).epsilon
+        assert alone == pytest.approx(math.sqrt(before**2 + 4 / 4), rel=1e-3)
+        together = compose([(schedule.event(one), 1) for one in noise[: number + 1]])
+        assert epsilon == pytest.approx(price(together, delta=1e-5, relation=RELATION).epsilon, rel=2e-3)
+        before = epsilon
+    first = found["first_round_over_budget"]
+    assert isinstance(first, int)
+    assert epsilons[first - 1] > 2.0 >= epsilons[first - 2]
+    assert shown_published([{"silos": 2} | Published(records=32, epsilon=2.0).simulated()])[0]["silos"] == 2
+
+
+def test_a_schedule_that_stays_within_its_budget_says_so() -> None:
+    found = Published(records=32, epsilon=2.0, rounds=1).simulated()
+    assert found["first_round_over_budget"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_examples_own_numbers_break_their_budget_in_round_six() -> None:
+    assert Published(records=30_000, epsilon=8.0).simulated()["first_round_over_budget"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("epsilon", "least"), [(8.0, 0.985), (2.0, 0.97)])
+def test_two_silos_learn_mnist(mnist: Split, monkeypatch: pytest.MonkeyPatch, epsilon: float, least: float) -> None:
+    monkeypatch.setitem(NETWORKS, "best", TRUE_NETWORKS["best"])
+    (run,) = Silos(split=mnist, silos=(2,), epsilons=(epsilon,), networks=("best",)).runs()
+    assert run["accuracy"] >= least
+    assert 0.999 * epsilon < run["epsilon_by_round"][-1] <= epsilon
+
+
+@pytest.fixture
+def fedn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """`incrowd reproduce fedn-silos`, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys, "reproduce", "fedn-silos")
+
+
+def test_the_command_prints_one_json_object_and_progress_beside_it(fedn: Command, folder: Path) -> None:
+    quick = ("--data", str(folder), "--silos", "2", "--epsilon", "0.5", "--network", "best", "--rounds", "2")
+    finished = fedn(*quick, "--pace", "square-root", "--json")
+    assert finished.status == 0
+    found = finished.object()
+    (run,), (published,) = found["runs"], found["published"]
+    assert (run["silos"], run["network"], run["epsilon"]) == (2, "best", 0.5)
+    assert len(run["epsilon_by_round"]) == len(published["epsilon_by_round"]) == 2
+    assert 0.499 < run["epsilon_by_round"][-1] <= 0.5 < published["epsilon_by_round"][-1]
+    assert "best, 2 silos, epsilon 0.5" in finished.err
+    table = fedn(*quick[:-1], "1")
+    assert table.status == 0
+    assert "first round over budget" in " ".join(table.out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--network", "deep"], "network = 'deep'"),
+        (["--pace", "fast"], "pace = 'fast'"),
+        (["--silos", "some"], "silos = 'some'"),
+        (["--data", "nowhere"], "give the folder"),
+    ],
+)
+def test_wrong_use_is_named(fedn: Command, folder: Path, words: list[str], message: str) -> None:
+    finished = fedn("--data", str(folder), *words)
+    assert finished.status == 2
+    assert message in finished.err
+    assert finished.out == ""

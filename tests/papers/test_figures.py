@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from harness.seeds import Entry
+from incrowd.data import Split
+from incrowd.errors import ConfigError
+from incrowd.learning import LocalTraining
+from papers.geyer.figures import Figures, draw_figure1, draw_figure2, ended, sampled
+from papers.geyer.kept import Kept
+from papers.geyer.plain import Plain, learn_plainly
+
+PLAIN = Plain(rounds=3, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
+
+
+def curves(*rounds: int) -> list[Entry]:
+    """A private curve and one without privacy, made up."""
+    private = {
+        "clients": 100,
+        "epsilon": 8.0,
+        "epsilon_honest": 30.0,
+        "rounds": list(rounds),
+        "accuracy": [0.1 * place for place in range(len(rounds))],
+        "ended": {"round": rounds[-1], "accuracy": 0.1 * (len(rounds) - 1)},
+        "paper_accuracy": 0.78,
+        "paper_rounds": 11,
+        "seeds": 1,
+    }
+    return [private, private | {"epsilon": None, "epsilon_honest": None, "ended": None}]
+
+
+@pytest.fixture(scope="module")
+def figure1(split: Split) -> list[Entry]:
+    return Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1).figure1()
+
+
+def test_figure_1_ends_where_the_budget_does(figure1: list[Entry]) -> None:
+    private, plain = figure1
+    assert private["epsilon"] == 2.5 < private["epsilon_honest"]
+    assert private["rounds"] == list(range(1, private["rounds"][-1] + 1))
+    assert private["ended"] == {"round": private["rounds"][-1], "accuracy": private["accuracy"][-1]}
+    assert len(private["accuracy"]) == len(private["rounds"])
+    assert (private["paper_accuracy"], private["paper_rounds"]) == (0.78, 11)
+    assert plain["ended"] is plain["epsilon"] is None
+    assert plain["rounds"] == [1, 2, 3]
+    assert plain["paper_accuracy"] == 0.97
+
+
+def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure1: list[Entry]) -> None:
+    kept = Kept(folder=tmp_path, data=folder)
+    again = Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1, kept=kept).figure1()
+    assert again == figure1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
+    lines: list[str] = []
+    series = Figures(split=split, plain=PLAIN, seeds=2, say=lines.append).figure2()
+    first, second = (list(learn_plainly(PLAIN, split, seed=seed)) for seed in (0, 1))
+    assert series["rounds"] == [1, 2, 3]
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        assert series["accuracy"][number] == pytest.approx((one.accuracy + other.accuracy) / 2)
+        variance = (one.seen.between_client_variance + other.seen.between_client_variance) / 2
+        assert series["between_client_variance"][number] == pytest.approx(variance)
+        assert series["update_scale"][number] == pytest.approx((one.seen.update_scale + other.seen.update_scale) / 2)
+    assert series["simulation_only"] is True
+    assert lines == ["4 clients without privacy: 3 rounds"]
+
+
+def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
+    files = draw_figure1(tmp_path / "new", curves(1, 2, 3))
+    assert [Path(file).name for file in files] == ["geyer-figure1.png", "geyer-figure1.svg"]
+    assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
+    text = Path(files[1]).read_text()
+    for words in ("100 clients", "100 clients, no privacy", "SIMULATION: seeded noise"):
+        assert f"<!-- {words} -->" in text
+    names = ("accuracy", "between_client_variance", "update_scale")
+    series = {"rounds": [1, 2]} | {name: [0.1, 0.2] for name in names}
+    files = draw_figure2(tmp_path / "new", series)
+    text = Path(files[1]).read_text()
+    for words in ("V_c", "U_s", "SIMULATION, without privacy"):
+        assert f"<!-- {words} -->" in text
+
+
+def test_tables_for_people() -> None:
+    rows = ended(curves(1, 2, 3))
+    assert [row["rounds"] for row in rows] == [3, 3]
+    assert [row["epsilon"] for row in rows] == [8.0, None]
+    names = ("accuracy", "between_client_variance", "update_scale")
+    series = {"rounds": list(range(1, 31))} | {name: [0.1] * 30 for name in names}
+    assert [row["rounds"] for row in sampled(series, rows=3)] == [1, 11, 21]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"rows": [99]}, "rows = 99"), ({"seeds": 0}, "seeds = 0"), ({"epsilon": 0.0}, "epsilon = 0")],
+)
+def test_wrong_wishes_are_named(split: Split, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Figures(split=split, **wrong)  # type: ignore[arg-type]  # by name

@@ -1,0 +1,70 @@
+import pytest
+
+from incrowd.data import Split
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.account.moments import moments_price
+from incrowd.privacy.plan.schedule import constant
+from papers.geyer.growing import EARLY_ROUNDS, Growing, grown
+from papers.geyer.paper import CONSTANTS, as_poisson, within
+
+BUDGET = Budget(epsilon=8, delta=1e-5)
+
+
+def test_cohorts_grow_at_a_constant_ratio() -> None:
+    schedule = constant(rounds=1, cohort=200).scaled(1.4)
+    found = grown(schedule, 0.25, clients=1000, budget=BUDGET)
+    cohorts = [step.cohort for step in found.steps]
+    assert cohorts == sorted(cohorts)
+    assert cohorts[0] == 50
+    assert cohorts[-1] == 200
+    assert all(step.noise_multiplier**2 / step.cohort == pytest.approx(1.4**2 / 200) for step in found.steps)
+    assert grown(schedule, 1.0, clients=1000, budget=BUDGET) == schedule
+
+
+@pytest.mark.parametrize(("noise", "more"), [(4.0, True), (1.4, False)])
+def test_growing_leaves_more_rounds_where_early_noise_stays_above_one(noise: float, more: bool) -> None:
+    """Below 1 the price of a round rises so fast that small cohorts cost more than they save."""
+    schedule = constant(rounds=1, cohort=200).scaled(noise)
+    grown_cohorts = grown(schedule, 0.25, clients=1000, budget=BUDGET)
+    before, after = (within(one, clients=1000, budget=BUDGET).rounds for one in (schedule, grown_cohorts))
+    assert (after > before) is more
+
+
+def test_early_rounds_are_a_few_of_so_many_clients_at_the_same_ratio(split: Split) -> None:
+    (entry,) = Growing(split=split, factors=(0.25,), seeds=1).early()
+    (last,) = CONSTANTS[100].schedule.steps
+    cohort, noise = last.cohort / 4, last.noise_multiplier / 2
+    assert entry["ratio"] == pytest.approx(last.noise_multiplier**2 / last.cohort)
+    assert entry["first_cohort"] == entry["last_cohort"] == cohort
+    assert entry["rounds"] == EARLY_ROUNDS
+    rounds = constant(rounds=EARLY_ROUNDS, cohort=cohort).scaled(noise)
+    price = moments_price(as_poisson(rounds, clients=100), delta=1e-3)
+    assert entry["epsilon"] == pytest.approx(price.epsilon)
+    assert price.honest.epsilon < entry["epsilon"] < entry["epsilon_honest"]
+    assert entry["accuracy_sd"] is None
+
+
+def test_the_whole_budget_is_spent_by_cohorts_that_grow(split: Split) -> None:
+    lines: list[str] = []
+    (entry,) = Growing(split=split, factors=(0.25,), epsilon=3.5, seeds=1, say=lines.append).whole()
+    assert entry["first_cohort"] < entry["last_cohort"] <= 100
+    assert entry["epsilon"] == 3.5 < entry["epsilon_honest"]
+    assert 0 <= entry["accuracy"] <= 1
+    assert entry["rounds"] >= 1
+    assert lines[0].startswith("100 clients, 25 to ")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": [99]}, "rows = 99"),
+        ({"seeds": 0}, "seeds = 0"),
+        ({"factors": [0.0]}, "factor = 0"),
+        ({"factors": [1.5]}, "factor = 1.5"),
+        ({"epsilon": 0.0}, "epsilon = 0"),
+    ],
+)
+def test_wrong_wishes_are_named(split: Split, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Growing(split=split, **wrong)  # type: ignore[arg-type]  # by name

@@ -1,0 +1,115 @@
+"""The model with known weights: what the server states, what devices hold, and how fast the weights come back."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from incrowd import Budget
+from incrowd._random import SeededRandomness
+from incrowd.drawdiscard import Device, Policy
+from incrowd.drawdiscard.fast_gradients import GlmGradients
+from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
+from incrowd.drawdiscard.glm import LOGISTIC, Glm
+from incrowd.drawdiscard.simulation import Updates
+from incrowd.drawdiscard.specification import Specification
+from incrowd.errors import ConfigError
+from incrowd.privacy.mechanism.device import Mechanism
+from papers.ddml.known_weights import TRUTH, Population, specification, truth
+from papers.ddml.recovery import Recovery, advance, draw
+
+COLUMNS = ("O", "B", "E1", "E2", "D", "I")
+
+
+def population(size: int, *, seed: int = 1) -> Population:
+    return Population.draw(size, SeededRandomness(seed).stream("examples"))
+
+
+def test_the_server_alone_states_33_weights() -> None:
+    stated = specification()
+    crosses = [name for name in stated.columns if ":" in name]
+    assert (stated.size, len(stated.columns) - len(crosses), len(crosses)) == (33, 8, 24)
+    assert set(stated.columns) == set(TRUTH)
+    assert (stated.instances, stated.gamma, stated.noise) == (30, 0.005, "none")
+    assert truth(stated)[:3].tolist() == [0.34, -1.18, 1.05]
+
+
+def test_features_of_many_at_once_are_those_of_a_table() -> None:
+    drawn, stated = population(300), specification()
+    rows = drawn.rows()
+    features, responses = stated.encode({name: [row[name] for row in rows] for name in COLUMNS})
+    assert np.allclose(features, drawn.features())
+    assert responses[:, 0].tolist() == drawn.o.tolist()
+
+
+def test_about_46_percent_are_positive_and_the_truth_is_right_as_often_as_in_the_paper() -> None:
+    drawn = population(100_000)
+    assert drawn.o.mean() == pytest.approx(0.46, abs=0.01)
+    outputs = drawn.features() @ truth(specification())[1:] + truth(specification())[0]
+    assert ((outputs > 0) == drawn.o).mean() == pytest.approx(0.79, abs=0.01)
+
+
+def test_devices_with_tables_of_their_own_make_the_gradients_of_the_simulation(tmp_path: Path) -> None:
+    drawn, stated = population(30), specification()
+    loud = {"noise": "laplace", "epsilon": 1e5}  # a device without noise answers nobody
+    asked = Specification.of(json.loads(stated.to_json()) | loud)
+    policy = Policy(epsilon=1e6, daily_epsilon=1e6, budget=Budget(epsilon=1e6, delta=1e-9), unit="feature")
+    model = Glm(features=32, link=LOGISTIC)
+    gradients = GlmGradients(model, drawn.features().reshape(3, 10, 32), drawn.o.reshape(3, 10, 1))
+    instance = SeededRandomness(2).stream("instance").normals(33)
+    for number in range(3):
+        rows = drawn.rows()[10 * number : 10 * number + 10]
+        with Device(rows, ledger=tmp_path / f"{number}-ledger.db", policy=policy) as device:
+            answer = device.answer(asked.to_json(), instance)
+        simulated = gradients.gradient(instance.astype(np.float32), number)
+        assert np.allclose((instance - answer) / asked.gamma, simulated, atol=5e-4)
+        assert np.abs(simulated).max() > 0.01
+
+
+def test_all_instances_end_as_if_every_update_had_been_made() -> None:
+    k, updates, examples = 4, 200, 3
+    coins = draw_and_discard(instances=k, updates=updates, randomness=SeededRandomness(3))
+    drawn = population(updates * examples)
+    model = Glm(features=32, link=LOGISTIC)
+    features, responses = drawn.features().reshape(updates, examples, 32), drawn.o.reshape(updates, examples, 1)
+    made = Updates(
+        gradients=GlmGradients(model, features, responses),
+        mechanism=Mechanism(size=33, clip=1.0, epsilon=1.0, noise="none", privacy="feature"),
+        devices=np.arange(updates),
+        rates=0.5,
+    )
+    start = SeededRandomness(4).stream("start").normals(k * 33).reshape(k, 33).astype(np.float32)
+    plain = start.astype(np.float64)
+    for update in range(updates):
+        weights = plain[coins.drawn[update]]
+        plain[coins.replaced[update]] = weights - 0.5 * model.gradient(weights, features[update], responses[update])
+    found = advance(made, Genealogy(coins, [updates]), start)
+    assert np.allclose(found, plain, atol=1e-4)
+    assert len(Genealogy(coins, [updates]).needed) < updates / 2
+
+
+def test_the_report_follows_the_error_down(tmp_path: Path) -> None:
+    found = Recovery(updates=100_000, instances=3, gamma=0.5, decay=1.0).report()
+    errors = found["root_mean_square_error"]
+    assert errors[-1] < errors[0] / 2
+    assert found["moments"][-1] == found["updates"] == 100_000
+    assert found["accuracy"] == pytest.approx(found["truth"]["accuracy"], abs=0.02)
+    assert len(found["true"]) == len(found["estimated"]) == len(found["names"]) == 33
+    assert found["findings"][2]["agrees"]
+    assert all(Path(file).stat().st_size > 1_000 for file in draw(tmp_path / "figures", found))
+
+
+def test_the_same_seed_recovers_the_same_weights() -> None:
+    first, again, other = (list(Recovery(updates=300, instances=3, seed=seed).estimates())[-1] for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="updates"):
+        Recovery(updates=0)
+    with pytest.raises(ConfigError, match="gamma"):
+        Recovery(gamma=0.0)
+    with pytest.raises(ConfigError, match="decay"):
+        Recovery(decay=-1.0)

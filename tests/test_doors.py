@@ -1,0 +1,60 @@
+"""Papers and benchmarks use what anyone may use: the names that our packages offer in `__all__`, and nothing deeper."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE = [path for folder in ("papers", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+RUNS = ROOT / "papers/geyer/kept.py"
+"""The one module that works with run folders, whose parts have no door of their own."""
+
+
+def beyond_the_doors(path: Path, text: str) -> Iterator[str]:
+    """What a module imports of ours that no package offers."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.startswith("incrowd."))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "incrowd":
+            if path == RUNS and node.module.startswith("incrowd.runs."):
+                continue
+            door = importlib.import_module(node.module)
+            offered = door.__all__ if hasattr(door, "__path__") else ()
+            yield from (f"{node.module}.{name.name}" for name in node.names if name.name not in offered)
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_taken_from_beyond_the_doors(path: Path) -> None:
+    assert list(beyond_the_doors(path, path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from incrowd import Budget", []),
+        ("def f():\n    from incrowd.data import Split", []),
+        ("from incrowd import _validate", ["incrowd._validate"]),
+        ("from incrowd._random import SeededRandomness", ["incrowd._random.SeededRandomness"]),
+        ("from incrowd.errors import DataError", ["incrowd.errors.DataError"]),
+        ("from incrowd.data import examples", ["incrowd.data.examples"]),
+        ("import incrowd.data.examples", ["incrowd.data.examples"]),
+        ("if True:\n    from incrowd.runs.run import Run", ["incrowd.runs.run.Run"]),
+        ("from numpy import array", []),
+    ],
+)
+def test_what_is_beyond_the_doors_is_found(text: str, found: list[str]) -> None:
+    assert list(beyond_the_doors(ROOT / "papers/some.py", text)) == found
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["cli", "data", "drawdiscard", "federated", "learning", "learning.features"]
+    + [f"privacy.{part}" for part in ("account", "ledger", "mechanism", "plan")],
+)
+def test_every_name_at_a_door_is_there(package: str) -> None:
+    door = importlib.import_module(f"incrowd.{package}")
+    assert all(hasattr(door, name) for name in door.__all__)
