@@ -17,7 +17,7 @@ settings.load_profile("steady")
 
 PRICES = "INCROWD_TESTS_PRICES"
 
-# Where coverage is measured: what these tests do not reach counts as untested. The others would take half as long again.
+# Coverage is measured in these tests: what they do not reach counts as untested. Others would take half as long again.
 ROOT = Path(__file__).parent
 MEASURED = tuple(ROOT / name for name in ("incrowd", "tests/learning", "tests/privacy"))
 
