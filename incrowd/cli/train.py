@@ -11,7 +11,6 @@ from incrowd.cli._print import print_facts, print_json
 
 if TYPE_CHECKING:
     from incrowd.runs.run import Run
-    from incrowd.runs.silo_run import SiloRun
 
 app = typer.Typer()
 
@@ -41,14 +40,13 @@ def train(
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
     need_training()
-    from incrowd.runs.run import free_folder
-    from incrowd.runs.settings import tables
-    from incrowd.runs.units import create
+    from incrowd.runs.run import Run, free_folder
+    from incrowd.runs.settings import settings_of, tables
 
     overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
     overrides += ledger_overrides(ledger, witness)
     found = tables(config, overrides=overrides, data=data)
-    _finish(create(found, free_folder(Path("out")) if out is None else out), as_json)
+    _finish(Run.create(settings_of(found), free_folder(Path("out")) if out is None else out), as_json)
 
 
 @app.command()
@@ -60,12 +58,12 @@ def resume(
     Example: incrowd resume out/mnist
     """
     need_training()
-    from incrowd.runs.units import reopen
+    from incrowd.runs.run import Run
 
-    _finish(reopen(folder), as_json)
+    _finish(Run.open(folder), as_json)
 
 
-def _finish(run: "Run | SiloRun", as_json: bool) -> None:
+def _finish(run: "Run", as_json: bool) -> None:
     from incrowd.runs.progress import progress
 
     try:

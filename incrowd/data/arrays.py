@@ -5,7 +5,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from incrowd.data.examples import Examples, Features, Labels
+from incrowd.data.examples import Examples, Labels
+from incrowd.data.inputs import Inputs
 from incrowd.errors import DataError
 
 _MAP_STYLE = "give a map-style data set, or read it into arrays"
@@ -24,18 +25,34 @@ class MapDataset(Protocol):
 
 
 def from_arrays(
-    features: ArrayLike, labels: ArrayLike, *, classes: int | None = None, scale: float = 1.0, offset: float = 0.0
+    features: ArrayLike | Inputs,
+    labels: ArrayLike,
+    *,
+    classes: int | None = None,
+    scale: float = 1.0,
+    offset: float = 0.0,
 ) -> Examples:
-    """Examples from arrays or lists of numbers.
+    """Examples from arrays or lists of numbers, or from a dict or a tuple of them: several inputs of a model.
 
-    Guarantee: contiguous uint8 or float32 features and int64 labels (float32 without classes) are used as they are,
-    without a copy.
+    Whole numbers of several bytes stay whole numbers (tokens, numbers of categories), unless a `scale` or an `offset`
+    says that they are quantities. Other numbers are converted to float32, and truth values too, unless they are one of
+    several inputs, where they are masks.
 
-    Edge cases: other numbers are converted to these types; what float32 cannot hold, a label that is not a whole
-    number where classes are stated, and anything but numbers is a `DataError`.
+    Guarantee: contiguous uint8, float32 or int64 features and int64 labels (float32 without classes) are used as they
+    are, without a copy.
+
+    Edge cases: what float32 cannot hold, a whole number that it would change, a label that is not a whole number where
+    classes are stated, and anything but numbers is a `DataError`.
     """
+    quantities = scale != 1 or offset != 0
+    if isinstance(features, dict):
+        inputs: Inputs = {name: _input(f"features[{name!r}]", one) for name, one in features.items()}
+    elif isinstance(features, tuple) and not _is_row(features):
+        inputs = tuple(_input(f"features[{place}]", one) for place, one in enumerate(features))
+    else:
+        inputs = _as_features("features", _numbers("features", features), quantities=quantities)
     return Examples(
-        features=_as_features(_numbers("features", features)),
+        features=inputs,
         labels=_as_labels(_numbers("labels", labels), classes),
         classes=classes,
         scale=scale,
@@ -55,32 +72,74 @@ def from_dataset(
         raise DataError(f"{type(dataset).__name__} has no length or no indices: {_MAP_STYLE}")
     if len(dataset) == 0:
         raise DataError(f"{type(dataset).__name__} is empty: give at least one example")
-    first, _ = _pair(dataset, 0)
-    features = np.empty((len(dataset), *first.shape), first.dtype)
+    start, _ = _pair(dataset, 0)
+    rows: dict[Any, list[Any]] = {key: [] for key in start}
     labels = []
     for row in range(len(dataset)):
-        value, label = _pair(dataset, row)
-        if value.shape != first.shape or value.dtype != first.dtype:
-            raise DataError(
-                f"item {row} is {value.dtype} of shape {value.shape}, item 0 is {first.dtype} of shape {first.shape}: "
-                "give every example the same shape and type"
-            )
-        features[row] = value
+        values, label = _pair(dataset, row)
+        _check_like_the_first(row, values, start)
+        for key, value in values.items():
+            rows[key].append(value)
         labels.append(label)
-    return from_arrays(features, np.array(labels), classes=classes, scale=scale, offset=offset)
+    features: Inputs = {key: np.stack(several) for key, several in rows.items()}
+    if _ONLY in features:
+        features = features[_ONLY]
+    elif all(isinstance(key, int) for key in features):
+        features = tuple(features.values())
+    return from_arrays(features, _together(labels), classes=classes, scale=scale, offset=offset)
 
 
-def _pair(dataset: MapDataset, row: int) -> tuple[NDArray[Any], Any]:
+_ONLY = object()  # the key of the only input
+
+
+def _pair(dataset: MapDataset, row: int) -> tuple[dict[Any, NDArray[Any]], NDArray[Any]]:
+    """The inputs and the label of an item."""
     try:
         item = dataset[row]
     except NotImplementedError as error:  # what torch's IterableDataset says
         raise DataError(f"{type(dataset).__name__} has no indices: {_MAP_STYLE}") from error
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise DataError(f"item {row} is {type(item).__name__}: give pairs of features and a label")
-    features, label = _numbers(f"features of item {row}", item[0]), _numbers(f"label of item {row}", item[1])
-    if label.size != 1:
-        raise DataError(f"item {row} has a label of shape {label.shape}: give one number for each example")
-    return features, label.item()
+    given, label = item[0], _numbers(f"label of item {row}", item[1])
+    inputs = {_ONLY: given}
+    if isinstance(given, dict):
+        inputs = given
+    elif isinstance(given, tuple) and not _is_row(given):
+        inputs = dict(enumerate(given))
+    return {key: _numbers(f"features of item {row}", one) for key, one in inputs.items()}, label
+
+
+def _check_like_the_first(row: int, values: dict[Any, NDArray[Any]], start: dict[Any, NDArray[Any]]) -> None:
+    if values.keys() != start.keys():
+        raise DataError(f"item {row} has other inputs than item 0: give every example the same ones")
+    for key, value in values.items():
+        if value.shape != start[key].shape or value.dtype != start[key].dtype:
+            raise DataError(
+                f"item {row} is {value.dtype} of shape {value.shape}, item 0 is {start[key].dtype} of shape "
+                f"{start[key].shape}: give every example the same shape and type"
+            )
+
+
+def _together(labels: list[NDArray[Any]]) -> NDArray[Any]:
+    """One array of all labels; a label in an array of its own is a number."""
+    plain = [label.reshape(()) if label.size == 1 else label for label in labels]
+    for row, label in enumerate(plain):
+        if label.shape != plain[0].shape:
+            raise DataError(
+                f"item {row} has a label of shape {label.shape}, item 0 one of shape {plain[0].shape}: "
+                "give one number for each example, or equally many"
+            )
+    return np.array(plain)
+
+
+def _is_row(given: tuple[Any, ...]) -> bool:
+    """Whether a tuple is a row of numbers, or of rows, and not several inputs."""
+    return not any(hasattr(one, "dtype") for one in given)
+
+
+def _input(name: str, values: Any) -> NDArray[Any]:
+    array = _numbers(name, values)
+    return np.ascontiguousarray(array) if array.dtype == np.bool_ else _as_features(name, array, quantities=False)
 
 
 def _numbers(what: str, values: Any) -> NDArray[Any]:
@@ -94,24 +153,37 @@ def _numbers(what: str, values: Any) -> NDArray[Any]:
     return array
 
 
-def _as_features(array: NDArray[Any]) -> Features:
+def _as_features(name: str, array: NDArray[Any], *, quantities: bool) -> NDArray[Any]:
     if array.dtype == np.uint8:
         return np.ascontiguousarray(array)
-    return _float32(array)
+    if array.dtype.kind in "iu" and not quantities:
+        return _whole(name, array)
+    return _float32(name, array)
+
+
+def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{name} hold {array.max()}: give whole numbers below 2^63")
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _as_labels(array: NDArray[Any], classes: int | None) -> Labels:
     if classes is None:
-        return _float32(array)
+        return _float32("labels", array)
     if array.dtype.kind == "f":
         exact = array.astype(np.float64)
-        not_whole = np.flatnonzero(~((np.abs(exact) < 2**53) & (exact == np.rint(exact))))
+        not_whole = np.argwhere(~((np.abs(exact) < 2**53) & (exact == np.rint(exact))))
         if not_whole.size:
-            row = not_whole[0]
-            raise DataError(f"labels[{row}] = {array.ravel()[row]}: with classes = {classes} give whole numbers")
+            place = [int(i) for i in not_whole[0]]
+            raise DataError(f"labels{place} = {array[tuple(place)]}: with classes = {classes} give whole numbers")
     return np.ascontiguousarray(array, np.int64)
 
 
-def _float32(array: NDArray[Any]) -> NDArray[np.float32]:
+def _float32(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # becomes an infinity, which Examples refuses by name
-        return np.ascontiguousarray(array, np.float32)
+        floats = np.ascontiguousarray(array, np.float32)
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2 and not np.array_equal(floats.astype(array.dtype), array):
+        place = [int(i) for i in np.argwhere(floats.astype(array.dtype) != array)[0]]
+        found = array[tuple(place)]
+        raise DataError(f"{name}{place} = {found}: float32 would change it; give a smaller number, or float64")
+    return floats

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd.data._rows import Cells, read_rows
+from incrowd.data.clients import Clients
 from incrowd.data.examples import Examples
+from incrowd.data.inputs import is_single, named
 
 _EXACT = 2.0**53  # whole numbers below this are what they seem to be
 _LARGEST = float(np.finfo(np.float32).max)
@@ -32,9 +34,21 @@ def table_rows(path: Path) -> Iterator[tuple[dict[str, str], bytes]]:
 
 def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterator[bytes]:
     """Examples, all or those in some rows, with their labels."""
-    kind = f"{examples.features.dtype} {examples.shape} {examples.scale!r} {examples.offset!r}".encode()
+    inputs = sorted(named(examples.features).items())
+    alone = is_single(examples.features)
+    what = f"{examples.features.dtype} {examples.shape}" if alone else repr(sorted(examples.form))
+    kind = f"{what} {examples.scale!r} {examples.offset!r}".encode()
     for row in range(len(examples)) if rows is None else rows:
-        yield _packed([kind, examples.features[row].tobytes(), examples.labels[row].tobytes()])
+        yield _packed([kind, *(one[row].tobytes() for _, one in inputs), examples.labels[row].tobytes()])
+
+
+def owned_rows(data: Clients) -> list[list[bytes]]:
+    """Of each client its examples, each with the client's name."""
+    owners = data.owners or tuple(map(str, range(data.present)))
+    return [
+        [_packed([owner.encode(), row]) for row in example_rows(data.examples, data.client(client))]
+        for client, owner in enumerate(owners)
+    ]
 
 
 def _texts(header: tuple[str, ...], cells: Cells) -> dict[str, str]:

@@ -50,7 +50,12 @@ class Columns:
 
 
 def load_table(
-    path: Path | str, *, columns: Columns, test: Path | str | None = None, clients: int | None = None
+    path: Path | str,
+    *,
+    columns: Columns,
+    test: Path | str | None = None,
+    clients: int | None = None,
+    public: bool = False,
 ) -> Clients:
     """A federated data set with one client for each distinct value of the client column, in the order of their names.
 
@@ -61,7 +66,15 @@ def load_table(
     """
     examples, names = read_table(Path(path), columns)
     held = None if test is None else read_table(Path(test), columns)[0]
-    return Clients(examples=examples, partition=by_column(names), test=held, name=Path(path).name, declared=clients)
+    return Clients(
+        examples=examples,
+        partition=by_column(names),
+        test=held,
+        name=Path(path).name,
+        declared=clients,
+        public=public,
+        owners=tuple(map(str, np.unique(names))),
+    )
 
 
 def read_table(path: Path, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:

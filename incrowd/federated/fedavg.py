@@ -151,9 +151,9 @@ class RoundReport:
 class FedAvg:
     """The algorithm: cohort, local training, clip, sum, charge, noise, server step.
 
-    The first weights are fresh ones times `start`. With `dropout` that share of every cohort, at random, never answers;
-    denominator and noise are the plan's all the same. With `diagnose` each round reports `Diagnostics`, which only a
-    simulation (seeded randomness) may.
+    The first weights are the model's own, or fresh ones times `start`. With `dropout` that share of every cohort, at
+    random, never answers; denominator and noise are the plan's all the same. With `diagnose` each round reports
+    `Diagnostics`, which only a simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
 
@@ -191,8 +191,8 @@ class FedAvg:
         self.diagnose = diagnose
 
     def init(self) -> State:
-        """The state before the first round: fresh weights, times `start`."""
-        weights = self.start * self.engine.model.initial(self.private.randomness).numpy().astype(np.float64)
+        """The state before the first round, from the model's `initial` weights."""
+        weights = self.engine.model.initial(self.private.randomness, start=self.start).numpy().astype(np.float64)
         return State.first(weights, server=self.server, carry=self.private.start())
 
     def apply(self, state: State) -> tuple[State, RoundReport]:

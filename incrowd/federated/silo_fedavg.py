@@ -68,8 +68,8 @@ class SiloFedAvg:
     """The algorithm: every silo takes its noisy steps, and the server moves along the mean of what they send.
 
     The mean is weighted by public `weights`, equal ones unless given, over those who sent something; with `private`,
-    which clips and noises, all weigh the same and the denominator is its plan's. The first weights are fresh ones times
-    `start`.
+    which clips and noises, all weigh the same and the denominator is its plan's. The first weights are the
+    model's own, or fresh ones times `start`.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness; a silo that has left does not stop
     the others.
@@ -100,8 +100,8 @@ class SiloFedAvg:
             self._check(self.private)
 
     def init(self) -> State:
-        """The state before the first round: fresh weights, times `start`."""
-        weights = self.start * self.model.initial(self.randomness).numpy().astype(np.float64)
+        """The state before the first round, from the model's `initial` weights."""
+        weights = self.model.initial(self.randomness, start=self.start).numpy().astype(np.float64)
         carry = NOTHING if self.private is None else self.private.start()
         return State.first(weights, server=self.server, carry=carry)
 

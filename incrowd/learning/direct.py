@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from incrowd.learning.modules import plain, trainable
+
 _LARGE = 2**15  # weights; gradients of fewer stay in the cache
 _KNOWN = ("torch.nn.modules.", "incrowd.")  # whose modules use the weights of no other
 
@@ -22,7 +24,8 @@ class DirectSteps:
     what comes out, make their step. Only the `others` have gradients.
 
     Guarantee: this happens only where a Sequential calls the layer, between modules of torch's that do not work in
-    place, so that nothing else is done with its parameters. All other modules keep gradients of everything.
+    place, and where no parameter is frozen or tied, so that nothing else is done with its parameters. All other modules
+    keep gradients of everything that is trained.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -30,7 +33,7 @@ class DirectSteps:
         self._rate = 0.0
         layers = _large(module)
         ours = {id(parameter) for layer in layers for parameter in layer.parameters()}
-        self.others: list[Tensor] = [one for one in module.parameters() if id(one) not in ours]
+        self.others: list[Tensor] = [one for _, one in trainable(module) if id(one) not in ours]
         for layer in layers:
             layer.forward = partial(self._forward, layer)  # type: ignore[method-assign]  # of this layer alone
 
@@ -70,7 +73,7 @@ class DirectSteps:
 def _large(module: nn.Module) -> list[nn.Linear]:
     """The large Linear layers of a Sequential of known modules."""
     leaves = _leaves(module)
-    if type(module) is not nn.Sequential or not all(map(_plain, leaves)):
+    if type(module) is not nn.Sequential or not all(map(_plain, leaves)) or not plain(module):
         return []
     linear = (leaf for leaf in leaves if type(leaf) is nn.Linear)
     return [layer for layer in linear if layer.weight.numel() >= _LARGE and not layer.weight._backward_hooks]

@@ -10,6 +10,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning.direct import DirectSteps, known
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
+from incrowd.learning.modules import trainable, working_copy
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 from incrowd.learning.turned import Turned
@@ -40,14 +41,15 @@ class Autograd:
         self._turned = Turned()
         self._forgets = all(map(known, model.module.modules()))
         self.local = local
+        # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
+        module = copy.deepcopy(model.module).to(device)
+        self._prepared = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in its stubs
         self._work()
 
     def _work(self) -> None:
         """Start with a copy of the module."""
-        # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
-        module = copy.deepcopy(self._model.module).to(self._device)
-        self.module = module.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # not in its stubs
-        self.parameters: list[Tensor] = list(self.module.parameters())
+        self.module = working_copy(self._prepared)
+        self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self.module)]
         self._whole = self.parameters[0].data  # the first weight when no features are left out
         self._direct = DirectSteps(self.module) if self.local.plain else None
 
@@ -83,7 +85,7 @@ class Autograd:
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, starts)
         velocity = [torch.zeros_like(p) for p in self.parameters] if self.local.momentum else None
-        buffers = [(name, buffer, buffer._version) for name, buffer in self.module.named_buffers()]
+        constants = [(name, one, one._version) for name, one in _constants(self.module).items()]
         for examples, labels in _batches(feed):
             loss = self.local.loss.value(self.module(examples), labels)
             if self._direct is None:
@@ -91,7 +93,7 @@ class Autograd:
                 self._step(list(gradients), starts, velocity)
             else:
                 self._direct.step(loss, self.local.learning_rate)
-        _refuse_changed(buffers, self.module)
+        _refuse_changed(constants, self.module)
 
     @torch.no_grad()
     def _step(self, gradients: list[Tensor], starts: list[Tensor], velocity: list[Tensor] | None) -> None:
@@ -144,10 +146,16 @@ def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
         yield from torch.split(examples, width)
 
 
-def _refuse_changed(buffers: Sequence[tuple[str, Tensor, int]], module: nn.Module) -> None:
-    now = dict(module.named_buffers())
-    for name, buffer, version in buffers:
-        if now.get(name) is not buffer or buffer._version != version:
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    """What training must leave alone: buffers and frozen parameters."""
+    frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+    return {**dict(module.named_buffers()), **frozen}
+
+
+def _refuse_changed(constants: Sequence[tuple[str, Tensor, int]], module: nn.Module) -> None:
+    now = _constants(module)
+    for name, constant, version in constants:
+        if now.get(name) is not constant or constant._version != version:
             remedy = "training changes this buffer, which would carry one client's data to the next; make it a constant"
             raise ConfigError(field="module", value=name, remedy=remedy)
 

@@ -1,13 +1,14 @@
-"""Models: a torch module, and its parameters as one flat vector.
+"""Models: a torch module, and what is trained of it as one flat vector.
 
-The flat vector holds the parameters in the order of ``module.named_parameters()``, each row by row in torch's own shape
-(a Linear's weight is [outputs, inputs]). It is what a contribution, a release and a checkpoint hold.
+The flat vector holds the trainable parameters in the order of ``module.named_parameters()``, each row by row in torch's
+own shape (a Linear's weight is [outputs, inputs]), a tied one once. It is what a contribution, a release and a
+checkpoint hold; `Model.state_dict` gives the whole module back.
 """
 
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -19,32 +20,32 @@ from torch import Tensor, nn
 from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
+from incrowd.learning.modules import load_state, plain, refuse_unsuitable, trainable, whole_state
 from incrowd.privacy.mechanism.contribution import Layout
-
-_MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d)
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A torch module that clients can train.
+    """A torch module that clients can train: its parameters that require a gradient.
 
-    The module gives the structure; its own parameters are only a starting point (see `weights` and `initial`).
+    Training starts from the module's own weights, so that a pretrained start is kept; a `fresh` model draws its weights
+    (see `initial`). Frozen parts are in evaluation mode whenever the model is at work; other layers stay in the mode in
+    which they are given.
 
     Guarantee: training never writes to `module`.
 
     Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm), layers that keep
-    running statistics, dropout (its randomness is torch's global generator), parameters that are frozen, shared,
-    uninitialised or not float32, and a module without any.
+    running statistics, and dropout (its randomness is torch's global generator), unless they are frozen or in
+    evaluation mode; parameters that are uninitialised, not on the CPU or not float32; a module with nothing to train.
     """
 
     module: nn.Module
+    fresh: bool = False
     layout: Layout = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _refuse_layers(self.module)
-        _refuse_parameters(self.module)
-        named = list(self.module.named_parameters())
+        refuse_unsuitable(self.module)
+        named = trainable(self.module)
         layout = Layout(names=tuple(name for name, _ in named), shapes=tuple(tuple(p.shape) for _, p in named))
         object.__setattr__(self, "layout", layout)
 
@@ -65,20 +66,28 @@ class Model:
     @property
     def weights(self) -> Tensor:
         """The module's own weights as a flat vector, a copy."""
-        return torch.cat([parameter.detach().reshape(-1) for parameter in self.module.parameters()])
+        return _vector(self.module)
 
-    def initial(self, randomness: Randomness, *indices: int) -> Tensor:
-        """Fresh weights from the stream ``initialisation``; torch's global generator is neither read nor changed.
+    def initial(self, randomness: Randomness, *indices: int, start: float = 1.0) -> Tensor:
+        """What training starts from: the module's own weights, or fresh ones, times `start`.
 
+        Fresh weights come from the stream ``initialisation``; torch's global generator is neither read nor changed.
         Linear and convolutional layers are drawn uniformly within 1 / sqrt(inputs of one output), as torch does;
-        normalisation layers start at 1 and 0; what other modules hold stays as it is in `module`.
+        normalisation layers start at 1 and 0; what other modules hold, and what is frozen, stays as it is in `module`.
+
+        Edge cases: a `start` other than 1 for a model that is not fresh is refused.
         """
+        if not self.fresh:
+            if start != 1:
+                remedy = "the module keeps its own weights; leave it out, or give Model(module, fresh=True)"
+                raise ConfigError(field="start", value=start, remedy=remedy)
+            return self.weights
         module = copy.deepcopy(self.module)
         stream = randomness.stream("initialisation", *indices)
         with torch.no_grad():
             for layer in module.modules():
                 _initialise(layer, stream)
-        return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+        return start * _vector(module)
 
     def flat(self, weights: ArrayLike | Tensor) -> Tensor:
         """Weights as the engine uses them: one float32 vector of the model's size."""
@@ -93,9 +102,24 @@ class Model:
         module = copy.deepcopy(self.module).eval()
         places = self.flat(weights).split_with_sizes(list(self.layout.sizes))
         with torch.no_grad():
-            for parameter, place in zip(module.parameters(), places, strict=True):
+            for (_, parameter), place in zip(trainable(module), places, strict=True):
                 parameter.copy_(place.view(parameter.shape))
         return module
+
+    def state_dict(self, weights: ArrayLike | Tensor) -> dict[str, Tensor]:
+        """The whole module with these weights, under torch's names: what is trained, frozen parameters and buffers;
+        a tied parameter under each of its names. All copies.
+        """
+        return whole_state(self.with_weights(weights))
+
+    def loaded(self, state_dict: Mapping[str, Tensor]) -> "Model":
+        """A copy of the model that starts from this whole state, as `state_dict` and torch give it.
+
+        Edge cases: names that are missing or unknown, another shape, and tied names with different values are refused.
+        """
+        module = copy.deepcopy(self.module)
+        load_state(module, dict(state_dict))
+        return Model(module)
 
 
 def linear(features: int, outputs: int, *, bias: bool = True) -> Model:
@@ -112,7 +136,7 @@ def mlp(widths: Sequence[int], *, bias: bool = True) -> Model:
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
-    return Model(nn.Sequential(*layers[:-1]))
+    return Model(nn.Sequential(*layers[:-1]), fresh=True)
 
 
 def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
@@ -135,7 +159,7 @@ def small_cnn(*, side: int = 28, channels: int = 1, outputs: int = 10) -> Model:
         "bend3": nn.ReLU(),
         "output": nn.Linear(128, outputs),
     }
-    return Model(nn.Sequential(OrderedDict(layers)))
+    return Model(nn.Sequential(OrderedDict(layers)), fresh=True)
 
 
 class _Image(nn.Module):
@@ -150,8 +174,10 @@ class _Image(nn.Module):
 
 
 def layers_of_flat(module: nn.Module, shape: Sequence[int]) -> list[nn.Module] | None:
-    """The layers that a plain Sequential puts flat examples through, without the Flatten; None for any other module."""
-    if type(module) is not nn.Sequential or _has_hooks(module):
+    """The layers that a plain Sequential puts flat examples through, without the Flatten; None for any other module,
+    and for one with frozen or tied parameters.
+    """
+    if type(module) is not nn.Sequential or _has_hooks(module) or not plain(module):
         return None
     layers = list(module)
     if layers and isinstance(layers[0], nn.Flatten) and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
@@ -164,37 +190,8 @@ def _has_hooks(module: nn.Module) -> bool:
     return any(getattr(part, kind) for part in module.modules() for kind in kinds)
 
 
-def _refuse_layers(module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        kind = f"{type(layer).__name__} at {name or 'the top'}"
-        if isinstance(layer, _MIXING):
-            remedy = "it mixes the examples of a batch; use GroupNorm or LayerNorm"
-        elif getattr(layer, "track_running_stats", False):
-            remedy = "it keeps running statistics; set track_running_stats=False"
-        elif isinstance(layer, _DROPOUT) and getattr(layer, "p", 0) > 0:
-            remedy = "its randomness is torch's global generator; leave it out, or use weight decay"
-        else:
-            continue
-        raise ConfigError(field="module", value=kind, remedy=remedy)
-
-
-def _refuse_parameters(module: nn.Module) -> None:
-    if not any(True for _ in module.parameters()):
-        raise ConfigError(field="module", value=type(module).__name__, remedy="it has no parameters to train")
-    if sum(1 for _ in module.named_parameters(remove_duplicate=False)) != sum(1 for _ in module.named_parameters()):
-        raise ConfigError(
-            field="module", value=type(module).__name__, remedy="it shares a parameter; give each its own"
-        )
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.UninitializedParameter):
-            remedy = "its shape is not known yet; run the module once"
-        elif parameter.dtype != torch.float32:
-            remedy = f"it is {parameter.dtype}; call module.float()"
-        elif not parameter.requires_grad:
-            remedy = "it is frozen; make the frozen part a feature map, which comes before the model"
-        else:
-            continue
-        raise ConfigError(field="module", value=name, remedy=remedy)
+def _vector(module: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for _, parameter in trainable(module)])
 
 
 def _initialise(layer: nn.Module, stream: Stream) -> None:

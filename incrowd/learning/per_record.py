@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from incrowd._random import Floats
 from incrowd.learning.gradients import Formed
 from incrowd.learning.losses import Loss
+from incrowd.learning.modules import trainable
 
 _NUMBERS = 2**22  # of gradients that are in memory at once; measured, more do not fit the caches and are slower
 
@@ -22,7 +23,7 @@ class PerRecord:
     def __init__(self, module: nn.Module, weights: Sequence[Tensor], loss: Loss, *, rows: int) -> None:
         sizes = [weight.numel() for weight in weights]
         self.module = module
-        self.parameters: list[Tensor] = list(module.parameters())
+        self.parameters: list[Tensor] = [one for _, one in trainable(module)]
         self.weights = weights
         self.loss = loss
         self.rows = max(1, min(rows, _NUMBERS // sum(sizes)))

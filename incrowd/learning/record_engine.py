@@ -5,8 +5,6 @@ through `incrowd.learning.per_record`, which does, record after record. Which is
 perceptron, in batches of 100, the first is about ten times as fast.
 """
 
-import copy
-
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -18,6 +16,7 @@ from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
+from incrowd.learning.modules import working_copy
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
 from incrowd.learning.records import Descent, Reader, Records, StepNoise, Trained
@@ -92,7 +91,7 @@ class BatchedRecords:
         parameters = [place.view(shape) for place, shape in places]
         program, loss = self._program, self.loss.canonical
         if program is None or loss is None or not alone(program, rows=rows, device=weights.device):
-            module = copy.deepcopy(self.model.module).to(weights.device).train()
+            module = working_copy(self.model.module).to(weights.device)
             return PerRecord(module, parameters, self.loss, rows=rows)
         return Ghost(program, parameters, loss, rows=rows)
 

@@ -2,10 +2,13 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from torch import Tensor, nn
 
 from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
@@ -27,15 +30,10 @@ from incrowd.data import (
 from incrowd.data.dealing import by_sizes
 from incrowd.data.examples import Labels
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, ServerStep
 from incrowd.learning import (
     CROSS_ENTROPY,
     LOSSES,
     SQUARED,
-    ClientTensors,
-    CohortEngine,
-    Execution,
-    LocalTraining,
     Loss,
     Model,
     linear,
@@ -52,91 +50,89 @@ from incrowd.learning.features import (
     transform,
     transform_federated,
 )
-from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import SAMPLING, PlanConfig
-from incrowd.privacy.plan.promise import Promise
-from incrowd.privacy.plan.schedule import Schedule, constant, growing
-from incrowd.privacy.release import PrivateRun
 from incrowd.runs.config import (
+    GIVEN,
+    NEVER_COUNTED,
     CnnSection,
     CommonSections,
     Config,
     DealtData,
     DigitsData,
     EnergyFeatures,
+    FunctionData,
+    FunctionModel,
+    GivenData,
+    GivenModel,
     MlpSection,
     MnistData,
     NoFeatures,
     TableData,
     UnitFeatures,
+    Weights,
 )
+from incrowd.runs.functions import call
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Federation:
-    """Everything that a run needs but its ledger."""
-
-    data: Clients
-    engine: CohortEngine
-    plan: Promise
-    server: ServerStep
-    randomness: Randomness
-
-    def algorithm(self, config: Config, ledger: Ledger, *, label: str) -> FedAvg:
-        """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
-        size = self.engine.model.size
-        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
-        with section("run"):
-            return FedAvg(
-                engine=self.engine,
-                private=private,
-                server=self.server,
-                start=config.model.start,
-                dropout=config.run.dropout,
-                diagnose=config.run.diagnose,
-            )
-
-
-def assemble(
-    config: Config,
-    *,
-    schedule: Schedule | None = None,
-    chunk: int | None = None,
-    data: Clients | None = None,
-) -> Federation:
-    """Load the data, build the model and the engine, calibrate the plan.
-
-    A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are data, which are
-    then those of this config with its features.
-
-    Edge cases: correlated noise has no schedule; this and whatever else cannot be used is a `ConfigError` that names
-    the section and the key, or a `DataError`.
+class Given:
+    """What a program hands over in place of what settings name. `start` is the whole state of a module of one's own
+    with which a run began that goes on.
     """
-    data = featured(config, federated_data(config)) if data is None else data
-    with section("local"):
-        loss = loss_of(config.local.loss, data)
-        local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
-    with section("model"):
-        model = model_of(config, data, loss)
-    engine = _engine(config, ClientTensors.of(data), model, local, chunk)
-    with section("privacy"):
-        plan = _plan(config, data.clients, model, schedule)
-        _check_local(config, data)
-    with section("server"):
-        server = ServerStep(**config.server.model_dump())
-    return Federation(data=data, engine=engine, plan=plan, server=server, randomness=randomness(config))
+
+    data: Clients | None = None
+    model: Model | None = None
+    loss: Loss | None = None
+    start: Mapping[str, Tensor] | None = None
 
 
-def federated_data(config: CommonSections) -> Clients:
+NOTHING = Given()
+
+
+def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
     """The clients and their examples."""
-    section_of = config.data
+    wanted = config.data
     with section("data"):
-        if isinstance(section_of, TableData):
-            return _table(section_of)
-        split = _split(section_of)
-        return Clients.of(split, _dealt(section_of, split.train.labels))
+        if isinstance(wanted, TableData):
+            return _table(wanted)
+        if isinstance(wanted, FunctionData):
+            return _stated(_returned(wanted))
+        if isinstance(wanted, GivenData):
+            return _stated(_handed_over(given.data, "data"))
+        split = _split(wanted)
+        return Clients.of(split, _dealt(wanted, split.train.labels), public=wanted.public)
+
+
+Object = TypeVar("Object")
+
+
+def _handed_over(found: Object | None, what: str) -> Object:
+    if found is None:
+        remedy = f"the run was begun by a program: let that go on, which has the {what}"
+        raise ConfigError(field=what, value=None, remedy=remedy)
+    return found
+
+
+def _returned(wanted: FunctionData) -> Clients:
+    found = call(wanted.function, wanted.arguments, folder=wanted.folder, field="function")
+    if not isinstance(found, Clients):
+        remedy = f"it returns {type(found).__name__}: return incrowd.Clients"
+        raise ConfigError(field="function", value=wanted.function, remedy=remedy)
+    return found
+
+
+def _stated(data: Clients) -> Clients:
+    """The same clients, of whom all that a ledger has to know is stated."""
+    if data.public:
+        return data
+    if not data.name:
+        remedy = (
+            'name the data, say name = "visits": all runs on them share one ledger, known by that name; or '
+            "say public = True, where nobody is to be protected"
+        )
+        raise ConfigError(field="name", value=data.name, remedy=remedy)
+    if data.declared is None:
+        raise ConfigError(field="clients", value=None, remedy=f"{NEVER_COUNTED}, or say public = True")
+    return data
 
 
 def _split(data: DigitsData | MnistData) -> Split:
@@ -157,7 +153,7 @@ def whole_split(data: DigitsData | MnistData) -> Split:
 
 def untouched_test(config: Config) -> Examples | None:
     """The test examples, with features, of a config that holds examples out for validation; of others None."""
-    if isinstance(config.data, TableData) or config.data.validation is None:
+    if not isinstance(config.data, DealtData) or config.data.validation is None:
         return None
     with section("data"):
         test = whole_split(config.data).test
@@ -175,9 +171,7 @@ def featured(config: CommonSections, data: Clients) -> Clients:
         return data
     with section("features"):
         cache = None if wanted.cache is None else Path(wanted.cache)
-        return transform_federated(
-            _feature_map(wanted, data.examples.shape), data, cache=cache, alone=not config.data.public
-        )
+        return transform_federated(_feature_map(wanted, data.examples.shape), data, cache=cache, alone=not data.public)
 
 
 def randomness(config: CommonSections) -> Randomness:
@@ -235,12 +229,14 @@ def _table(data: TableData) -> Clients:
     folder = Path(data.folder or ".")
     columns = Columns(client=data.client, label=data.label, features=data.features, classes=data.classes)
     test = None if data.test_file is None else folder / data.test_file
-    return load_table(folder / data.file, columns=columns, test=test, clients=data.clients)
+    return load_table(folder / data.file, columns=columns, test=test, clients=data.clients, public=data.public)
 
 
-def loss_of(name: str | None, data: Clients) -> Loss:
+def loss_of(name: str | None, data: Clients, given: Given = NOTHING) -> Loss:
     """The loss of this name, or the one that the labels suggest."""
     classes = data.examples.classes
+    if name == GIVEN:
+        return _handed_over(given.loss, "loss")
     if name is None:
         return SQUARED if classes is None else CROSS_ENTROPY
     if classes is not None and name in ("squared", "poisson"):
@@ -250,9 +246,14 @@ def loss_of(name: str | None, data: Clients) -> Loss:
     return LOSSES[name]
 
 
-def model_of(config: CommonSections, data: Clients, loss: Loss) -> Model:
+def model_of(config: CommonSections, data: Clients, loss: Loss, given: Given = NOTHING) -> Model:
     """The model, for these examples and labels."""
-    shape, wanted = data.examples.shape, config.model
+    wanted = config.model
+    if isinstance(wanted, GivenModel):
+        return _started(_handed_over(given.model, "model"), given)
+    if isinstance(wanted, FunctionModel):
+        return _started(_own_model(wanted), given)
+    shape = data.examples.shape
     outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else 1
     if isinstance(wanted, CnnSection):
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
@@ -263,67 +264,23 @@ def model_of(config: CommonSections, data: Clients, loss: Loss) -> Model:
     return linear(math.prod(shape), outputs, bias=wanted.bias)
 
 
-def _engine(
-    config: Config, tensors: ClientTensors, model: Model, local: LocalTraining, chunk: int | None
-) -> CohortEngine:
-    wanted = config.run
-    with section("run"):
-        execution = Execution(
-            device=wanted.device,
-            threads=_processors() if wanted.threads is None else wanted.threads,
-            chunk=wanted.chunk if chunk is None else chunk,
-        )
-    return CohortEngine(model, tensors, local, execution)
+def _own_model(wanted: FunctionModel) -> Model:
+    found = call(wanted.module, wanted.arguments, folder=wanted.folder, field="module")
+    if not isinstance(found, nn.Module):
+        remedy = f"it returns {type(found).__name__}: return a torch.nn.Module"
+        raise ConfigError(field="module", value=wanted.module, remedy=remedy)
+    return Model(found)
 
 
-def _processors() -> int:
+def _started(model: Model, given: Given) -> Model:
+    return model if given.start is None else model.loaded(given.start)
+
+
+def start_of(config: CommonSections) -> float:
+    """By what fresh weights are multiplied."""
+    return config.model.start if isinstance(config.model, Weights) else 1.0
+
+
+def processors() -> int:
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:
-    wanted = config.privacy
-    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
-    if wanted.groups is not None:
-        if schedule is not None:
-            raise ConfigError(field="schedule", value=schedule, remedy="correlated noise has none: leave it out")
-        return CorrelatedPlan(
-            clients=clients,
-            rounds=wanted.rounds,
-            groups=wanted.groups,
-            budget=budget,
-            clip=wanted.clip.clip(model.parts, clients / wanted.groups),
-            buffers=wanted.buffers,
-        )
-    cohort = _cohort(config, clients)
-    plan = PlanConfig(
-        clients=clients,
-        schedule=_schedule(config, cohort) if schedule is None else schedule,
-        sampling=SAMPLING[wanted.sampling],
-        place=wanted.place,
-        clip=wanted.clip.clip(model.parts, cohort),
-        accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
-    )
-    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
-
-
-def _check_local(config: Config, data: Clients) -> None:
-    """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
-    if config.privacy.place == "local" and data.present != data.clients:
-        remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
-        raise ConfigError(field="place", value="local", remedy=remedy)
-
-
-def _cohort(config: Config, clients: int) -> float:
-    wanted = config.privacy
-    if wanted.cohort is not None:
-        return wanted.cohort
-    if wanted.sampling != "everyone":
-        raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
-    return float(clients)
-
-
-def _schedule(config: Config, cohort: float) -> Schedule:
-    wanted = config.privacy
-    if wanted.grow_from is None:
-        return constant(rounds=wanted.rounds, cohort=cohort)
-    return growing(rounds=wanted.rounds, first_cohort=wanted.grow_from, last_cohort=cohort)

@@ -6,9 +6,9 @@ spent. Paths in a file are relative to that file.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.clipping import (
@@ -21,6 +21,7 @@ from incrowd.privacy.mechanism.clipping import (
     QuantileClip,
 )
 from incrowd.privacy.plan.promise import Place
+from incrowd.runs.explained import explained
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
@@ -29,10 +30,41 @@ Counts = Annotated[tuple[Every, ...], Field(strict=False)]
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
 
 
+GIVEN = "given"
+"""What settings say of an object that a program hands over."""
+
+NEVER_COUNTED = (
+    "how many clients private data have is never counted: state a public number that they do not exceed, say "
+    "clients = 1200"
+)
+
+LOSSES = ("cross entropy", "logistic", "squared", "poisson")
+
+
+def _known_loss(name: str) -> str:
+    if name not in (*LOSSES, GIVEN):
+        raise ConfigError(field="local.loss", value=name, remedy=f"choose from {', '.join(LOSSES)}")
+    return name
+
+
+LossName = Annotated[str, AfterValidator(_known_loss)]
+
+
 class Section(BaseModel):
     """A section of the file: exact types, finite numbers, no other keys, no changes afterwards."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # so that types are checked by the fields
+
+        def __init__(self, /, **values: Any) -> None:
+            """What cannot be used is a `ConfigError`."""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise explained(error, type(self)) from error
+
+        __init__.__pydantic_base_init__ = True  # sections in sections are pydantic's, which knows where they are
 
 
 class DealtData(Section):
@@ -108,11 +140,27 @@ class TableData(Section):
     def model_post_init(self, context: Any, /) -> None:
         """Ask for what may not be counted."""
         if self.clients is None and not self.public:
-            remedy = (
-                "how many clients a private table has is never counted: state a public number that they do not exceed, "
-                "say clients = 1200; or public = true, where nobody is to be protected"
-            )
+            remedy = f"{NEVER_COUNTED}; or public = true, where nobody is to be protected"
             raise ConfigError(field="data.clients", value=None, remedy=remedy)
+
+
+class GivenData(Section):
+    """Clients that a program hands over (`incrowd.Federation`); they say themselves what they are called, how many
+    they are and whether they are public.
+    """
+
+    name: Literal["given"] = "given"
+
+
+class FunctionData(Section):
+    """What a `function` of one's own, "package:name", returns for these `arguments`: `incrowd.Clients`. It is imported
+    from `folder`, that of the settings' file, or from where Python finds it.
+    """
+
+    name: Literal["function"] = "function"
+    function: str
+    arguments: dict[str, Any] = {}
+    folder: str | None = None
 
 
 class NoFeatures(Section):
@@ -172,7 +220,24 @@ class CnnSection(Weights):
     kind: Literal["cnn"] = "cnn"
 
 
-class LocalSection(Section):
+class GivenModel(Section):
+    """A module that a program hands over (`incrowd.Federation`); it starts with its own weights."""
+
+    kind: Literal["given"] = "given"
+
+
+class FunctionModel(Section):
+    """What a function of one's own, `module` = "package:name", returns for these `arguments`: a module of torch, which
+    starts with its own weights. It is imported as in `FunctionData`.
+    """
+
+    kind: Literal["module"] = "module"
+    module: str
+    arguments: dict[str, Any] = {}
+    folder: str | None = None
+
+
+class Local(Section):
     """What a client does in a round: see `incrowd.learning.local.LocalTraining`."""
 
     learning_rate: float = 0.1
@@ -182,7 +247,7 @@ class LocalSection(Section):
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal: float = 0.0
-    loss: Literal["cross entropy", "logistic", "squared", "poisson"] | None = None
+    loss: LossName | None = None
     shuffle: bool = True
 
 
@@ -264,18 +329,42 @@ class MedianSection(Section):
         return MedianClip(floor=self.floor)
 
 
-def _tag(key: str, default: str) -> Discriminator:
-    """Which of several sections is meant: the one that `key` names."""
+def _tag(key: str, default: str, *, own: str | None = None) -> Discriminator:
+    """Which of several sections is meant: the one that `key` names, or `own` where that is a key."""
 
     def tag(value: Any) -> str:
-        return str(value.get(key, default) if isinstance(value, Mapping) else getattr(value, key, default))
+        if isinstance(value, Mapping):
+            return str(value.get(key, own if own in value else default))
+        return str(getattr(value, key, default))
 
     return Discriminator(tag)
 
 
+def _clip_section(value: Any) -> Any:
+    """A clip as its section; whatever else there is stays for pydantic to judge."""
+    for kind, (clip, given) in _CLIPS.items():
+        if isinstance(value, clip):
+            return {"kind": kind, **{name: getattr(value, name) for name in given}}
+    return value
+
+
+_CLIPS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "normalised": (NormalisedClip, ("clip_norm",)),
+    "fixed": (FixedClip, ("clip_norm",)),
+    "per-layer": (PerLayerClip, ("clip_norms",)),
+    "elementwise": (ElementwiseClip, ("limit",)),
+    "quantile": (QuantileClip, ("clip_norm", "bit_noise", "quantile", "learning_rate")),
+    "median": (MedianClip, ("floor",)),
+}
+
+
 DataSection = Annotated[
-    Annotated[DigitsData, Tag("digits")] | Annotated[MnistData, Tag("mnist")] | Annotated[TableData, Tag("table")],
-    _tag("name", "digits"),
+    Annotated[DigitsData, Tag("digits")]
+    | Annotated[MnistData, Tag("mnist")]
+    | Annotated[TableData, Tag("table")]
+    | Annotated[FunctionData, Tag("function")]
+    | Annotated[GivenData, Tag("given")],
+    _tag("name", "digits", own="function"),
 ]
 FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
@@ -284,8 +373,12 @@ FeaturesSection = Annotated[
     _tag("name", "none"),
 ]
 ModelSection = Annotated[
-    Annotated[LinearSection, Tag("linear")] | Annotated[MlpSection, Tag("mlp")] | Annotated[CnnSection, Tag("cnn")],
-    _tag("kind", "linear"),
+    Annotated[LinearSection, Tag("linear")]
+    | Annotated[MlpSection, Tag("mlp")]
+    | Annotated[CnnSection, Tag("cnn")]
+    | Annotated[FunctionModel, Tag("module")]
+    | Annotated[GivenModel, Tag("given")],
+    _tag("kind", "linear", own="module"),
 ]
 ClipSection = Annotated[
     Annotated[NormalisedSection, Tag("normalised")]
@@ -295,10 +388,11 @@ ClipSection = Annotated[
     | Annotated[QuantileSection, Tag("quantile")]
     | Annotated[MedianSection, Tag("median")],
     _tag("kind", "normalised"),
+    BeforeValidator(_clip_section),
 ]
 
 
-class PrivacySection(Section):
+class Private(Section):
     """The budget, and how it is spent. The budget has no default: it is for whoever answers for the data to state.
 
     `cohort` is the expected number of clients a round, all of them unless it is given; with `grow_from` it grows from
@@ -341,7 +435,7 @@ class PrivacySection(Section):
                 raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
 
 
-class ServerSection(Section):
+class ServerOptimizer(Section):
     """What the server does with a round's mean: see `incrowd.federated.server.ServerStep`."""
 
     kind: Literal["sgd", "momentum", "adam"] = "sgd"
@@ -351,7 +445,7 @@ class ServerSection(Section):
     average: Literal["none", "tail"] = "none"
 
 
-class BasicRunSection(Section):
+class BasicRunOptions(Section):
     """How it is executed and reported.
 
     Randomness is the operating system's unless a seed is asked for by name; what is seeded is a simulation.
@@ -376,7 +470,7 @@ class BasicRunSection(Section):
             )
 
 
-class RunSection(BasicRunSection):
+class RunOptions(BasicRunOptions):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
     `dropout` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when it is
@@ -405,13 +499,13 @@ class CommonSections(Section):
     data: DataSection = DigitsData()
     features: FeaturesSection = NoFeatures()
     model: ModelSection = LinearSection()
-    server: ServerSection = ServerSection()
-    run: BasicRunSection = BasicRunSection()
+    server: ServerOptimizer = ServerOptimizer()
+    run: BasicRunOptions = BasicRunOptions()
 
 
 class Config(CommonSections):
     """A whole run in which the unit is a client."""
 
-    local: LocalSection = LocalSection()
-    privacy: PrivacySection
-    run: RunSection = RunSection()
+    local: Local = Local()
+    privacy: Private
+    run: RunOptions = RunOptions()

@@ -31,6 +31,7 @@ OF_A_RUN = (
     Content("ledger.sqlite", "what was spent, written before it was released", "in part"),
     Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
     Content("checkpoints/round-*.safetensors", "the state after so many rounds; the last two are kept", "no"),
+    Content("start.safetensors", "the state that a module of one's own began with", "no"),
     Content("private/round-*.safetensors", "what correlated noise remembers; gone after the last round", "no"),
     Content("rounds.csv", "the rounds, by the tracker `csv`", "no"),
     Content("rounds.jsonl", "the rounds, by the tracker `jsonl`", "no"),
@@ -79,9 +80,12 @@ ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds", "test_accuracy"
 KEPT_BACK = {
     "data.file": "a path of the operator's",
     "data.folder": "a path of the operator's",
+    "data.arguments": "may hold anything",
     "data.seed": "says which client has which examples",
     "data.test_file": "a path of the operator's",
     "features.cache": "a path of the operator's",
+    "model.arguments": "may hold anything",
+    "model.folder": "a path of the operator's",
     "privacy.ledger": "a path of the operator's",
     "privacy.witness": "a path of the operator's",
     "run.device": "the operator's machine",
@@ -93,12 +97,12 @@ KEPT_BACK = {
 """The settings that are not handed on, and why."""
 
 SHOWN = {
-    "data": ("alpha", "classes", "client", "clients", "features", "identity", "label", "name", "partition",
+    "data": ("alpha", "classes", "client", "clients", "features", "function", "identity", "label", "name", "partition",
              "per_client", "public", "sigma", "validation"),
     "features": ("centred", "dimensions", "name", "octave", "stride", "upright"),
     "local": ("batch_size", "batches", "engine", "epochs", "learning_rate", "loss", "momentum", "physical_batch",
               "proximal", "shuffle", "weight_decay"),
-    "model": ("bias", "hidden", "kind", "start"),
+    "model": ("bias", "hidden", "kind", "module", "start"),
     "privacy": ("accountant", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta", "epsilon",
                 "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace", "place",
                 "records", "rounds", "sampling", "unit", "weigh"),

@@ -14,9 +14,8 @@ from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.runs.config import Config
 from incrowd.runs.identity import identities_of_silos, identity_of
-from incrowd.runs.settings import parse
+from incrowd.runs.settings import settings_of
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.units import of_records
 
 
 def begin_ledgers(
@@ -51,10 +50,10 @@ def include_data(tables: Mapping[str, Any]) -> list[Registered]:
 
 
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:
-    if of_records(tables):
-        identities, relation = identities_of_silos(parse(tables, SiloConfig)), RELATION
+    config = settings_of(tables)
+    if isinstance(config, SiloConfig):
+        identities, relation = identities_of_silos(config), RELATION
     else:
-        config = parse(tables)
         identities, relation = [identity_of(config)], relation_of(config)
     if identities[0].public:
         remedy = "public data have no budget to keep: their runs have a ledger each, in their folders"

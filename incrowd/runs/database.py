@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,10 @@ class Record:
     lost: bool = False
     simulation: Mapping[str, object] | None = None
     silos: Sequence[Mapping[str, object]] | None = None
+
+    def measured(self, *, accuracy: float | None, loss: float | None) -> "Record":
+        """The same round, with how good its weights are."""
+        return replace(self, accuracy=accuracy, loss=loss)
 
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON data."""

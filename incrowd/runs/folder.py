@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from incrowd import _files
 from incrowd.errors import ConfigError, DataError
@@ -13,12 +13,9 @@ from incrowd.runs.database import Database
 
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
-CURVE, LOCK, SILOS = "curve.png", "run.lock", "silos"
+CURVE, LOCK, SILOS, START = "curve.png", "run.lock", "silos", "start.safetensors"
 
-Unit = Literal["client", "record"]
 Summary = dict[str, Any]
-
-_OPENS = {"client": "Run.open", "record": "SiloRun.open"}
 
 
 def check_unused(folder: Path, *names: str) -> None:
@@ -37,10 +34,10 @@ def database_in(folder: Path) -> "closing[Database]":
     return closing(Database(folder / DATABASE))
 
 
-def settings_in(folder: Path, *, unit: Unit | None = None) -> Summary:
-    """What the run in a folder was made with; with a `unit`, it must be the one that the run protects.
+def settings_in(folder: Path) -> Summary:
+    """What the run in a folder was made with.
 
-    Edge cases: no run there, one that was never begun, one of another unit: refused, with the remedy.
+    Edge cases: no run there, one that was never begun: refused, with the remedy.
     """
     if not (folder / DATABASE).is_file():
         raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
@@ -48,10 +45,6 @@ def settings_in(folder: Path, *, unit: Unit | None = None) -> Summary:
         settings = database.settings
     if "config" not in settings:
         raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
-    found = settings["config"]["privacy"].get("unit", "client")
-    if unit not in (None, found):
-        remedy = f"this run protects each {found}: use {_OPENS[found]}, or go on with `incrowd resume {folder}`"
-        raise ConfigError(field="run", value=str(folder), remedy=remedy)
     return settings
 
 

@@ -1,23 +1,23 @@
 """Which data a run is about: their name and a fingerprint of their content, as the ledger knows them."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from incrowd.data.rows import example_rows, table_rows
+from incrowd.data import Clients
+from incrowd.data.rows import example_rows, owned_rows, table_rows
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
 from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import CommonSections, DealtData, DigitsData, MnistData, TableData
 
-Data = DigitsData | MnistData | TableData
-
 _NOT_PUBLIC = "leave data.public out"
 
 
-def identity_of(config: CommonSections) -> DataIdentity:
-    """The data of a run that protects whole clients.
+def identity_of(config: CommonSections, held: Clients | None = None) -> DataIdentity:
+    """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
     Guarantee: the fingerprint is over what is in the file, or in the examples before they are dealt: all columns of
     every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a client
@@ -27,23 +27,26 @@ def identity_of(config: CommonSections) -> DataIdentity:
     embedded digits never are. A test file is declared public by being one: private data that have a ledger are refused
     as such, and so is the run's own private table (`ConfigError`), for what is measured there is not paid for.
     """
-    data = config.data
     with section("data"):
-        whole = _whole(data)
+        source = _source(config, held)
         return DataIdentity(
-            name=_name(data), public=data.public, unit="client", division=_division(data, "client"), fingerprint=whole
+            name=source.name,
+            public=source.public,
+            unit="client",
+            division=source.division("client"),
+            fingerprint=_whole(source),
         )
 
 
-def identities_of_silos(config: CommonSections) -> list[DataIdentity]:
+def identities_of_silos(config: CommonSections, held: Clients | None = None) -> list[DataIdentity]:
     """The data of each silo, whose records are protected: see `identity_of`. The fingerprint is over its own rows;
     `whole` is that of all silos' together, and `division` says how they were divided.
     """
-    data = config.data
     with section("data"):
-        whole, key, silos = _whole(data), _key(data), _rows_by_silo(config)
-        common = DataIdentity(name=_name(data), public=data.public, unit="record", division=_division(data, "silo"))
-        if _may_be_private(data):
+        source = _source(config, held)
+        whole, key, silos = _whole(source), _key(source), source.by_silo()
+        common = DataIdentity(name=source.name, public=source.public, unit="record", division=source.division("silo"))
+        if source.may_be_private:
             for place, rows in enumerate(silos, start=1):
                 _check_public(_of_silo(common.name, place), rows, remedy=_NOT_PUBLIC)
         return [
@@ -52,20 +55,183 @@ def identities_of_silos(config: CommonSections) -> list[DataIdentity]:
         ]
 
 
-def _whole(data: Data) -> str:
+class Source(Protocol):
+    """Where examples come from, as a ledger has to know it."""
+
+    @property
+    def name(self) -> str:
+        """What the data are called."""
+        ...
+
+    @property
+    def public(self) -> bool:
+        """Whether they are declared public."""
+        ...
+
+    @property
+    def may_be_private(self) -> bool:
+        """Whether data that are declared public might be somebody's."""
+        ...
+
+    def division(self, unit: str) -> str:
+        """Who is a client, or a silo."""
+        ...
+
+    def rows(self) -> Iterable[bytes]:
+        """Every example, as bytes."""
+        ...
+
+    def by_silo(self) -> list[list[bytes]]:
+        """The same of each silo, in the order of their places."""
+        ...
+
+    def check_test(self, private: str | None) -> None:
+        """What is measured on test examples is shown and not charged, so they must not be what is to be protected,
+        whose fingerprint this is.
+        """
+        ...
+
+
+def _source(config: CommonSections, held: Clients | None) -> Source:
+    data = config.data
+    if isinstance(data, TableData):
+        return _Table(data)
+    if isinstance(data, DealtData):
+        return _Dealt(data, config)
+    return _Own(federated_data(config) if held is None else held)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table's rows, all columns of them."""
+
+    data: TableData
+
+    @property
+    def name(self) -> str:
+        return str(self._path.resolve()) if self.data.identity is None else self.data.identity
+
+    @property
+    def public(self) -> bool:
+        return self.data.public
+
+    @property
+    def may_be_private(self) -> bool:
+        return self.data.public
+
+    def division(self, unit: str) -> str:
+        return f"one {unit} for each {self.data.client}"
+
+    def rows(self) -> Iterable[bytes]:
+        return (row for _, row in table_rows(self._path))
+
+    def by_silo(self) -> list[list[bytes]]:
+        found: dict[str, list[bytes]] = {}
+        for texts, row in table_rows(self._path):
+            found.setdefault(texts[self.data.client], []).append(row)
+        return [found[name] for name in sorted(found)]
+
+    def check_test(self, private: str | None) -> None:
+        if self.data.test_file is None:
+            return
+        test = _Table(self.data.model_copy(update={"file": self.data.test_file, "identity": None}))
+        if private is not None and fingerprint(test.rows(), key=_key(test)) == private:
+            remedy = (
+                "it holds the private table itself, and what is measured on it is not paid for: name public examples"
+            )
+            raise ConfigError(field="test_file", value=self.data.test_file, remedy=remedy)
+        remedy = "what is measured on them is not paid for, so name another data.test_file"
+        _check_public(test.name, test.rows(), remedy=remedy)
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.data.folder or ".") / self.data.file
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """Examples before they are dealt."""
+
+    data: DigitsData | MnistData
+    config: CommonSections
+
+    @property
+    def name(self) -> str:
+        if self.data.identity is not None:
+            return self.data.identity
+        return self.data.name if isinstance(self.data, DigitsData) else str(mnist_folder(self.data.folder).resolve())
+
+    @property
+    def public(self) -> bool:
+        return self.data.public
+
+    @property
+    def may_be_private(self) -> bool:
+        return self.data.public and not isinstance(self.data, DigitsData)  # the digits come with this package
+
+    def division(self, unit: str) -> str:
+        data = self.data
+        given = {name: getattr(data, name) for name in ("per_client", "alpha", "sigma", "validation")}
+        numbers = "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
+        return f"{data.partition} over {data.clients} {unit}s, seed {data.seed}{numbers}"
+
+    def rows(self) -> Iterable[bytes]:
+        return example_rows(whole_split(self.data).train)
+
+    def by_silo(self) -> list[list[bytes]]:
+        dealt = federated_data(self.config)
+        return [list(example_rows(dealt.examples, dealt.client(silo))) for silo in range(dealt.clients)]
+
+    def check_test(self, private: str | None) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Own:
+    """Clients that a program, or a function of one's own, gave: their examples, each with its client's name."""
+
+    data: Clients
+
+    @property
+    def name(self) -> str:
+        return self.data.name or "arrays"
+
+    @property
+    def public(self) -> bool:
+        return self.data.public
+
+    @property
+    def may_be_private(self) -> bool:
+        return self.data.public
+
+    def division(self, unit: str) -> str:
+        return f"one {unit} for each owner"
+
+    def rows(self) -> Iterable[bytes]:
+        return (row for rows in self.by_silo() for row in rows)
+
+    def by_silo(self) -> list[list[bytes]]:
+        return owned_rows(self.data)
+
+    def check_test(self, private: str | None) -> None:
+        test = self.data.test
+        if test is None:
+            return
+        rows = list(example_rows(test))
+        if private is not None and set(rows) <= set(example_rows(self.data.examples)):
+            remedy = "they are all examples of clients, and what is measured on them is not paid for: give public ones"
+            raise ConfigError(field="test", value=f"{len(rows)} examples", remedy=remedy)
+        remedy = "what is measured on them is not paid for, so give another test"
+        _check_public(f"{self.name}, test", rows, remedy=remedy)
+
+
+def _whole(source: Source) -> str:
     """The fingerprint of all the data, which are what they are said to be."""
-    found = fingerprint(_rows(data), key=_key(data))
-    if _may_be_private(data):
-        _check_public(_name(data), _rows(data), remedy=_NOT_PUBLIC)
-    if isinstance(data, TableData) and data.test_file is not None:
-        test = data.model_copy(update={"file": data.test_file, "identity": None})
-        _check_test(test, None if data.public else found)
+    found = fingerprint(source.rows(), key=_key(source))
+    if source.may_be_private:
+        _check_public(source.name, source.rows(), remedy=_NOT_PUBLIC)
+    source.check_test(None if source.public else found)
     return found
-
-
-def _may_be_private(data: Data) -> bool:
-    """Whether data that are declared public might be somebody's; the digits come with this package."""
-    return data.public and not isinstance(data, DigitsData)
 
 
 def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:
@@ -77,57 +243,9 @@ def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:
             home.check_public(known_as, content, remedy=remedy)
 
 
-def _check_test(test: TableData, private: str | None) -> None:
-    """What is measured on a test file is shown and not charged, so it must not be what is to be protected."""
-    if private is not None and fingerprint(_rows(test), key=_key(test)) == private:
-        remedy = "it holds the private table itself, and what is measured on it is not paid for: name public examples"
-        raise ConfigError(field="test_file", value=test.file, remedy=remedy)
-    remedy = "what is measured on them is not paid for, so name another data.test_file"
-    _check_public(_name(test), _rows(test), remedy=remedy)
-
-
-def _key(data: Data) -> bytes:
-    return PUBLIC_KEY if data.public else Home.of_user().key()
+def _key(source: Source) -> bytes:
+    return PUBLIC_KEY if source.public else Home.of_user().key()
 
 
 def _of_silo(name: str, place: int) -> str:
     return f"{name}, silo-{place}"
-
-
-def _name(data: Data) -> str:
-    if data.identity is not None:
-        return data.identity
-    if isinstance(data, TableData):
-        return str(_table(data).resolve())
-    return data.name if isinstance(data, DigitsData) else str(mnist_folder(data.folder).resolve())
-
-
-def _division(data: DealtData | TableData, unit: str) -> str:
-    """Who is a client, or a silo."""
-    if isinstance(data, TableData):
-        return f"one {unit} for each {data.client}"
-    given = {name: getattr(data, name) for name in ("per_client", "alpha", "sigma", "validation")}
-    numbers = "".join(f", {name} {value!r}" for name, value in given.items() if value is not None)
-    return f"{data.partition} over {data.clients} {unit}s, seed {data.seed}{numbers}"
-
-
-def _table(data: TableData) -> Path:
-    return Path(data.folder or ".") / data.file
-
-
-def _rows(data: Data) -> Iterable[bytes]:
-    if isinstance(data, TableData):
-        return (row for _, row in table_rows(_table(data)))
-    return example_rows(whole_split(data).train)
-
-
-def _rows_by_silo(config: CommonSections) -> list[list[bytes]]:
-    """Of each silo, in the order of their places."""
-    data = config.data
-    if not isinstance(data, TableData):
-        dealt = federated_data(config)
-        return [list(example_rows(dealt.examples, dealt.client(silo))) for silo in range(dealt.clients)]
-    by_silo: dict[str, list[bytes]] = {}
-    for texts, row in table_rows(_table(data)):
-        by_silo.setdefault(texts[data.client], []).append(row)
-    return [by_silo[name] for name in sorted(by_silo)]

@@ -9,7 +9,7 @@ from incrowd import _files
 from incrowd.errors import DataError, LedgerRolledBack
 from incrowd.federated import State
 from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.config import BasicRunSection
+from incrowd.runs.config import BasicRunOptions
 from incrowd.runs.database import Database, Record
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.trackers import Facts, Tracker, trackers
@@ -33,14 +33,14 @@ class Journey:
 
     folder: Path
     rounds: int
-    wanted: BasicRunSection
+    wanted: BasicRunOptions
     database: Database
     checkpoints: Checkpoints
     secrets: Checkpoints
 
     @classmethod
     @contextmanager
-    def begin(cls, folder: Path, wanted: BasicRunSection, *, rounds: int) -> Iterator["Journey"]:
+    def begin(cls, folder: Path, wanted: BasicRunOptions, *, rounds: int) -> Iterator["Journey"]:
         """Keep others from the folder, and open what is written on the way."""
         lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:

@@ -6,16 +6,16 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
+from safetensors.torch import load, save
+from torch import Tensor
 
 from incrowd import _files
 from incrowd._random import Floats
 from incrowd.data import Examples
 from incrowd.federated import score
 from incrowd.learning import Loss, Model
-from incrowd.runs.checkpoints import to_bytes
 from incrowd.runs.database import Record
-from incrowd.runs.folder import CURVE, MODEL
+from incrowd.runs.folder import CURVE, MODEL, START
 
 
 def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
@@ -37,9 +37,19 @@ def rehearse(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
 
 def write_model(folder: Path, model: Model, weights: Floats) -> None:
     """The released model, under torch's names and in its shapes."""
-    arrays = model.layout.unflatten(weights)
-    content = {name: array.astype(np.float32) for name, array in arrays.items()}
-    _files.write(folder / MODEL, to_bytes(content))
+    _files.write(folder / MODEL, save(model.state_dict(weights)))
+
+
+def write_first_state(folder: Path, model: Model) -> None:
+    """The state that a module of one's own begins with: whoever makes it anew may draw other weights."""
+    if not model.fresh:
+        _files.write(folder / START, save(model.state_dict(model.weights)))
+
+
+def first_state_in(folder: Path) -> dict[str, Tensor] | None:
+    """What `write_first_state` wrote, if it wrote anything."""
+    path = folder / START
+    return load(path.read_bytes()) if path.exists() else None
 
 
 def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: bool) -> str | None:

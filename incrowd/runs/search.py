@@ -11,7 +11,7 @@ from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.selection import Repetitions
-from incrowd.runs.config import Config, TableData
+from incrowd.runs.config import Config, DealtData
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Point, drawn, grid
 
@@ -130,7 +130,9 @@ class Search:
         yield "run.plot=false"
         if config.run.threads is None:
             yield "run.threads=1"
-        if isinstance(config.data, TableData) or not config.data.public:  # no share of private examples is made public
+        if (
+            not isinstance(config.data, DealtData) or not config.data.public
+        ):  # no share of private examples is made public
             return
         if config.data.validation is None and self.validation:
             yield f"data.validation={self.validation!r}"

@@ -1,36 +1,27 @@
 """From a TOML file and `--set key=value` to a `Config`; every error names the key, the value and the remedy."""
 
-import difflib
+import json
 import re
 import tomllib
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from incrowd.errors import ConfigError
 from incrowd.runs.config import CommonSections, Config
+from incrowd.runs.explained import explained
+from incrowd.runs.silo_config import SiloConfig
 
 DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
 """The run that needs no file: the embedded digits."""
 
+UNITS = ("client", "record")
+
 C = TypeVar("C", bound=CommonSections)
 
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]*")
-_REMEDIES = {
-    "bool_type": "give true or false",
-    "finite_number": "give a finite number",
-    "float_type": "give a number",
-    "greater_than_equal": "give a whole number of at least 1",
-    "int_type": "give a whole number",
-    "missing": "it has no default: state it",
-    "model_type": "it is a section: give keys in it",
-    "string_type": "give a text in quotes",
-    "tuple_type": "give a list",
-}
 
 
 def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None) -> Config:
@@ -80,20 +71,30 @@ def parse(found: Mapping[str, object] | str, kind: type[CommonSections] = Config
     try:
         return kind.model_validate_json(found) if isinstance(found, str) else kind.model_validate(found)
     except ValidationError as error:
-        raise _explained(error, set(known_keys(kind))) from error
+        raise explained(error, kind) from error
 
 
-def parse_json(text: str) -> Config:
-    """The config that `Config.model_dump_json` wrote."""
-    return parse(text)
+def settings_of(found: Mapping[str, Any]) -> Config | SiloConfig:
+    """The same, of whichever unit: `privacy.unit` says who is protected, "client" unless it is given.
+
+    Edge cases: as `parse`; no known unit: `ConfigError`.
+    """
+    return parse(found, SiloConfig) if of_records(found) else parse(found)
 
 
-def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Every key of a section and of those in it, with dots between."""
-    for name, field in section.model_fields.items():
-        yield prefix + name
-        for inner in _sections(field.annotation):
-            yield from known_keys(inner, f"{prefix}{name}.")
+def read_back(dump: Mapping[str, Any]) -> Config | SiloConfig:
+    """The settings that `model_dump(mode="json")` gave."""
+    text = json.dumps(dump)
+    return parse(text, SiloConfig) if of_records(dump) else parse(text)
+
+
+def of_records(found: Mapping[str, Any]) -> bool:
+    """Whether single records are protected. Edge cases: no known unit: `ConfigError`."""
+    privacy = found.get("privacy")
+    unit = privacy.get("unit", "client") if isinstance(privacy, Mapping) else "client"
+    if unit not in UNITS:
+        raise ConfigError(field="privacy.unit", value=unit, remedy=f"choose from {' or '.join(UNITS)}")
+    return bool(unit == "record")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -112,6 +113,10 @@ def _make_absolute(found: dict[str, Any], folder: Path) -> None:
         section = found.get(name)
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = str(folder.resolve() / section[key])
+    for name, key in (("data", "function"), ("model", "module")):  # code of one's own lies beside the file
+        section = found.get(name)
+        if isinstance(section, dict) and key in section:
+            section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))
 
 
 def _put(found: dict[str, Any], override: str) -> None:
@@ -134,61 +139,3 @@ def _value(key: str, text: str) -> object:
         if _BARE.fullmatch(text):
             return text
         raise ConfigError(field=key, value=text, remedy="write a TOML value: 0.1, true, [1, 2] or a word") from error
-
-
-def _explained(error: ValidationError, keys: set[str]) -> ConfigError:
-    """The first problem; a key that is not known comes before one that is missing, for it may be that one misspelt."""
-    problems = error.errors(include_url=False)
-    problem = min(problems, key=lambda one: one["type"] != "extra_forbidden")
-    context = problem.get("ctx", {})
-    cause = context.get("error")
-    if isinstance(cause, ConfigError):  # raised by a section of ours
-        return cause
-    unknown = problem["type"] == "extra_forbidden"
-    field = _dotted(problem["loc"], keys, unknown=unknown)
-    value = None if problem["type"] == "missing" else problem["input"]
-    if unknown:
-        remedy = _nearest(field, keys, alternative=str(problem["loc"][-2:][0]))
-    elif problem["type"] == "union_tag_invalid":
-        name = "name" if field in ("data", "features") else "kind"
-        field, value = f"{field}.{name}", context["tag"]
-        remedy = f"choose from {context['expected_tags']}"
-    elif problem["type"] == "literal_error":
-        remedy = f"choose from {context['expected']}"
-    else:
-        remedy = _REMEDIES.get(problem["type"], problem["msg"])
-    return ConfigError(field=field, value=value, remedy=remedy)
-
-
-def _dotted(location: tuple[int | str, ...], keys: set[str], *, unknown: bool) -> str:
-    """The key in a file; the names of alternatives, which pydantic puts between, are left out."""
-    found: list[str] = []
-    for place, step in enumerate(location):
-        misspelt = unknown and place == len(location) - 1
-        if isinstance(step, str) and (misspelt or ".".join([*found, step]) in keys):
-            found.append(step)
-        elif isinstance(step, int) and found:
-            found[-1] += f"[{step}]"
-    return ".".join(found)
-
-
-def _nearest(field: str, keys: set[str], *, alternative: str) -> str:
-    if field in keys:
-        return f"{alternative!r} has no such key"
-    section, _, name = field.rpartition(".")
-    here = sorted(key for key in keys if key.rpartition(".")[0] == section)
-    # The same name in another section, rather than a name like it here, rather than a name like it elsewhere.
-    for candidates, likeness in ((sorted(keys), 1.0), (here, 0.6), (sorted(keys), 0.6)):
-        named = {key.rpartition(".")[2]: key for key in candidates}
-        near = difflib.get_close_matches(name, named, n=1, cutoff=likeness)
-        if near:
-            return f"there is no such key; did you mean {named[near[0]]}?"
-    return f"there is no such key; known are {', '.join(here)}"
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
-        for inner in typing.get_args(annotation):
-            yield from _sections(inner)

@@ -1,4 +1,4 @@
-"""From a config of silos to the objects that do the work. Whatever is wrong shows here, and nothing is spent."""
+"""A run that protects the records of silos: what its settings come to. Whatever is wrong shows here, unspent."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,18 @@ from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.build import featured, federated_data, loss_of, model_of, randomness, section
-from incrowd.runs.silo_config import RecordLocalSection, SiloConfig
+from incrowd.runs.build import (
+    NOTHING,
+    Given,
+    featured,
+    federated_data,
+    loss_of,
+    model_of,
+    randomness,
+    section,
+    start_of,
+)
+from incrowd.runs.silo_config import LocalRecords, SiloConfig
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +42,7 @@ class SiloFederation:
 
     config: SiloConfig
     data: Clients
+    held: Clients
     model: Model
     loss: Loss
     plans: tuple[SiloPlan, ...]
@@ -68,25 +79,26 @@ class SiloFederation:
             randomness=self.randomness,
             weights=[float(plan.records) for plan in self.plans] if by_records else None,
             private=private,
-            start=self.config.model.start,
+            start=start_of(self.config),
         )
 
 
-def assemble_silos(config: SiloConfig) -> SiloFederation:
+def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederation:
     """Load the data, build the models and engines, state the plans, and see that somebody can pay for the first round.
 
     Edge cases: whatever cannot be used is a `ConfigError` that names the section and the key, or a `DataError`; budgets
     too small for any silo's first round are a `BudgetExceeded`.
     """
-    data = featured(config, federated_data(config))
+    source = federated_data(config, given)
+    data = featured(config, source)
     tensors, wanted = ClientTensors.of(data), config.local
     with section("local"):
-        loss = loss_of(wanted.loss, data)
+        loss = loss_of(wanted.loss, data, given)
         descent = Descent(
             learning_rate=wanted.learning_rate, momentum=wanted.momentum, weight_decay=wanted.weight_decay
         )
     with section("model"):
-        model = model_of(config, data, loss)
+        model = model_of(config, data, loss, given)
     with section("server"):
         server = ServerStep(**config.server.model_dump())
     with section("data"):
@@ -107,6 +119,7 @@ def assemble_silos(config: SiloConfig) -> SiloFederation:
     return SiloFederation(
         config=config,
         data=data,
+        held=source,
         model=model,
         loss=loss,
         plans=plans,
@@ -125,7 +138,7 @@ def _named_as_in_the_file() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        name = "local" if error.field in RecordLocalSection.model_fields else "privacy"
+        name = "local" if error.field in LocalRecords.model_fields else "privacy"
         field = "noise_multiplier" if error.field == "noise" else error.field
         raise ConfigError(field=f"{name}.{field}", value=error.value, remedy=error.remedy) from error
 
@@ -157,7 +170,7 @@ def _check_silos(data: Clients) -> None:
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
     """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
     wanted = config.privacy.records
-    if wanted is None and config.data.public:
+    if wanted is None and data.public:
         return tuple(int(size) for size in data.sizes)
     if wanted is None:
         remedy = (

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from incrowd.errors import ConfigError
 from incrowd.federated.record_engines import EngineName
 from incrowd.runs.config import (
-    BasicRunSection,
+    BasicRunOptions,
     ClipSection,
     CommonSections,
     Counts,
     Every,
+    LossName,
     NormalisedSection,
     Numbers,
     Section,
@@ -21,7 +22,7 @@ from incrowd.runs.config import (
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
 
-class RecordLocalSection(Section):
+class LocalRecords(Section):
     """What a silo does in a round: DP-SGD over its records.
 
     `batch_size` is the expected one (as many as are declared unless it is given); `physical_batch` is how many records
@@ -35,7 +36,7 @@ class RecordLocalSection(Section):
     batch_size: float | None = None
     physical_batch: int = 256
     engine: EngineName = "own"
-    loss: Literal["cross entropy", "logistic", "squared", "poisson"] | None = None
+    loss: LossName | None = None
 
 
 class ClientLevelSection(Section):
@@ -46,7 +47,7 @@ class ClientLevelSection(Section):
     clip: ClipSection = NormalisedSection()
 
 
-class RecordPrivacySection(Section):
+class PrivateRecords(Section):
     """The budget of each silo, and how it is used up over the rounds.
 
     `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
@@ -89,7 +90,7 @@ class RecordPrivacySection(Section):
             raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)
 
 
-class SiloRunSection(BasicRunSection):
+class SiloRunOptions(BasicRunOptions):
     """How a run of silos is executed: each trains with so many `threads`."""
 
     threads: Every = 1
@@ -98,6 +99,6 @@ class SiloRunSection(BasicRunSection):
 class SiloConfig(CommonSections):
     """A whole run of silos."""
 
-    run: SiloRunSection = SiloRunSection()
-    local: RecordLocalSection = RecordLocalSection()
-    privacy: RecordPrivacySection
+    run: SiloRunOptions = SiloRunOptions()
+    local: LocalRecords = LocalRecords()
+    privacy: PrivateRecords

@@ -13,7 +13,6 @@ from incrowd.runs.folder import LEDGER, SILOS
 from incrowd.runs.identity import identities_of_silos, identity_of
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.silo_build import SiloFederation
-from incrowd.runs.silo_config import SiloConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class SiloLedgers:
                 path=_in(config.privacy.ledger, plan.name),
                 witness=_in(config.privacy.witness, plan.name, ".witness"),
             )
-            for plan, identity in zip(plans, identities_of_silos(config), strict=True)
+            for plan, identity in zip(plans, identities_of_silos(config, federation.held), strict=True)
         ]
         ledgers = cls(silos=tuple(found), server=_server(federation, folder))
         with ExitStack() as stack:
@@ -53,15 +52,16 @@ class SiloLedgers:
         """The silos' ledgers, for writing."""
         return [each.open(own_place(folder, f"silo-{place}")) for place, each in enumerate(self.silos, start=1)]
 
-    def check_same(self, config: SiloConfig) -> None:
+    def check_same(self, federation: SiloFederation) -> None:
         """The data are those with which the run began (`DataError`)."""
-        identities = identities_of_silos(config)
+        config, held = federation.config, federation.held
+        identities = identities_of_silos(config, held)
         if len(identities) != len(self.silos):
             raise DataError(f"the run began with {len(self.silos)} silos: put the data back as they were")
         for each, identity in zip(self.silos, identities, strict=True):
             each.check_same(identity)
         if self.server is not None:
-            self.server.check_same(identity_of(config))
+            self.server.check_same(identity_of(config, held))
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON data."""
@@ -85,7 +85,7 @@ def _server(federation: SiloFederation, folder: Path) -> RunLedger | None:
     if plan is None:
         return None
     found = RunLedger.find(
-        identity_of(config),
+        identity_of(config, federation.held),
         own=folder / LEDGER,
         budget=plan.budget,
         relation=plan.relation,

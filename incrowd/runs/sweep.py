@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from incrowd import _files, _validate
 from incrowd.data import Clients
@@ -32,7 +32,8 @@ from incrowd.federated import score
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.schedule import Schedule
-from incrowd.runs.build import assemble, featured, federated_data, randomness, untouched_test
+from incrowd.runs.build import featured, federated_data, randomness, untouched_test
+from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.folder import DATABASE, MODEL, PRIVATE, STATEMENT, STATEMENT_TEXT, SUMMARY
 from incrowd.runs.processes import Orphan, side_by_side
@@ -290,7 +291,7 @@ class Sweep:
             return {"test_accuracy": None, "test_loss": None}
         schedule, data = self._schedule(task), self._loaded(config)
         engine = assemble(config, schedule=schedule, chunk=1, data=data).engine
-        weights = engine.model.layout.flatten(load_file(self._place(task) / MODEL))
+        weights = engine.model.loaded(load_file(self._place(task) / MODEL)).weights.numpy()
         found = score(engine.model, weights, test, loss=engine.local.loss)
         return {"test_accuracy": found.accuracy, "test_loss": found.loss if math.isfinite(found.loss) else None}
 

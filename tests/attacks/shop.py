@@ -15,6 +15,7 @@ from incrowd.runs.run import Run
 from incrowd.runs.search import Search, Select
 from incrowd.runs.settings import load
 from incrowd.runs.space import axis
+from tests.runs.small import payer_of
 
 HEADER = ["user", "age", "spent", "visits", "bought"]
 Row = list[str]
@@ -57,7 +58,7 @@ def trained(table: Path, out: Path, *overrides: str) -> Run:
 
 
 def ledger_of(run: Run) -> Ledger:
-    return run.ledger.open(run.folder / "ledger.sqlite")
+    return payer_of(run).open(run.folder / "ledger.sqlite")
 
 
 def spent(*ledgers: Path) -> float:
@@ -70,8 +71,9 @@ def spent(*ledgers: Path) -> float:
 
 
 def place(run: Run) -> Path:
-    assert run.ledger.path is not None
-    return run.ledger.path
+    found = payer_of(run).path
+    assert found is not None
+    return found
 
 
 def search(table: Path, *, select: Select = "all", repetitions: Repetitions | None = None) -> Search:

@@ -124,7 +124,7 @@ FEATURES, CLASSES, ONE, MANY = 48, 4, 3, 9
 
 def bent(*widths: int, by: type[nn.Module]) -> Model:
     first, hidden, last = widths
-    return Model(nn.Sequential(nn.Linear(first, hidden), by(), nn.Linear(hidden, last)))
+    return Model(nn.Sequential(nn.Linear(first, hidden), by(), nn.Linear(hidden, last)), fresh=True)
 
 
 class Remembering(nn.Module):
@@ -150,9 +150,11 @@ MODELS: dict[str, Callable[[], Model]] = {
     "wide without bias": lambda: mlp((FEATURES, 190, CLASSES), bias=False),
     "tanh": lambda: bent(FEATURES, 170, CLASSES, by=nn.Tanh),
     "sigmoid": lambda: bent(FEATURES, 33, CLASSES, by=nn.Sigmoid),
-    "direct": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.GELU(), nn.Linear(700, CLASSES))),
-    "layer norm": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES))),
-    "remembering": lambda: Model(Remembering()),
+    "direct": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.GELU(), nn.Linear(700, CLASSES)), fresh=True),
+    "layer norm": lambda: Model(
+        nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES)), fresh=True
+    ),
+    "remembering": lambda: Model(Remembering(), fresh=True),
 }
 LOCALS: dict[str, dict[str, Any]] = {
     "batches of 7": {"batch_size": 7, "epochs": 2},
@@ -253,7 +255,7 @@ def test_images_through_convolutions_have_the_same_bits_in_every_company() -> No
 
 def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
     # Its slopes would depend on who was trained before.
-    model = Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Linear(9, CLASSES)))
+    model = Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Linear(9, CLASSES)), fresh=True)
     engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
     with pytest.raises(ConfigError, match="global generator"):
         summed(engine, [ONE])
@@ -277,7 +279,9 @@ RECORD_MODELS = {
     "odd widths": lambda: mlp((7, 33, 3)),
     "wide": lambda: mlp((57, 200, 10)),
     "without bias": lambda: mlp((50, 2, CLASSES), bias=False),
-    "layer norm": lambda: Model(nn.Sequential(nn.Linear(20, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES))),
+    "layer norm": lambda: Model(
+        nn.Sequential(nn.Linear(20, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)), fresh=True
+    ),
 }
 
 

@@ -29,13 +29,12 @@ from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.build import assemble
-from incrowd.runs.config import Config
+from incrowd.runs.client_work import assemble
+from incrowd.runs.config import Config, DigitsData
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_run import SiloRun
 from tests.federated.conftest import CLASSES, FEATURES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -109,7 +108,7 @@ def test_silos_with_a_record_more_or_less_leave_the_same_behind(folder: Path, mo
     left = []
     for each in (46, 47):
         data = table(folder / str(each), 2, each)
-        run = SiloRun.create(of_silos(data, records=50, **more), folder / f"run-{each}")
+        run = Run.create(of_silos(data, records=50, **more), folder / f"run-{each}")
         run.train()
         left.append(seen(run.folder))
     assert left[0] == left[1]
@@ -121,7 +120,7 @@ def test_a_silo_that_counts_itself_tells_who_is_there(folder: Path) -> None:
     left = []
     for each in (46, 47):
         data = table(folder / str(each), 2, each) | {"public": True}
-        run = SiloRun.create(of_silos(data), folder / f"run-{each}")
+        run = Run.create(of_silos(data), folder / f"run-{each}")
         run.train()
         left.append(seen(run.folder))
     assert left[0] != left[1]
@@ -205,7 +204,7 @@ def test_a_number_of_records_that_is_not_declared_or_does_not_fit_is_refused_wit
 ) -> None:
     data = table(folder / "data", 2, 47)
     with pytest.raises(ConfigError, match=message) as refused:
-        SiloRun.create(of_silos(data, **privacy), folder / "run")
+        Run.create(of_silos(data, **privacy), folder / "run")
     assert "47" not in str(refused.value)
     assert not (folder / "run").exists()
 
@@ -264,7 +263,9 @@ def test_no_share_of_private_examples_is_made_public() -> None:
     terms = {"epsilon": 4.0, "delta": 1e-3}
     with pytest.raises(ConfigError, match=r"data\.validation = 0\.1: a share of private examples tells how many"):
         parse({"data": {"validation": 0.1, "public": False}, "privacy": terms})
-    assert parse({"data": {"validation": 0.1}, "privacy": terms}).data.public
+    dealt = parse({"data": {"validation": 0.1}, "privacy": terms}).data
+    assert isinstance(dealt, DigitsData)
+    assert dealt.public
 
 
 def test_those_who_are_declared_and_not_there_add_nothing(data: Clients) -> None:

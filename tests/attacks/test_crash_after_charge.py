@@ -38,8 +38,9 @@ from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.outbox import Outbox
-from incrowd.runs.silo_run import SiloRun
+from incrowd.runs.run import Run
 from tests.federated.silos import CLASSES, FEATURES, MODEL, RECORDS, account, plan, records, zeros
+from tests.runs.small import silos_of
 from tests.runs.test_silo_run import small as small_silos
 
 HELD = records()
@@ -304,16 +305,16 @@ def test_room_for_an_answer_is_given_back(folder: Path) -> None:
 
 
 def test_no_silo_of_a_run_pays_before_all_of_them_are_ready(folder: Path) -> None:
-    run = SiloRun.create(small_silos(), folder / "run")
-    federation = run.federation
+    run = Run.create(small_silos(), folder / "run")
+    federation = silos_of(run).federation
     wrong = Model(nn.Sequential(Wrong("in training", features=64, outputs=10)))
     broken = BatchedRecords(wrong, federation.records[1], DESCENT)
-    run.federation = replace(federation, engines=(federation.engines[0], broken))
+    run.work = replace(silos_of(run), federation=replace(federation, engines=(federation.engines[0], broken)))
     with pytest.raises(RehearsalFailed, match=r"silo-2 tried"):
         run.train()
     assert [verify(path)["events"] for path in sorted(folder.glob("run/silos/*/ledger.sqlite"))] == [0, 0]
     silos = [federation.silo(0, its, label="control") for its in (memory(),)]
-    twin = run.federation.silo(1, memory(), label="control")
+    twin = silos_of(run).federation.silo(1, memory(), label="control")
     with pytest.raises(RehearsalFailed):  # the control: each when its turn comes, and the first has paid by then
         [its.answer(0, np.zeros(federation.model.size)) for its in (*silos, twin)]
     assert silos[0].epsilon > 0

@@ -32,7 +32,6 @@ from incrowd.runs.contents import OF_A_RUN, OF_A_SEARCH, content_of
 from incrowd.runs.folder import PRIVATE
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
-from incrowd.runs.silo_run import SiloRun
 from incrowd.runs.space import axis
 from incrowd.runs.sweep import Sweep
 from tests.privacy.ledgers import start, status_of
@@ -123,7 +122,7 @@ def leave(kind: str, folder: Path) -> None:
     """A run of each kind, with all trackers that write files."""
     tracked = 'run.trackers=["csv", "jsonl"]'
     if kind == "silos":
-        SiloRun.create(silos(tracked, "run.plot=true"), folder).train()
+        Run.create(silos(tracked, "run.plot=true"), folder).train()
     elif kind.endswith("search"):
         overrides = (*SMALL, "privacy.rounds=2", "run.randomness=seeded", "run.seed=7")
         selection = {"select": "private", "repetitions": _three()} if kind == "private search" else {}

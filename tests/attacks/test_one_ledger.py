@@ -337,7 +337,7 @@ def test_a_fresh_start_is_possible_and_says_so_for_good(
         (forgotten,) = ledger.forgets
         assert forgotten.epsilon == pytest.approx(8, rel=1e-3)
         assert ledger.budget == Budget(epsilon=2.0, delta=1e-3)
-    assert trained(shop, tmp_path / "second", "privacy.epsilon=2").ledger.path == Path(begun["ledger"])
+    assert place(trained(shop, tmp_path / "second", "privacy.epsilon=2")) == Path(begun["ledger"])
     with pytest.raises(LedgerMisplaced, match="closed by a deliberate fresh start"):
         Ledger.open(old)
     assert [row["retired"] for row in incrowd("ledger", "list", "--json").object()["ledgers"]] == [True, False]
@@ -365,12 +365,12 @@ def test_a_registry_that_is_lost_is_made_anew(shop: Path, tmp_path: Path) -> Non
 
 
 def test_an_unmarked_ledger_is_not_made_for_public_data(tmp_path: Path) -> None:
-    from tests.runs.small import small
+    from tests.runs.small import payer_of, small
 
     run = Run.create(small(), tmp_path / "run")
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert ledger.data_identity.public
         assert str(ledger.data_identity) == "public: digits"
-    assert run.ledger.path is None
+    assert payer_of(run).path is None
     assert not Path(os.environ["INCROWD_STATE"]).exists()
     assert not Ledger.in_memory(budget=BUDGET, relation=RELATION).kept

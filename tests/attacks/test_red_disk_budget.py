@@ -12,9 +12,9 @@ from incrowd.runs.build import featured, federated_data
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse, tables
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_run import SiloRun
 from tests.attacks.shop import HEADER, config, ledger_of, place, rows, settings, spent, trained, write
 from tests.command import Command
+from tests.runs.small import silos_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,9 +37,9 @@ def halves(shop: Path) -> Path:
 
 
 def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: Path, tmp_path: Path) -> None:
-    SiloRun.create(of_silos(halves, *BY_USER), tmp_path / "first").train()
+    Run.create(of_silos(halves, *BY_USER), tmp_path / "first").train()
     with pytest.raises(LedgerMismatch, match="one silo for each user"):
-        SiloRun.create(of_silos(halves, *BY_HALF), tmp_path / "second")
+        Run.create(of_silos(halves, *BY_HALF), tmp_path / "second")
     assert len(Home.of_user().registry.ledgers()) == 12
 
 
@@ -49,9 +49,9 @@ def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Pa
         more = ("privacy.rounds=1", "privacy.records=750", "run.plot=false", *overrides)
         return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)), SiloConfig)
 
-    SiloRun.create(dealt(), tmp_path / "first")
+    Run.create(dealt(), tmp_path / "first")
     with pytest.raises(LedgerMismatch, match="seed 0"):
-        SiloRun.create(dealt("data.seed=1", "data.identity=another name"), tmp_path / "second")
+        Run.create(dealt("data.seed=1", "data.identity=another name"), tmp_path / "second")
 
 
 @pytest.mark.parametrize("first", ["client", "record"])
@@ -59,9 +59,9 @@ def test_data_do_not_become_public_by_protecting_another_unit(shop: Path, tmp_pa
     if first == "client":
         trained(shop, tmp_path / "first")
         with pytest.raises(LedgerMismatch, match=r"leave data\.public out"):
-            SiloRun.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second")
+            Run.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second")
     else:
-        SiloRun.create(of_silos(shop, *BY_USER), tmp_path / "first").train()
+        Run.create(of_silos(shop, *BY_USER), tmp_path / "first").train()
         with pytest.raises(LedgerMismatch, match=r"leave data\.public out"):
             Run.create(config(shop, *PUBLIC), tmp_path / "second")
 
@@ -105,17 +105,17 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("careless")
 def test_control_data_divided_anew_are_paid_for_twice(halves: Path, tmp_path: Path) -> None:
-    first = SiloRun.create(of_silos(halves, *BY_USER), tmp_path / "first")
-    second = SiloRun.create(of_silos(halves, *BY_HALF), tmp_path / "second")
+    first = Run.create(of_silos(halves, *BY_USER), tmp_path / "first")
+    second = Run.create(of_silos(halves, *BY_HALF), tmp_path / "second")
     for run in (first, second):
         run.train()
-        assert all(spent(ledger.path) > 1.9 for ledger in run.ledgers.silos if ledger.path is not None)
+        assert all(spent(ledger.path) > 1.9 for ledger in silos_of(run).payer.silos if ledger.path is not None)
 
 
 @pytest.mark.usefixtures("careless")
 def test_control_data_become_public_under_another_unit(shop: Path, tmp_path: Path) -> None:
     trained(shop, tmp_path / "first")
-    SiloRun.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second").train()
+    Run.create(of_silos(shop, *BY_USER, *PUBLIC), tmp_path / "second").train()
 
 
 @pytest.mark.usefixtures("careless")
@@ -145,7 +145,7 @@ def test_the_training_table_is_no_test_set(shop: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="test_file"):
         Run.create(config(shop, "data.test_file=shop.csv"), tmp_path / "run")
     with pytest.raises(ConfigError, match="test_file"):
-        SiloRun.create(of_silos(shop, *BY_USER, "data.test_file=shop.csv"), tmp_path / "silos")
+        Run.create(of_silos(shop, *BY_USER, "data.test_file=shop.csv"), tmp_path / "silos")
 
 
 @pytest.mark.parametrize("unit", ["client", "record"])
@@ -154,7 +154,7 @@ def test_private_data_are_no_test_set_of_others(shop: Path, tmp_path: Path, unit
     if unit == "client":
         trained(shop, tmp_path / "first")
     else:
-        SiloRun.create(of_silos(shop, *BY_USER), tmp_path / "first")
+        Run.create(of_silos(shop, *BY_USER), tmp_path / "first")
     cheap = write(tmp_path / "data" / "cheap.csv", HEADER, [[*row[:2], "9.5", *row[3:]] for row in rows()])
     write(tmp_path / "data" / "copy.csv", HEADER, rows()[::-1])
     for name in ("shop.csv", "copy.csv"):
@@ -177,7 +177,7 @@ def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
 
 def test_what_is_handed_on_does_not_say_where_the_data_are(shop: Path, tmp_path: Path, incrowd: Command) -> None:
     trained(shop, tmp_path / "run")
-    SiloRun.create(of_silos(shop, *BY_USER, "data.identity=silos"), tmp_path / "silos").train()
+    Run.create(of_silos(shop, *BY_USER, "data.identity=silos"), tmp_path / "silos").train()
     for name in ("run", "silos"):
         assert incrowd("export", name, f"{name}-shown").status == 0
         texts = [path.read_bytes() for path in (tmp_path / f"{name}-shown").rglob("*") if path.is_file()]

@@ -25,8 +25,7 @@ from incrowd.runs.build import federated_data
 from incrowd.runs.config import Config
 from incrowd.runs.progress import Bar, Lines, progress
 from incrowd.runs.run import Run
-from incrowd.runs.silo_run import SiloRun
-from tests.runs.small import SEEDED, small
+from tests.runs.small import SEEDED, clients_of, small
 from tests.runs.test_silo_run import small as silos
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,8 +95,8 @@ def auc(scores: Sequence[float], present: Sequence[bool]) -> float:
 
 
 def rounds_with_the_largest(run: Run) -> list[bool]:
-    federation, largest = run.federation, int(np.argmax(run.federation.data.sizes))
-    plan, source = federation.plan, federation.randomness
+    work, largest = clients_of(run), int(np.argmax(run.work.data.sizes))
+    plan, source = work.plan, work.randomness
     drawn = (plan.round(number).sampler.draw(source.stream("sampling", number), round=number) for number in range(8))
     return [largest in cohort for cohort in drawn]
 
@@ -163,7 +162,7 @@ def test_in_earnest_nothing_of_silos_depends_on_how_long_they_took(
     for name, pace in (("quick", 0.001), ("slow", 0.5)):
         worked(pace)
         place = folder / name
-        summary = SiloRun.create(silos('run.trackers=["csv"]'), place).train()
+        summary = Run.create(silos('run.trackers=["csv"]'), place).train()
         left = {
             str(path.relative_to(place)): list(content(path)) for path in sorted(place.rglob("*")) if path.is_file()
         }
@@ -176,7 +175,7 @@ def test_control_the_seconds_of_simulated_silos_differ(folder: Path, worked: Cal
     totals = []
     for name, pace in (("quick", 0.001), ("slow", 0.5)):
         worked(pace)
-        totals.append(SiloRun.create(silos(*SEEDED), folder / name).train()["seconds"])
+        totals.append(Run.create(silos(*SEEDED), folder / name).train()["seconds"])
     assert totals == [pytest.approx(0.001 * 2 * (1 + 2 + 3)), pytest.approx(0.5 * 2 * (1 + 2 + 3))]
 
 

@@ -16,7 +16,7 @@ from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Cyclic, Everyone, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.build import assemble
+from incrowd.runs.client_work import assemble
 from incrowd.runs.data_ledgers import relation_of
 from tests.runs.small import small
 

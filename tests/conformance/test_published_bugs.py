@@ -45,7 +45,7 @@ from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun, Release
 from incrowd.privacy.statement import MEDIAN
-from incrowd.runs.build import assemble
+from incrowd.runs.client_work import assemble
 from incrowd.runs.run import Run
 from tests.conformance.folders import told
 from tests.privacy.receipts import spent_on
@@ -312,7 +312,7 @@ def earnest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
     folder, secrets = tmp_path_factory.mktemp("run") / "run", set[int]()
     words = ("data.clients=1200", "privacy.sampling=poisson", "privacy.cohort=700", "privacy.rounds=3")
     run = Run.create(small(*words, "privacy.delta=1e-5", "run.plot=true"), folder)
-    sizes, public, draw = run.federation.data.sizes, len(run.federation.data.examples), Poisson.draw
+    sizes, public, draw = run.work.data.sizes, len(run.work.data.examples), Poisson.draw
 
     def watched(sampler: Poisson, stream: Stream, *, round: int) -> NDArray[np.int64]:
         cohort = draw(sampler, stream, round=round)

@@ -140,7 +140,7 @@ def watched() -> nn.Module:
 )
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_large_layers_learn_what_the_slow_twin_learns(module: type[nn.Module], momentum: float) -> None:
-    model, data = Model(module()), clients([12, 7, 30, 5])
+    model, data = Model(module(), fresh=True), clients([12, 7, 30, 5])
     local = LocalTraining(learning_rate=0.05, batch_size=4, momentum=momentum)
     weights = model.initial(RANDOMNESS)
     found = trained(CohortEngine(model, data, local), weights, range(4))

@@ -43,15 +43,18 @@ COHORT = tuple(range(len(SIZES)))
 
 
 def normalised() -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)))
+    return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)), fresh=True)
 
 
 def bent(activation: type[nn.Module]) -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 70), activation(), nn.Linear(70, CLASSES)))
+    return Model(nn.Sequential(nn.Linear(FEATURES, 70), activation(), nn.Linear(70, CLASSES)), fresh=True)
 
 
 def unbent() -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 70, bias=False), nn.Linear(70, 8), nn.ReLU(), nn.Linear(8, CLASSES)))
+    return Model(
+        nn.Sequential(nn.Linear(FEATURES, 70, bias=False), nn.Linear(70, 8), nn.ReLU(), nn.Linear(8, CLASSES)),
+        fresh=True,
+    )
 
 
 MODELS: dict[str, Callable[[], Model]] = {
@@ -66,7 +69,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sigmoid": lambda: bent(nn.Sigmoid),
     "two linear layers in a row": unbent,
     "layer norm": normalised,
-    "one weight, through autograd": lambda: Model(nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False), nn.GELU())),
+    "one weight, through autograd": lambda: Model(
+        nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False), nn.GELU()), fresh=True
+    ),
 }
 
 LOCALS = {

@@ -32,7 +32,7 @@ class Centred(nn.Module):
 
 @pytest.mark.parametrize("change", ["in place", "replace"])
 def test_a_module_that_remembers_its_examples_is_refused(change: str) -> None:
-    model = Model(Centred(change))
+    model = Model(Centred(change), fresh=True)
     engine = CohortEngine(model, clients(), LOCAL)
     with pytest.raises(ConfigError, match=r"mean.*carry one client's data to the next"):
         trained(engine, model.weights, [0])
@@ -54,7 +54,7 @@ def test_features_are_left_out_where_a_linear_layer_meets_them_and_nowhere_else(
 def test_clients_with_few_and_with_all_features_take_turns() -> None:
     data = clients([30, 30, 30])
     data.features[data.indices[30:60]] = 7
-    model = Model(nn.Sequential(nn.Linear(FEATURES, 6), nn.GELU(), nn.Linear(6, CLASSES)))
+    model = Model(nn.Sequential(nn.Linear(FEATURES, 6), nn.GELU(), nn.Linear(6, CLASSES)), fresh=True)
     engine, weights = CohortEngine(model, data, LOCAL, Execution(chunk=1)), model.initial(RANDOMNESS)
     expected = twin(model, data, LOCAL, weights, range(3))
     for cohort in ([0], [1], [2], [0, 1, 2]):
@@ -62,7 +62,7 @@ def test_clients_with_few_and_with_all_features_take_turns() -> None:
 
 
 def test_constant_buffers_are_welcome() -> None:
-    model = Model(Centred("leave"))
+    model = Model(Centred("leave"), fresh=True)
     weights = model.initial(RANDOMNESS)
     assert_close(
         trained(CohortEngine(model, clients(), LOCAL), weights, range(4)),
@@ -81,7 +81,7 @@ def test_parameters_that_the_outputs_do_not_use_stay() -> None:
             out: Tensor = self.linear(x)
             return out
 
-    model = Model(Idle())
+    model = Model(Idle(), fresh=True)
     found = trained(CohortEngine(model, clients(), LOCAL), model.weights, [3])[3]
     assert (found[:3] == 0).all()
     assert (found[3:] != 0).any()
@@ -96,7 +96,7 @@ def test_convolutions_of_the_users_own_learn_what_the_slow_twin_learns() -> None
         nn.Flatten(),
         nn.Linear(36, CLASSES),
     )
-    model = Model(module)
+    model = Model(module, fresh=True)
     weights = model.initial(RANDOMNESS)
     local = LocalTraining(learning_rate=0.1, batch_size=7, momentum=0.5, proximal=0.1)
     found = trained(CohortEngine(model, clients(), local), weights, range(8))

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,16 +13,16 @@ from incrowd.learning import Model, linear, mlp, small_cnn
 RANDOMNESS = SeededRandomness(seed=1)
 
 
-def shared() -> nn.Module:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    module[1].weight = module[0].weight
+def with_tied_weights() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    module[2].weight = module[0].weight
     return module
 
 
-def frozen() -> nn.Module:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    module[0].weight.requires_grad_(False)
-    return module
+def with_a_frozen_part() -> nn.Module:
+    """Batch normalisation and dropout, frozen, and a head."""
+    body = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(3, 2))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,11 @@ def frozen() -> nn.Module:
         (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "global generator"),
         (nn.Sequential(nn.Linear(3, 3), nn.Dropout2d(0.5)), "global generator"),
         (nn.ReLU(), "no parameters"),
-        (shared(), "shares a parameter"),
-        (frozen(), "0.weight.*feature map"),
+        (nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False).eval(), nn.Linear(3, 3)), "mixes the examples"),
+        (nn.GRU(3, 3, num_layers=2, dropout=0.1), "GRU at the top.*global generator"),
+        (nn.TransformerEncoderLayer(4, 2, 8), "MultiheadAttention at self_attn.*global generator"),
+        (nn.Linear(3, 3).requires_grad_(False), "all its parameters are frozen.*requires_grad_"),
+        (nn.Linear(3, 3, device="meta"), r"on meta; call module.cpu\(\)"),
         (nn.Linear(3, 3).double(), r"float64.*float\(\)"),
         (nn.LazyLinear(3), "shape is not known yet"),
     ],
@@ -52,6 +56,11 @@ def test_what_clients_cannot_train_is_refused_with_the_remedy(module: nn.Module,
         nn.GroupNorm(2, 4),
         nn.InstanceNorm1d(3, affine=True),
         nn.Sequential(nn.Linear(3, 3), nn.Dropout(0)),
+        nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.BatchNorm1d(3)).eval(),
+        nn.GRU(3, 3),
+        nn.TransformerEncoderLayer(4, 2, 8, dropout=0),
+        with_a_frozen_part(),
+        with_tied_weights(),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -111,9 +120,73 @@ def test_normalisation_starts_at_one_and_other_modules_keep_what_they_hold() -> 
             out: Tensor = self.norm(x * self.factor)
             return out
 
-    model = Model(Scaled())
+    model = Model(Scaled(), fresh=True)
     assert model.initial(RANDOMNESS).tolist() == [7, 1, 1, 0, 0]
     assert model.weights.tolist() == [7, 5, 5, 0, 0]
+
+
+def test_a_module_starts_from_its_own_weights() -> None:
+    module = nn.Linear(3, 2)
+    assert torch.equal(Model(module).initial(RANDOMNESS), torch.nn.utils.parameters_to_vector(module.parameters()))
+    with pytest.raises(ConfigError, match=r"start = 0.5: the module keeps its own weights.*fresh=True"):
+        Model(module).initial(RANDOMNESS, start=0.5)
+    fresh = Model(module, fresh=True)
+    assert torch.equal(fresh.initial(RANDOMNESS, start=0.5), 0.5 * fresh.initial(RANDOMNESS))
+    assert not torch.equal(fresh.initial(RANDOMNESS), fresh.weights)
+    assert linear(3, 2).fresh
+
+
+def test_what_is_frozen_is_no_part_of_the_vector_and_stays() -> None:
+    module = with_a_frozen_part()
+    model = Model(module, fresh=True)
+    assert model.layout.names == ("1.weight", "1.bias")
+    assert model.size == model.weights.numel() == 8
+    assert model.parts == (8,)
+    state = model.state_dict(model.initial(RANDOMNESS))
+    assert state.keys() == module.state_dict().keys()
+    for name, one in module.state_dict().items():
+        assert torch.equal(state[name], one) == name.startswith("0")
+    assert torch.equal(state["1.bias"], model.initial(RANDOMNESS)[6:])
+
+
+def test_tied_parameters_are_one() -> None:
+    module = with_tied_weights()
+    model = Model(module)
+    assert model.layout.names == ("0.weight", "0.bias", "2.bias")
+    assert model.size == 15
+    state = model.state_dict(torch.arange(15.0))
+    assert torch.equal(state["0.weight"], torch.arange(9.0).view(3, 3))
+    assert torch.equal(state["2.weight"], state["0.weight"])
+    assert state["2.weight"].data_ptr() != state["0.weight"].data_ptr()
+    twin = with_tied_weights()
+    twin.load_state_dict(state)
+    x = torch.ones(2, 3)
+    assert torch.equal(twin(x), model.with_weights(torch.arange(15.0))(x))
+
+
+@pytest.mark.parametrize("make", [with_a_frozen_part, with_tied_weights, lambda: nn.GRU(3, 4)])
+def test_a_state_goes_in_and_comes_out_whole(make: Callable[[], nn.Module]) -> None:
+    one, other = make(), make()
+    model = Model(one).loaded(other.state_dict())
+    assert not model.fresh
+    for name, value in model.state_dict(model.weights).items():
+        assert torch.equal(value, other.state_dict()[name])
+    assert not torch.equal(Model(one).weights, model.weights)  # the module that was given is as before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"2.bias": None}, "it has no 2.bias"),
+        ({"3.bias": torch.ones(3)}, "unknown 3.bias"),
+        ({"0.bias": torch.ones(4)}, r"state_dict\['0.bias'\] = \(4,\).*shape \(3,\)"),
+        ({"2.weight": torch.ones(3, 3)}, "2.weight.*tied to 0.weight"),
+    ],
+)
+def test_a_state_of_another_module_is_refused(change: dict[str, Tensor | None], message: str) -> None:
+    state = {**with_tied_weights().state_dict(), **change}
+    with pytest.raises(ConfigError, match=message):
+        Model(with_tied_weights()).loaded({name: one for name, one in state.items() if one is not None})
 
 
 def test_a_module_with_weights_computes_with_them_and_is_a_copy() -> None:

@@ -56,7 +56,7 @@ class Seen:
 
 
 def layers(*several: nn.Module) -> Model:
-    return Model(nn.Sequential(*several))
+    return Model(nn.Sequential(*several), fresh=True)
 
 
 class Sharing(nn.Module):
@@ -94,7 +94,7 @@ KINDS: dict[str, tuple[Callable[[], Model], Loss, Records]] = {
         CROSS_ENTROPY,
         rows(),
     ),
-    "shared path": (lambda: Model(Sharing()), CROSS_ENTROPY, rows()),
+    "shared path": (lambda: Model(Sharing(), fresh=True), CROSS_ENTROPY, rows()),
     "a loss of one's own": (
         lambda: mlp((FEATURES, 5, 4)),
         Loss(name="smoothed", value=partial(nn.functional.cross_entropy, label_smoothing=0.1)),

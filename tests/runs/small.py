@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from incrowd.privacy.plan.plan import Plan
-from incrowd.runs.build import Federation
+from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import Config
+from incrowd.runs.run import Run
+from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.settings import load
+from incrowd.runs.silo_work import SiloWork
 
 SMALL = (
     "features={name='none'}",
@@ -32,10 +35,27 @@ def seeded(*overrides: str) -> Config:
     return small(*SEEDED, *overrides)
 
 
-def planned(federation: Federation) -> Plan:
+def planned(federation: ClientWork) -> Plan:
     """The plan of a federation with independent noise."""
     assert isinstance(federation.plan, Plan)
     return federation.plan
+
+
+def clients_of(run: Run) -> ClientWork:
+    """What a run that protects whole clients works with."""
+    assert isinstance(run.work, ClientWork)
+    return run.work
+
+
+def payer_of(run: Run) -> RunLedger:
+    """What such a run is charged to."""
+    return clients_of(run).payer
+
+
+def silos_of(run: Run) -> SiloWork:
+    """What a run of silos works with."""
+    assert isinstance(run.work, SiloWork)
+    return run.work
 
 
 def write_mnist(folder: Path) -> None:

@@ -13,7 +13,8 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.runs.build import assemble, federated_data, randomness, untouched_test
+from incrowd.runs.build import federated_data, randomness, untouched_test
+from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from tests.runs.small import planned, seeded, small, write_mnist

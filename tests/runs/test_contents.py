@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from incrowd.runs.config import Config
 from incrowd.runs.contents import KEPT_BACK, OF_A_RUN, OF_A_SEARCH, SHOWN, Content, content_of
-from incrowd.runs.settings import known_keys
+from incrowd.runs.explained import known_keys
 from incrowd.runs.silo_config import SiloConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,7 +22,7 @@ def test_the_pages_show_the_list(page: str, contents: tuple[Content, ...]) -> No
 
 def test_every_setting_is_either_shown_or_kept_back() -> None:
     """A new setting cannot be forgotten."""
-    known = {*known_keys(), *known_keys(SiloConfig)}
+    known = {*known_keys(Config), *known_keys(SiloConfig)}
     known = {".".join(key.split(".")[:2]) for key in known if "." in key}
     shown = {f"{section}.{name}" for section, names in SHOWN.items() for name in names}
     assert shown | set(KEPT_BACK) == known

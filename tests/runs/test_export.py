@@ -12,7 +12,6 @@ from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
-from incrowd.runs.silo_run import SiloRun
 from incrowd.runs.space import axis
 from incrowd.runs.sweep import Sweep
 from tests.runs.small import SEEDED, SMALL, small
@@ -47,7 +46,7 @@ def test_of_a_run_model_statement_result_settings_rounds_and_spending(folder: Pa
 
 
 def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
-    summary = SiloRun.create(silos(), folder / "run").train()
+    summary = Run.create(silos(), folder / "run").train()
     found = export(folder / "run", folder / "out")
     for silo, epsilon in summary["epsilon_by_silo"].items():
         assert {f"silos/{silo}/{name}" for name in ("statement.txt", "statement.json", "ledger.json")} < set(found)
@@ -59,7 +58,7 @@ def test_of_silos_each_has_what_it_may_show(folder: Path) -> None:
 
 
 def test_of_silos_whose_ledgers_outlive_the_run_too(folder: Path) -> None:
-    SiloRun.create(silos(f"privacy.ledger='{folder / 'kept'}'"), folder / "run").train()
+    Run.create(silos(f"privacy.ledger='{folder / 'kept'}'"), folder / "run").train()
     assert "silos/silo-2/ledger.json" in export(folder / "run", folder / "out")
     assert str(folder) not in (folder / "out/settings.json").read_text()
 

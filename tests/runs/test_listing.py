@@ -7,7 +7,6 @@ from incrowd.errors import ConfigError
 from incrowd.runs.listing import listed
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
-from incrowd.runs.silo_run import SiloRun
 from incrowd.runs.space import axis
 from incrowd.runs.sweep import Sweep
 from tests.command import command
@@ -22,7 +21,7 @@ def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
     over = Run.create(seeded(), folder / "a").train()
     stopped(folder / "b/c", after=2, simulated=False)
     Run.create(small(), folder / "d")
-    spent = SiloRun.create(silos(), folder / "e").train()
+    spent = Run.create(silos(), folder / "e").train()
     search = Search(overrides=(*SMALL, "privacy.rounds=1", *SEEDED), axes=[axis("server.learning_rate=2,8")])
     found = Sweep(search=search, out=folder / "f").run(jobs=1)
     (folder / "g").mkdir()

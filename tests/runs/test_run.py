@@ -17,7 +17,7 @@ from incrowd.runs.database import Database, Record
 from incrowd.runs.run import Run, free_folder
 from incrowd.runs.trackers import Facts
 from tests.privacy.ledgers import start, status_of
-from tests.runs.small import planned, seeded, small
+from tests.runs.small import clients_of, planned, seeded, small
 
 
 class Watcher:
@@ -99,7 +99,7 @@ def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
 def test_the_accuracy_is_that_of_the_released_model_on_the_public_test_set(folder: Path) -> None:
     run = Run.create(seeded(), folder)
     summary = run.train()
-    test = run.federation.data.test
+    test = run.work.data.test
     assert test is not None
     module = linear(64, 10).module
     module.load_state_dict(load_file(folder / "model.safetensors"))
@@ -135,8 +135,8 @@ def test_the_settings_of_a_run_are_its_own(folder: Path) -> None:
     run = Run.create(seeded("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2"), folder)
     again = Run.open(folder)
     assert again.config == run.config
-    assert planned(again.federation) == planned(run.federation)
-    assert again.federation.engine.chunk == run.federation.engine.chunk
+    assert planned(clients_of(again)) == planned(clients_of(run))
+    assert clients_of(again).engine.chunk == clients_of(run).engine.chunk
     assert again.settings == run.settings
 
 
@@ -144,7 +144,7 @@ def test_a_schedule_that_is_given_is_taken_as_it_is_now_and_later(folder: Path) 
     steps = (Step(rounds=1, cohort=3, noise_multiplier=40.0), Step(rounds=2, cohort=6, noise_multiplier=50.0))
     run = Run.create(seeded("privacy.sampling=fixed", "privacy.cohort=6"), folder, schedule=Schedule(steps))
     for found in (run, Run.open(folder)):
-        assert planned(found.federation).config.schedule.steps == steps
+        assert planned(clients_of(found)).config.schedule.steps == steps
     assert run.train()["communications"] == 15
 
 
@@ -302,7 +302,7 @@ def test_a_ledger_that_is_gone_or_older_is_not_replaced(folder: Path) -> None:
     witness.unlink()
     with pytest.raises(ConfigError, match="a new one needs it"):
         Run.open(folder).train()
-    plan = Run.open(folder).federation.plan
+    plan = clients_of(Run.open(folder)).plan
     Ledger.open(ledger, budget=plan.budget, relation=plan.relation, data_identity="digits").close()
     with pytest.raises(LedgerRolledBack, match="is not the ledger that this run was begun with"):
         Run.open(folder).train()

@@ -66,7 +66,7 @@ def check_ledger(folder: Path) -> None:
 
 
 BEFORE_THE_CHARGE = [
-    Place("runs/run.py", "_restored", "call"),
+    Place("runs/client_work.py", "restored", "call"),
     Place("runs/checkpoints.py", "save", "call"),
     Place("incrowd/_files.py", "write", "call"),
     Place("runs/checkpoints.py", "save", "return"),

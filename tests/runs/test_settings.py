@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
 from incrowd.runs.config import Config, MlpSection, MnistData
-from incrowd.runs.settings import DEMONSTRATION, known_keys, load, parse, parse_json, tables
+from incrowd.runs.explained import known_keys
+from incrowd.runs.settings import DEMONSTRATION, load, parse, tables
 from incrowd.runs.silo_config import SiloConfig
 
 BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}
@@ -147,9 +148,9 @@ def test_a_data_folder_is_seen_from_the_file_and_an_override_from_here(
 def test_a_config_comes_back_from_its_json(epsilon: float, delta: float, rounds: int, norms: list[float]) -> None:
     clip = {"kind": "per-layer", "clip_norms": norms}
     config = parse({"privacy": {"epsilon": epsilon, "delta": delta, "rounds": rounds, "clip": clip}})
-    assert parse_json(config.model_dump_json()) == config
+    assert parse(config.model_dump_json()) == config
     with pytest.raises(ConfigError, match=r"privacy\.rounds"):
-        parse_json(config.model_dump_json().replace(f'"rounds":{rounds}', '"rounds":"many"'))
+        parse(config.model_dump_json().replace(f'"rounds":{rounds}', '"rounds":"many"'))
 
 
 def test_a_config_does_not_change() -> None:
@@ -159,6 +160,6 @@ def test_a_config_does_not_change() -> None:
 
 
 def test_all_keys_are_known() -> None:
-    keys = set(known_keys())
+    keys = set(known_keys(Config))
     assert {"data.alpha", "privacy.clip.quantile", "run.trackers", "server.average", "features.name"} <= keys
     assert set(Config.model_fields) <= keys

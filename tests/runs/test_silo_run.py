@@ -14,19 +14,18 @@ from safetensors.numpy import load_file
 
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch, LedgerRolledBack
 from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.runs.client_work import ClientWork
 from incrowd.runs.database import Database
 from incrowd.runs.folder import Summary
 from incrowd.runs.progress import progress
 from incrowd.runs.run import Run
-from incrowd.runs.settings import parse, tables
+from incrowd.runs.settings import parse, settings_of, tables
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_run import SiloRun
-from incrowd.runs.units import create, reopen
+from incrowd.runs.silo_work import SiloWork
 from tests.command import command
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
-from tests.runs.small import small as of_clients
 
 ROUNDS, KILLED = 3, -signal.SIGKILL
 SMALL = (
@@ -77,7 +76,7 @@ def rows(folder: Path) -> list[dict[str, object]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
     """A simulation that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    return folder, SiloRun.create(small(*SEEDED), folder).train()
+    return folder, Run.create(small(*SEEDED), folder).train()
 
 
 def test_each_silo_meets_its_budget_on_a_ledger_of_its_own(whole: tuple[Path, Summary]) -> None:
@@ -101,7 +100,7 @@ def test_each_silo_meets_its_budget_on_a_ledger_of_its_own(whole: tuple[Path, Su
 
 def test_a_run_that_is_over_says_the_same_again_and_spends_nothing(whole: tuple[Path, Summary]) -> None:
     folder, summary = whole
-    again = reopen(folder).train()
+    again = Run.open(folder).train()
     assert again == summary
     check_budgets(folder, events=ROUNDS)
 
@@ -114,7 +113,7 @@ PLACES = [
     Place("runs/outbox.py", "answer", "return", 4),
     Place("federated/silo_fedavg.py", "apply", "return", 2),
     Place("runs/database.py", "add", "return", 2),
-    Place("runs/silo_run.py", "_finished", "call", 1),
+    Place("runs/run.py", "_finished", "call", 1),
 ]
 
 
@@ -122,9 +121,9 @@ PLACES = [
 def test_a_seeded_run_killed_anywhere_ends_as_if_it_had_not_been(
     folder: Path, whole: tuple[Path, Summary], place: Place
 ) -> None:
-    SiloRun.create(small(*SEEDED), folder / "run")
-    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
-    SiloRun.open(folder / "run").train()
+    Run.create(small(*SEEDED), folder / "run")
+    assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
+    Run.open(folder / "run").train()
     for name in ("model.safetensors", "statement.txt"):
         assert (folder / "run" / name).read_bytes() == (whole[0] / name).read_bytes()
     assert rows(folder / "run") == rows(whole[0])
@@ -136,9 +135,9 @@ LOSES = {("charge", 3), ("add", 5), ("answer", 3)}
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
 def test_in_earnest_what_a_silo_paid_for_and_did_not_send_is_lost_for_it_alone(folder: Path, place: Place) -> None:
-    SiloRun.create(small(), folder / "run")
-    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
-    SiloRun.open(folder / "run").train()
+    Run.create(small(), folder / "run")
+    assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
+    Run.open(folder / "run").train()
     absences = [standing["absence"] for row in rows(folder / "run") for standing in standings(row)]
     lost = (place.function, place.time) in LOSES and "outbox" not in place.file
     assert absences.count("round lost") == int(lost)
@@ -159,7 +158,7 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
 ) -> None:
     moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
     config = small(f"privacy.rounds={rounds}", "local.epochs=1", "run.report_every=50")
-    run = SiloRun.create(config, folder / "run")
+    run = Run.create(config, folder / "run")
     for _ in range(kills):
         before = len(rows(run.folder))
         process = start(run.train)
@@ -176,30 +175,30 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
 
 def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
     config = small("model.start=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
-    SiloRun.create(config, folder / "run")
+    Run.create(config, folder / "run")
     place = Place("runs/outbox.py", "answer", "return", 1)
-    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
+    assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
     first = load_file(folder / "run/checkpoints/round-000000.safetensors")["weights"]
-    SiloRun.open(folder / "run").train()
+    Run.open(folder / "run").train()
     last = load_file(folder / "run/checkpoints/round-000001.safetensors")["weights"]
     np.testing.assert_allclose(last, first, rtol=0, atol=1e-6)
     assert np.abs(first).max() > 0.1
 
 
 def test_missing_checkpoints_are_not_replaced(folder: Path) -> None:
-    run = SiloRun.create(small(), folder / "run")
+    run = Run.create(small(), folder / "run")
     run.train()
     for path in (run.folder / "checkpoints").iterdir():
         path.unlink()
     with pytest.raises(DataError, match=f"is empty, and {ROUNDS} rounds are paid for: put it back"):
-        SiloRun.open(run.folder).train()
+        Run.open(run.folder).train()
 
 
 def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = small("privacy.epsilon=[8, 3]", "privacy.noise_multiplier=2.2", "privacy.rounds=6")
-    summary = SiloRun.create(config, folder / "run").train([progress(sys.stderr)])
+    summary = Run.create(config, folder / "run").train([progress(sys.stderr)])
     assert summary["left"] == ["silo-2"]
     assert summary["epsilon_by_silo"]["silo-2"] <= 3 < summary["epsilon_by_silo"]["silo-1"] <= 8
     assert "left: silo-2" in capsys.readouterr().err
@@ -216,27 +215,27 @@ def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
 )
 def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: tuple[str, ...], changed: str) -> None:
     kept = (f"privacy.ledger='{folder / 'kept'}'", *extra)
-    SiloRun.create(small(*kept, "privacy.rounds=2", "privacy.noise_multiplier=4.0"), folder / "first").train()
+    Run.create(small(*kept, "privacy.rounds=2", "privacy.noise_multiplier=4.0"), folder / "first").train()
     spent = verify(folder / "kept/silo-1.sqlite")["epsilon"]
     assert spent is not None
     assert 0 < spent < 8
-    SiloRun.create(small(*kept), folder / "second").train()
+    Run.create(small(*kept), folder / "second").train()
     after = verify(folder / "kept/silo-1.sqlite")
     assert (after["events"], after["intact"]) == (2 + ROUNDS, True)
     assert 0.999 * 8 < (after["epsilon"] or 0) <= 8
     with pytest.raises(BudgetExceeded, match=r"nothing is left|what is left of epsilon = 8"):
-        SiloRun.create(small(*kept), folder / "third")
+        Run.create(small(*kept), folder / "third")
     refused = {"was begun with budget": ["privacy.epsilon=9"], changed: ["data.clients=3", "privacy.records=500"]}
     for why, overrides in refused.items():
         with pytest.raises(LedgerMismatch, match=why):
-            SiloRun.create(small(*kept, *overrides), folder / "fourth")
+            Run.create(small(*kept, *overrides), folder / "fourth")
     assert not (folder / "fourth").exists()
     assert not (folder / "kept/silo-3.sqlite").exists()
 
 
 def test_both_levels_have_a_ledger_and_a_claim_each(folder: Path) -> None:
     config = small("privacy.clients={epsilon=50, delta=1e-3}", "data.clients=3")
-    summary = SiloRun.create(config, folder / "run").train()
+    summary = Run.create(config, folder / "run").train()
     check_budgets(folder / "run", events=ROUNDS, silos=3)
     server = verify(folder / "run/ledger.sqlite")
     assert (server["intact"], server["events"]) == (True, ROUNDS)
@@ -251,10 +250,10 @@ def test_both_levels_have_a_ledger_and_a_claim_each(folder: Path) -> None:
 def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     folder: Path, seeds: tuple[str, ...], lost: int
 ) -> None:
-    SiloRun.create(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds), folder / "run")
+    Run.create(small("privacy.clients={epsilon=50, delta=1e-3}", *seeds), folder / "run")
     place = Place("federated/silo_fedavg.py", "_combined", "return", 2)
-    assert status_of(start(lambda: killed_in(place, SiloRun.open(folder / "run").train))) == KILLED
-    summary = SiloRun.open(folder / "run").train()
+    assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
+    summary = Run.open(folder / "run").train()
     assert summary["rounds"] == ROUNDS - lost
     epsilons = [row["epsilon"] for row in rows(folder / "run")]
     assert epsilons == sorted(epsilons, key=lambda epsilon: float(str(epsilon)))  # of a lost round, too
@@ -266,7 +265,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     assert plan is not None
     Ledger.open(folder / "run/ledger.sqlite", budget=plan.budget, relation=plan.relation, data_identity="fresh").close()
     with pytest.raises(LedgerRolledBack, match="is not the ledger that this run was begun with"):
-        SiloRun.open(folder / "run").train()
+        Run.open(folder / "run").train()
 
 
 @pytest.mark.parametrize(
@@ -301,7 +300,7 @@ def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
 )
 def test_what_cannot_be_used_is_named_with_its_section(folder: Path, override: str, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
-        SiloRun.create(small(override), folder / "run")
+        Run.create(small(override), folder / "run")
     assert not (folder / "run").exists()
 
 
@@ -315,7 +314,7 @@ def test_what_cannot_be_used_is_named_with_its_section(folder: Path, override: s
 )
 def test_a_run_in_which_no_silo_can_pay_for_a_round_is_refused(folder: Path, override: str, why: str) -> None:
     with pytest.raises(BudgetExceeded, match=why):
-        SiloRun.create(small(override), folder / "run")
+        Run.create(small(override), folder / "run")
     assert not (folder / "run").exists()
 
 
@@ -323,7 +322,7 @@ def test_a_run_in_which_no_silo_can_pay_for_a_round_is_refused(folder: Path, ove
 def test_a_silo_that_can_pay_for_nothing_keeps_none_of_the_others_from_it(folder: Path, place: int) -> None:
     epsilons = [8.0, 8.0]
     epsilons[place] = 1e-6
-    summary = SiloRun.create(small(f"privacy.epsilon={epsilons}"), folder / "run").train()
+    summary = Run.create(small(f"privacy.epsilon={epsilons}"), folder / "run").train()
     assert summary["left"] == [f"silo-{place + 1}"]
     assert summary["epsilon_by_silo"][f"silo-{place + 1}"] == 0
     assert 0.999 * 8 < summary["epsilon"] <= 8
@@ -335,11 +334,11 @@ def test_counts_need_classes(folder: Path) -> None:
     data = f"data={{name='table', folder='{folder}', file='table.csv', client='who', clients=2, label='y'}}"
     stated = "privacy.records=10"
     with pytest.raises(DataError, match="count_std counts right labels"):
-        SiloRun.create(small(data, stated, "privacy.count_std=5.0"), folder / "run")
-    plain = SiloRun.create(small(data, stated), folder / "run")
+        Run.create(small(data, stated, "privacy.count_std=5.0"), folder / "run")
+    plain = Run.create(small(data, stated), folder / "run")
     assert plain.train()["accuracy"] is None
     with pytest.raises(ConfigError, match=r"it holds run\.sqlite of a run"):
-        SiloRun.create(small(data, stated), folder / "run")
+        Run.create(small(data, stated), folder / "run")
 
 
 def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
@@ -362,40 +361,31 @@ def test_counts_weights_pace_and_engine_of_a_file_reach_the_silos() -> None:
 
 
 def test_the_unit_decides_which_run_it_is(folder: Path) -> None:
-    of_records = create(tables(overrides=SMALL), folder / "records")
-    assert isinstance(of_records, SiloRun)
-    assert isinstance(reopen(folder / "records"), SiloRun)
+    of_records = Run.create(settings_of(tables(overrides=SMALL)), folder / "records")
+    assert isinstance(of_records.work, SiloWork)
+    assert isinstance(Run.open(folder / "records").work, SiloWork)
     clients = (*SMALL[:3], "local={batch_size=32}", "privacy={epsilon=8, delta=1e-5, rounds=1}", *SMALL[5:])
-    assert isinstance(create(tables(overrides=clients), folder / "clients"), Run)
-    assert isinstance(reopen(folder / "clients"), Run)
+    assert isinstance(Run.create(settings_of(tables(overrides=clients)), folder / "clients").work, ClientWork)
+    assert isinstance(Run.open(folder / "clients").work, ClientWork)
     with pytest.raises(ConfigError, match=r"privacy\.unit = 'person': choose from client or record"):
-        create(tables(overrides=["privacy.unit=person"]), folder / "persons")
+        Run.create(settings_of(tables(overrides=["privacy.unit=person"])), folder / "persons")
     with pytest.raises(ConfigError, match=r"privacy\.unit = 'record'"):
         parse(tables(overrides=SMALL))
     with pytest.raises(ConfigError, match="there is no run"):
-        reopen(folder / "nowhere")
+        Run.open(folder / "nowhere")
     (folder / "half").mkdir()
     Database(folder / "half/run.sqlite").close()
     with pytest.raises(DataError, match="cut off while it was made"):
-        reopen(folder / "half")
+        Run.open(folder / "half")
 
 
 def test_a_folder_without_a_run_of_silos_cannot_go_on(folder: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run; start one with incrowd train"):
-        SiloRun.open(folder)
+        Run.open(folder)
     assert list(folder.iterdir()) == []
     Database(folder / "run.sqlite").close()
     with pytest.raises(DataError, match="was cut off while it was made, and nothing was spent: name another folder"):
-        SiloRun.open(folder)
-
-
-def test_a_run_of_the_other_unit_is_refused_with_the_one_that_opens_it(folder: Path) -> None:
-    SiloRun.create(small(), folder / "records")
-    Run.create(of_clients(), folder / "clients")
-    with pytest.raises(ConfigError, match=r"protects each record: use SiloRun\.open, or .*`incrowd resume .*/records`"):
-        Run.open(folder / "records")
-    with pytest.raises(ConfigError, match=r"protects each client: use Run\.open, or .*`incrowd resume .*/clients`"):
-        SiloRun.open(folder / "clients")
+        Run.open(folder)
 
 
 def test_the_command_line_trains_and_resumes_silos(

@@ -21,6 +21,7 @@ from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
 from incrowd.runs.sweep import ATTEMPTS, RESULT, Result, Sweep
+from tests.runs.small import clients_of
 
 BASE = (
     "features={name='none'}",
@@ -88,7 +89,7 @@ def test_the_test_examples_are_for_the_chosen_model_alone(folder: Path) -> None:
     found = run(search(), folder)
     best = Path(found["best"]["run"])
     weights = load_file(best / "model.safetensors")
-    test = Run.open(best).federation  # its own test set is the validation set
+    test = clients_of(Run.open(best))  # its own test set is the validation set
     assert test.data.test is not None
     assert len(test.data.test) == 150
     assert {name: array.shape for name, array in weights.items()}

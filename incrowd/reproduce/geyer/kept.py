@@ -12,15 +12,16 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan
 from incrowd.reproduce.geyer.measure import PER_CLIENT, Curve, Measured, Point, repeated, shaped
 from incrowd.reproduce.geyer.paper import HIDDEN, PaperSetup
+from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import (
     Config,
-    LocalSection,
+    Local,
     MedianSection,
     MlpSection,
     MnistData,
-    PrivacySection,
-    RunSection,
-    ServerSection,
+    Private,
+    RunOptions,
+    ServerOptimizer,
 )
 from incrowd.runs.database import Database
 from incrowd.runs.folder import DATABASE
@@ -72,7 +73,7 @@ class Kept:
         if not (folder / DATABASE).is_file():
             return Run.create(wanted, folder, schedule=schedule)
         run = Run.open(folder)
-        found = run.federation.plan
+        found = run.work.plan if isinstance(run.work, ClientWork) else None
         if run.config != wanted or not isinstance(found, Plan) or found.config.schedule != schedule:
             remedy = "it holds a run with other settings: name another folder, or delete it"
             raise ConfigError(field="runs", value=str(folder), remedy=remedy)
@@ -91,7 +92,7 @@ class Kept:
             ),
             model=MlpSection(hidden=HIDDEN, bias=False, start=setup.start),
             local=_local(setup.local),
-            privacy=PrivacySection(
+            privacy=Private(
                 epsilon=plan.budget.epsilon,
                 delta=plan.budget.delta,
                 rounds=rounds,
@@ -99,11 +100,11 @@ class Kept:
                 sampling="fixed",
                 clip=MedianSection(kind="median"),
             ),
-            server=ServerSection(),
-            run=RunSection(randomness="seeded", seed=seed, report_every=max(1, rounds // 80)),
+            server=ServerOptimizer(),
+            run=RunOptions(randomness="seeded", seed=seed, report_every=max(1, rounds // 80)),
         )
 
 
-def _local(local: LocalTraining) -> LocalSection:
+def _local(local: LocalTraining) -> Local:
     names = ("learning_rate", "epochs", "batch_size", "batches", "momentum", "weight_decay", "proximal", "shuffle")
-    return LocalSection(**{name: getattr(local, name) for name in names})
+    return Local(**{name: getattr(local, name) for name in names})

@@ -48,7 +48,7 @@ def learn_plainly(plain: Plain, split: Split, *, seed: int) -> Iterator[PlainRou
     model, test = plain.model(split), tested_on(split)
     data, randomness = dealt(split, clients=plain.clients, seed=seed), SeededRandomness(seed=seed)
     engine = CohortEngine(model, ClientTensors.of(data), plain.local, Execution(threads=processors()))
-    weights = plain.start * model.initial(randomness).numpy().astype(np.float64)
+    weights = model.initial(randomness, start=plain.start).numpy().astype(np.float64)
     for number in range(plain.rounds):
         watch, total = Watch(model.size), np.zeros(model.size)
         for chunk in engine.train(weights, range(plain.clients), randomness=randomness, round=number):

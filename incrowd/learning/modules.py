@@ -1,0 +1,122 @@
+"""What a torch module must be like so that clients and records can be kept apart, and copies of it to work on."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from incrowd.errors import ConfigError
+
+_MIXING = (nn.modules.batchnorm._BatchNorm,)  # the lazy ones and SyncBatchNorm are of this kind too
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are trained, with their names: a tied one once, under its first name."""
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def plain(module: nn.Module) -> bool:
+    """Whether every parameter is trained, and none is tied to another."""
+    every = list(module.named_parameters(remove_duplicate=False))
+    return len(trainable(module)) == len(every)
+
+
+def settled(module: nn.Module) -> nn.Module:
+    """The module with its frozen parts in evaluation mode; what is not frozen stays in the mode it has."""
+    for part in module.modules():
+        parameters = list(part.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            part.eval()
+    return module
+
+
+def working_copy(module: nn.Module) -> nn.Module:
+    """A copy to train, with `settled` parts.
+
+    Edge cases: frozen parameters are not copied, because nobody writes to them and they may be large.
+    """
+    shared = {id(parameter): parameter for parameter in module.parameters() if not parameter.requires_grad}
+    return settled(copy.deepcopy(module, shared))
+
+
+def refuse_unsuitable(module: nn.Module) -> None:
+    """Refuse what `incrowd.learning.models.Model` says it refuses."""
+    _refuse_parameters(module)
+    ready = settled(copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()}))
+    for name, layer in ready.named_modules():
+        remedy = _trouble(layer)
+        if remedy is not None:
+            raise ConfigError(field="module", value=f"{type(layer).__name__} at {name or 'the top'}", remedy=remedy)
+
+
+def _trouble(layer: nn.Module) -> str | None:
+    """What to do about a layer that does not treat each example alone, or the same way each time."""
+    if isinstance(layer, _MIXING) and (layer.training or layer.running_mean is None):
+        return "it mixes the examples of a batch; use GroupNorm or LayerNorm, or freeze the part that it is in"
+    if layer.training and getattr(layer, "track_running_stats", False):
+        return "it keeps running statistics; set track_running_stats=False, or freeze the part that it is in"
+    if layer.training and _draws(layer):
+        return (
+            "its randomness is torch's global generator; set its dropout to 0 (weight decay is another way), freeze "
+            "the part that it is in, or call module.eval() before"
+        )
+    return None
+
+
+def _draws(layer: nn.Module) -> bool:
+    if isinstance(layer, _DROPOUT):
+        return float(layer.p) > 0
+    if isinstance(layer, nn.RNNBase):
+        return layer.num_layers > 1 and float(layer.dropout) > 0
+    return isinstance(layer, nn.MultiheadAttention) and float(layer.dropout) > 0
+
+
+def _refuse_parameters(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            remedy = "its shape is not known yet; run the module once"
+        elif parameter.device.type != "cpu":
+            remedy = f"it is on {parameter.device}; call module.cpu(), and say in the settings where to compute"
+        elif parameter.is_floating_point() and parameter.dtype != torch.float32:
+            remedy = f"it is {parameter.dtype}; call module.float()"
+        else:
+            continue
+        raise ConfigError(field="module", value=name, remedy=remedy)
+    if not trainable(module):
+        frozen = any(True for _ in module.parameters())
+        remedy = "all its parameters are frozen; unfreeze some, say module.head.requires_grad_(True), or use lora"
+        raise ConfigError(
+            field="module",
+            value=type(module).__name__,
+            remedy=remedy if frozen else "it has no parameters to train",
+        )
+
+
+def whole_state(module: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of a module under torch's name, tied ones under each, in memory of its own."""
+    state = module.state_dict()
+    return {name: one.detach().clone(memory_format=torch.contiguous_format) for name, one in state.items()}
+
+
+def load_state(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give a module this whole state. Edge cases: other names or shapes than its own are refused before it changes."""
+    own = module.state_dict()
+    for what, names in (("has no", own.keys() - state.keys()), ("has an unknown", state.keys() - own.keys())):
+        if names:
+            several = ", ".join(sorted(names)[:5]) + (" ..." if len(names) > 5 else "")
+            remedy = f"it {what} {several}: give the state of the same module, with the names of module.state_dict()"
+            raise ConfigError(field="state_dict", value=f"{len(state)} tensors", remedy=remedy)
+    first: dict[int, str] = {}
+    for name, one in module.state_dict(keep_vars=True).items():
+        given = torch.as_tensor(state[name])
+        if given.shape != one.shape:
+            remedy = f"the module has the shape {tuple(one.shape)}: give the state of the same module"
+            raise ConfigError(field=f"state_dict[{name!r}]", value=tuple(given.shape), remedy=remedy)
+        tied = first.setdefault(id(one), name)
+        if not torch.equal(given, torch.as_tensor(state[tied])):
+            remedy = f"it is tied to {tied}, which has other values: give both the same"
+            raise ConfigError(field="state_dict", value=name, remedy=remedy)
+    with torch.no_grad():
+        for name, one in module.state_dict(keep_vars=True).items():
+            one.copy_(torch.as_tensor(state[name]))

@@ -1,0 +1,307 @@
+"""A run that protects whole clients: what its settings come to, and how it takes its rounds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from incrowd._random import Randomness
+from incrowd.data import Clients
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated import FedAvg, RoundReport, ServerStep, State
+from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Loss, Model
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.schedule import Schedule, constant, growing
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.statement import Statement
+from incrowd.runs.build import (
+    NOTHING,
+    Given,
+    featured,
+    federated_data,
+    loss_of,
+    model_of,
+    processors,
+    randomness,
+    section,
+    start_of,
+)
+from incrowd.runs.config import Config
+from incrowd.runs.database import Record
+from incrowd.runs.folder import LEDGER, Summary
+from incrowd.runs.identity import identity_of
+from incrowd.runs.journey import Journey
+from incrowd.runs.run_ledger import RunLedger
+from incrowd.runs.spending import Spending
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientWork:
+    """Everything that a run needs. `held` are the clients before features took their examples' place, and `ledger` says
+    what is charged, as soon as that is known.
+    """
+
+    config: Config
+    data: Clients
+    held: Clients | None
+    engine: CohortEngine
+    plan: Promise
+    server: ServerStep
+    randomness: Randomness
+    ledger: RunLedger | None = None
+
+    @property
+    def payer(self) -> RunLedger:
+        """The ledger that is charged. Edge cases: it is not known yet: `AttributeError`."""
+        if self.ledger is None:
+            raise AttributeError("the ledger has not been found yet")
+        return self.ledger
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are planned."""
+        return self.plan.rounds
+
+    @property
+    def model(self) -> Model:
+        """What is trained."""
+        return self.engine.model
+
+    @property
+    def loss(self) -> Loss:
+        """What training makes small."""
+        return self.engine.local.loss
+
+    def settings(self) -> Summary:
+        """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
+        plan = self.plan
+        return {
+            "schedule": [asdict(step) for step in plan.config.schedule.steps] if isinstance(plan, Plan) else None,
+            "chunk": self.engine.chunk,
+            "noise_multiplier": plan.noise_multiplier,
+        }
+
+    def find_ledger(self, folder: Path) -> "ClientWork":
+        """The same, charged to the ledger of its data, which has room for it."""
+        plan, wanted, own = self.plan, self.config.privacy, folder / LEDGER
+        found = RunLedger.find(
+            identity_of(self.config, self.held),
+            own=own,
+            budget=plan.budget,
+            relation=plan.relation,
+            path=None if wanted.ledger is None else Path(wanted.ledger),
+            witness=None if wanted.witness is None else Path(wanted.witness),
+        )
+        with found.open(own) as ledger:
+            ledger.check_room(plan.runs)
+        return replace(self, ledger=found)
+
+    def read_ledger(self, content: Mapping[str, Any]) -> "ClientWork":
+        """The same, charged to the ledger that `RunLedger.to_json` wrote."""
+        return replace(self, ledger=RunLedger.from_json(content))
+
+    def check_same(self) -> None:
+        """The data are those that the ledger is about (`DataError`)."""
+        self.payer.check_same(identity_of(self.config, self.held))
+
+    def try_out(self) -> None:
+        """See that everything fits together, on a ledger that nobody keeps, before a file is written."""
+        self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
+
+    def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg:
+        """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
+        size = self.engine.model.size
+        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        with section("run"):
+            return FedAvg(
+                engine=self.engine,
+                private=private,
+                server=self.server,
+                start=start_of(self.config),
+                dropout=self.config.run.dropout,
+                diagnose=self.config.run.diagnose,
+            )
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator["ClientSession"]:
+        """Ready to train, for as long as the `with` block lasts."""
+        with self.payer.open(folder / LEDGER, budget=self.plan.budget) as opened:
+            yield ClientSession(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSession:
+    """The work with its ledger open."""
+
+    work: ClientWork
+    algorithm: FedAvg
+
+    @property
+    def private(self) -> PrivateRun:
+        """What pays and adds noise."""
+        return self.algorithm.private
+
+    def restored(self, journey: Journey) -> State:
+        """Where the run stands, as far as both the last checkpoint and the ledger know."""
+        charged, repeats = self.private.next_round, self.work.randomness.simulated
+        state = journey.departure(self.algorithm.init(), charged=charged)
+        if state.round < charged and not repeats and state.secret is not None:
+            raise DataError(
+                f"{journey.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
+                f"can be released; the model after {state.round} rounds is in its last checkpoint"
+            )
+        return journey.caught_up(state, charged=charged, repeats=repeats, epsilon=self._spending.after)
+
+    def rehearse(self, state: State) -> None:
+        """Nothing of clients that could be tried without them."""
+
+    def step(self, state: State) -> tuple[State, Record]:
+        """Take a state through its round."""
+        after, report = self.algorithm.apply(state)
+        return after, self._record(report)
+
+    def claims(self) -> Statement:
+        """What may be claimed."""
+        return self.private.statement()
+
+    def facts(self, records: Sequence[Record]) -> Summary:
+        """What was spent and done, by the expected cohorts, which are public; how fast is for simulations alone."""
+        plan = self.work.plan
+        lost = [record for record in records if record.lost]
+        expected = self._spending.communications(plan.rounds)
+        expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
+        simulated = self.work.randomness.simulated
+        seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
+        return {
+            "rounds": plan.rounds - len(lost),
+            "rounds_lost": len(lost),
+            "communications": expected,
+            "client_updates_per_second": expected / seconds if seconds else None,
+            "seconds": seconds,
+            "epsilon": self.claims().epsilon,
+            "delta": plan.budget.delta,
+            "budget": asdict(plan.budget),
+            "noise_multiplier": plan.noise_multiplier,
+        }
+
+    @property
+    def _spending(self) -> Spending:
+        return Spending(self.work.plan)
+
+    def _record(self, report: RoundReport) -> Record:
+        over = report.round + 1
+        cohort = self._spending.communications(over) - self._spending.communications(report.round)
+        training = report.seconds_of_training
+        seen = {"observed": report.observed, "diagnostics": report.diagnostics}
+        simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
+        return Record(
+            round=report.round,
+            epsilon=self._spending.after(over),
+            seconds=report.seconds,
+            clients_per_second=None if training is None else cohort / max(training, 1e-9),
+            clip_norm=report.clip_norm,
+            noise_std=report.noise_std,
+            simulation=simulation or None,
+        )
+
+
+def assemble(
+    config: Config,
+    *,
+    given: Given = NOTHING,
+    schedule: Schedule | None = None,
+    chunk: int | None = None,
+    data: Clients | None = None,
+) -> ClientWork:
+    """Load the data, build the model and the engine, calibrate the plan.
+
+    A schedule and a chunk that are given, as a run that goes on does, are taken as they are; so are `data`, which are
+    then those of this config with its features.
+
+    Edge cases: correlated noise has no schedule; this and whatever else cannot be used is a `ConfigError` that names
+    the section and the key, or a `DataError`.
+    """
+    held = federated_data(config, given) if data is None else None
+    data = featured(config, held) if held is not None else data
+    assert data is not None  # noqa: S101 - one of the two
+    with section("local"):
+        loss = loss_of(config.local.loss, data, given)
+        local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
+    with section("model"):
+        model = model_of(config, data, loss, given)
+    engine = _engine(config, ClientTensors.of(data), model, local, chunk)
+    with section("privacy"):
+        plan = _plan(config, data.clients, model, schedule)
+        _check_local(config, data)
+    with section("server"):
+        server = ServerStep(**config.server.model_dump())
+    return ClientWork(
+        config=config, data=data, held=held, engine=engine, plan=plan, server=server, randomness=randomness(config)
+    )
+
+
+def _engine(
+    config: Config, tensors: ClientTensors, model: Model, local: LocalTraining, chunk: int | None
+) -> CohortEngine:
+    wanted = config.run
+    with section("run"):
+        execution = Execution(
+            device=wanted.device,
+            threads=processors() if wanted.threads is None else wanted.threads,
+            chunk=wanted.chunk if chunk is None else chunk,
+        )
+    return CohortEngine(model, tensors, local, execution)
+
+
+def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:
+    wanted = config.privacy
+    budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
+    if wanted.groups is not None:
+        if schedule is not None:
+            raise ConfigError(field="schedule", value=schedule, remedy="correlated noise has none: leave it out")
+        return CorrelatedPlan(
+            clients=clients,
+            rounds=wanted.rounds,
+            groups=wanted.groups,
+            budget=budget,
+            clip=wanted.clip.clip(model.parts, clients / wanted.groups),
+            buffers=wanted.buffers,
+        )
+    cohort = _cohort(config, clients)
+    plan = PlanConfig(
+        clients=clients,
+        schedule=_schedule(config, cohort) if schedule is None else schedule,
+        sampling=SAMPLING[wanted.sampling],
+        place=wanted.place,
+        clip=wanted.clip.clip(model.parts, cohort),
+        accountants=ACCOUNTANTS if wanted.accountant == "tightest" else (wanted.accountant.upper(),),
+    )
+    return plan.calibrate(budget) if schedule is None else plan.plan(budget)
+
+
+def _check_local(config: Config, data: Clients) -> None:
+    """Clients that noise for themselves are all there, or the noise of their mean would tell how many are."""
+    if config.privacy.place == "local" and data.present != data.clients:
+        remedy = f"every client sends something, and data.clients = {data.clients} is not how many there are"
+        raise ConfigError(field="place", value="local", remedy=remedy)
+
+
+def _cohort(config: Config, clients: int) -> float:
+    wanted = config.privacy
+    if wanted.cohort is not None:
+        return wanted.cohort
+    if wanted.sampling != "everyone":
+        raise ConfigError(field="cohort", value=None, remedy="say how many clients take part in a round")
+    return float(clients)
+
+
+def _schedule(config: Config, cohort: float) -> Schedule:
+    wanted = config.privacy
+    if wanted.grow_from is None:
+        return constant(rounds=wanted.rounds, cohort=cohort)
+    return growing(rounds=wanted.rounds, first_cohort=wanted.grow_from, last_cohort=cohort)

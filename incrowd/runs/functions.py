@@ -1,0 +1,55 @@
+"""Functions of one's own that settings name: "package:name", imported from a folder."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from incrowd.errors import ConfigError
+
+
+def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field: str) -> Any:
+    """What the function returns for these arguments.
+
+    Edge cases: a text of another form, a module or a name that is not there, a call that fails: `ConfigError`, which
+    says what was raised.
+    """
+    function = _found(source, folder=folder, field=field)
+    try:
+        return function(**arguments)
+    except Exception as error:
+        remedy = f"calling it failed: {type(error).__name__}: {error}"
+        raise ConfigError(field=field, value=source, remedy=remedy) from error
+
+
+def _found(source: str, *, folder: str | None, field: str) -> Callable[..., Any]:
+    package, colon, name = source.partition(":")
+    if not (colon and package and name):
+        raise ConfigError(field=field, value=source, remedy="write it as package:function")
+    with _importing_from(folder):
+        try:
+            found = getattr(importlib.import_module(package), name)
+        except (ImportError, AttributeError) as error:
+            where = f"{folder} or " if folder is not None else ""
+            remedy = f"it cannot be imported from {where}where Python looks: {error}"
+            raise ConfigError(field=field, value=source, remedy=remedy) from error
+    if not callable(found):
+        raise ConfigError(field=field, value=source, remedy="name a function; this is none")
+    result: Callable[..., Any] = found
+    return result
+
+
+@contextmanager
+def _importing_from(folder: str | None) -> Iterator[None]:
+    """Let modules in a folder be found first, meanwhile."""
+    place = None if folder is None else str(Path(folder).resolve())
+    if place is not None:
+        sys.path.insert(0, place)
+    try:
+        importlib.invalidate_caches()
+        yield
+    finally:
+        if place is not None and place in sys.path:
+            sys.path.remove(place)
