@@ -21,15 +21,16 @@ class SharedPrices(dict[Hashable, float]):
 
     def __contains__(self, key: object) -> bool:
         if not super().__contains__(key):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 super().__setitem__(key, float.fromhex(self._path(key).read_text()))
         return super().__contains__(key)
 
     def __setitem__(self, key: Hashable, value: float) -> None:
         super().__setitem__(key, value)
         unfinished = self._folder / secrets.token_hex(8)
-        unfinished.write_text(value.hex())
-        unfinished.replace(self._path(key))
+        with contextlib.suppress(OSError):  # a test that lets writing fail is not about this file
+            unfinished.write_text(value.hex())
+            unfinished.replace(self._path(key))
 
     def _path(self, key: object) -> Path:
         return self._folder / hashlib.sha256(repr(key).encode()).hexdigest()
