@@ -75,4 +75,6 @@ def nearest_mean(sums: Floats, noise_std: float) -> Floats:
 def _classes(data: Clients) -> int:
     if data.examples.classes is None:
         raise DataError("the labels are numbers, not classes: there are no class means to ask for")
+    if data.examples.labels.ndim != 1:
+        raise DataError("the labels are those of sequences: there are no class means to ask for")
     return data.examples.classes

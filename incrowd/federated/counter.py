@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import torch
 
 from incrowd._random import Floats
+from incrowd.errors import DataError
 from incrowd.learning import Model
+from incrowd.learning.inputs import calling
 from incrowd.learning.records import Reader, Records
 
 
@@ -17,13 +19,18 @@ class Counter:
     records: Records = field(repr=False)
     batch: int = 1000
 
+    def __post_init__(self) -> None:
+        if self.records.labels.ndim != 1:
+            raise DataError("records have several labels each: what is right cannot be counted, leave the counts out")
+
     def count(self, weights: Floats) -> tuple[int, int]:
         """How many records the silo holds, and how many of them weights get right. Private: for `Permit.counts`."""
         module, reader, right = self.model.with_weights(weights), Reader(self.records, self.batch), 0
+        call = calling(module, self.records.features)
         with torch.no_grad():
             for rows in torch.split(torch.arange(len(self.records)), self.batch):
                 features, labels = reader.take(rows)
-                right += int((module(features).argmax(1) == labels).sum())
+                right += int((call(features).argmax(1) == labels).sum())
         return len(self.records), right
 
     def rehearsal(self, records: int) -> "Counter":

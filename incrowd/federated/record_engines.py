@@ -7,7 +7,10 @@ from typing import Literal
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from incrowd.data.inputs import is_single
+from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
+from incrowd.learning.inputs import meant
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, RecordEngine, Records
 
@@ -36,8 +39,14 @@ def _own(model: Model, records: Records, descent: Descent, loss: Loss, device: s
 def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device: str) -> RecordEngine:
     from incrowd.learning.opacus_engine import OpacusRecords
 
+    if not (is_single(records.features) and all(one.requires_grad for one in model.module.parameters())):
+        remedy = "Opacus is given one input and modules of which all is trained here; the engine own takes others, too"
+        raise ConfigError(field="engine", value="opacus", remedy=remedy)
+    if not all(part.training for part in model.module.modules()):
+        remedy = "Opacus trains in training mode, and parts of the module are in evaluation mode; take the engine own"
+        raise ConfigError(field="engine", value="opacus", remedy=remedy)
     module = copy.deepcopy(model.module).to(device)
-    features = records.features.float() * records.scale + records.offset
+    features = meant(records.features, scale=records.scale, offset=records.offset)
     optimizer = torch.optim.SGD(
         module.parameters(),
         lr=descent.learning_rate,
@@ -50,7 +59,7 @@ def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device
         optimizer,
         DataLoader(TensorDataset(features, records.labels)),
         criterion=loss.value,
-        made_up=(nobody.features[0].float() + records.offset, nobody.labels[0]),
+        made_up=(meant(nobody.features, scale=1, offset=records.offset)[0], nobody.labels[0]),
     )
 
 

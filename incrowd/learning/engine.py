@@ -26,6 +26,7 @@ from incrowd.learning.program import compile_program
 from incrowd.learning.store import MEMORY, ClientTensors, Feed, Store, mostly_zero
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import Shortening, Summed, summed
+from incrowd.learning.trial import tried
 from incrowd.learning.workers import CAN_FORK, Group, Staff
 
 if TYPE_CHECKING:
@@ -100,16 +101,16 @@ class CohortEngine:
         self.execution = execution or Execution()
         self._device = torch.device(self.execution.device)
         self._data = data.to(self._device)
-        outputs = _outputs(model, data)
-        local.loss.check(data.labels, outputs)
-        self._program = compile_program(model.module, data.shape) if local.loss.canonical else None
+        tried(model, data.features, data.labels, local.loss, each_alone=False, what="examples")
+        canonical = local.loss.fast(data.labels) if data.plain else None
+        self._program = None if canonical is None else compile_program(model.module, data.shape)
         # Weight decay changes the weights of features that are always zero, too.
-        sparing = self._program is not None or starts_linear(model.module, data.shape)
+        sparing = self._program is not None or (data.plain and starts_linear(model.module, data.shape))
         sparing = sparing and local.weight_decay == 0
         self._store = Store(self._data, sparing=sparing, memory=MEMORY // self.execution.threads)
         self._fused: Fused | None = None
-        if self._program is not None and local.loss.canonical is not None:
-            self._fused = Fused(self._program, local, local.loss.canonical)
+        if self._program is not None and canonical is not None:
+            self._fused = Fused(self._program, local, canonical)
         self._compiled = np.zeros(data.present, bool)  # who is trained by compiled loops
         self._sparse = self._path_for_sparse()
         self._staff: Staff[_Task] | None = None
@@ -293,13 +294,3 @@ class CohortEngine:
         feed = self._store.feed([*group, *group[-1:] * missing], side_by_side([*drawn, *[drawn[-1]] * missing]))
         pieces = fused.train(parameters, feed)
         return Chunk(tuple(group), [piece.part(slice(len(group))) for piece in pieces])
-
-
-def _outputs(model: Model, data: ClientTensors) -> int:
-    """The number of outputs for one example, by trying it with zeros."""
-    try:
-        with torch.no_grad():
-            outputs: Tensor = model.with_weights(model.weights)(torch.zeros(2, *data.shape))
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise DataError(f"the model cannot take examples of the shape {data.shape}: {error}") from error
-    return outputs[0].numel()

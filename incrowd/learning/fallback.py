@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from incrowd.errors import ConfigError
+from incrowd.data.inputs import Inputs
 from incrowd.learning.direct import DirectSteps, known
+from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
-from incrowd.learning.modules import trainable, working_copy
+from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 from incrowd.learning.turned import Turned
@@ -48,7 +49,7 @@ class Autograd:
 
     def _work(self) -> None:
         """Start with a copy of the module."""
-        self.module = working_copy(self._prepared)
+        self.module = working_copy(self._prepared, self._device)
         self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self.module)]
         self._whole = self.parameters[0].data  # the first weight when no features are left out
         self._direct = DirectSteps(self.module) if self.local.plain else None
@@ -57,13 +58,11 @@ class Autograd:
         """Train the one client of a feed from these weights (those of each parameter)."""
         if not self._forgets:
             self._work()
-        drawn = _drawn(self._device)
         columns = feed.columns
-        pieces = self._train_whole(weights, feed) if columns is None else self._train_narrow(weights, feed, columns)
-        if not all(map(torch.equal, drawn, _drawn(self._device))):
-            remedy = "it draws from torch's global generator, which no client has for itself; leave that out"
-            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
-        return pieces
+        with remembering_nothing(self.module, self._device, whose="client"):
+            if columns is None:
+                return self._train_whole(weights, feed)
+            return self._train_narrow(weights, feed, columns)
 
     def _train_whole(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
         self.parameters[0].data = self._whole
@@ -85,15 +84,14 @@ class Autograd:
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, starts)
         velocity = [torch.zeros_like(p) for p in self.parameters] if self.local.momentum else None
-        constants = [(name, one, one._version) for name, one in _constants(self.module).items()]
-        for examples, labels in _batches(feed):
-            loss = self.local.loss.value(self.module(examples), labels)
+        call = self.module if feed.plain else calling(self.module, feed.table)
+        for examples, labels in _batches(feed) if feed.plain else _batches_of_any(feed):
+            loss = self.local.loss.value(call(examples), labels)
             if self._direct is None:
                 gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
                 self._step(list(gradients), starts, velocity)
             else:
                 self._direct.step(loss, self.local.learning_rate)
-        _refuse_changed(constants, self.module)
 
     @torch.no_grad()
     def _step(self, gradients: list[Tensor], starts: list[Tensor], velocity: list[Tensor] | None) -> None:
@@ -130,6 +128,15 @@ def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
             yield some[:size], theirs[:size]
 
 
+def _batches_of_any(feed: Feed) -> Iterator[tuple[Inputs, Tensor]]:
+    """The batches of the client: several inputs, or whole numbers."""
+    width = feed.batches.width
+    for step, size in enumerate(feed.batches.sizes[0].tolist()):
+        rows = slice(step * width, step * width + size)
+        stored = chosen(feed.table, feed.rows[0, rows])
+        yield meant(stored, scale=feed.scale, offset=feed.offset), feed.labels[0, rows]
+
+
 def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
     """Stored examples as they are meant, batch by batch, in memory that is used again and again."""
     width = feed.batches.width
@@ -144,25 +151,3 @@ def _floats(feed: Feed, stored: Tensor) -> Iterator[Tensor]:
         if feed.scale != 1:
             examples.mul_(feed.scale)
         yield from torch.split(examples, width)
-
-
-def _constants(module: nn.Module) -> dict[str, Tensor]:
-    """What training must leave alone: buffers and frozen parameters."""
-    frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
-    return {**dict(module.named_buffers()), **frozen}
-
-
-def _refuse_changed(constants: Sequence[tuple[str, Tensor, int]], module: nn.Module) -> None:
-    now = _constants(module)
-    for name, constant, version in constants:
-        if now.get(name) is not constant or constant._version != version:
-            remedy = "training changes this buffer, which would carry one client's data to the next; make it a constant"
-            raise ConfigError(field="module", value=name, remedy=remedy)
-
-
-def _drawn(device: torch.device) -> list[Tensor]:
-    """How far torch's global generators have come that a module on this device may draw from."""
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":  # pragma: no cover - where there is one
-        states.append(torch.cuda.get_rng_state(device))
-    return states

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats, Stream
+from incrowd.data.inputs import Inputs
 from incrowd.learning.records import StepNoise, poisson_batches
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.steps import RecordTraining
@@ -32,7 +33,7 @@ class Gradients(Protocol):
         """Begin a sum anew, of the gradients of so many records."""
         ...
 
-    def norms(self, features: Tensor, labels: Tensor) -> Floats:
+    def norms(self, features: Inputs, labels: Tensor) -> Floats:
         """The L2 norms of the gradients of these records' losses, in float64; not finite where a gradient is not."""
         ...
 
@@ -50,7 +51,7 @@ class NoisedSums:
     Edge cases: a step without records is one of noise alone.
     """
 
-    def __init__(self, gradients: Gradients, read: Callable[[Tensor], tuple[Tensor, Tensor]], *, records: int) -> None:
+    def __init__(self, gradients: Gradients, read: Callable[[Tensor], tuple[Inputs, Tensor]], *, records: int) -> None:
         self.gradients = gradients
         self.read = read
         self.records = records

@@ -6,24 +6,35 @@
 | `LOGISTIC`      | 0 or 1             | 1       | the logit of label 1          |
 | `SQUARED`       | any finite number  | 1       | the prediction                |
 | `POISSON`       | at least 0         | 1       | the logarithm of the rate     |
+| `ABSOLUTE`      | any finite number  | 1       | the prediction                |
+| `HUBER`         | any finite number  | 1       | the prediction                |
 
-These four belong to generalised linear models with their canonical link, so the gradient with respect to the outputs
-is mean(outputs) - label, and the fast path of the engine needs no other. A loss of your own is
-``Loss(name=..., value=...)``.
+With several labels for each example, [N, L], there are as many outputs, and the loss of an example is the mean over
+them. Labels of a sequence, [N, T], go with outputs [N, T, classes]; the loss of an example is the mean over the places
+that count.
+
+The first four belong to generalised linear models with their canonical link, so the gradient with respect to the
+outputs is mean(outputs) - label, and the fast path of the engine needs no other. `as_loss` makes a loss of a name, of a
+function of your own, or of a loss module of torch's.
 """
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from incrowd.errors import DataError
+from incrowd.data.examples import IGNORED
+from incrowd.errors import ConfigError, DataError
+
+Shape = Sequence[int]
 
 
-def _anything(_labels: Tensor, _outputs: int) -> bool:
+def _anything(_labels: Tensor, _outputs: Shape) -> bool:
     return True
 
 
@@ -45,7 +56,7 @@ class Canonical:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A loss: `value` takes outputs [B, ...] and labels [B] and gives the mean over the batch, differentiable.
+    """A loss: `value` takes outputs [B, ...] and labels [B, ...] and gives the mean over the batch, differentiable.
 
     Edge cases: labels that `fits` refuses, or outputs of the wrong number, are a `DataError`.
     """
@@ -53,17 +64,84 @@ class Loss:
     name: str
     value: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     canonical: Canonical | None = field(default=None, repr=False)
-    fits: Callable[[Tensor, int], bool] = field(default=_anything, repr=False)
+    fits: Callable[[Tensor, Shape], bool] = field(default=_anything, repr=False)
     needs: str = ""
 
-    def check(self, labels: Tensor, outputs: int) -> None:
-        """Refuse labels, or a number of outputs, that this loss does not fit."""
-        if not self.fits(labels, outputs):
-            raise DataError(f"the loss {self.name!r} does not fit a model with {outputs} outputs: {self.needs}")
+    def check(self, labels: Tensor, outputs: Shape) -> None:
+        """Refuse labels, or outputs of a shape (that of one example), that this loss does not fit."""
+        if not self.fits(labels, tuple(outputs)):
+            several = f"{outputs[0] if outputs else 1} outputs" if len(outputs) < 2 else f"{tuple(outputs)} outputs"
+            form = "" if labels.ndim == 1 else f", and labels of the shape {tuple(labels.shape[1:])} for each example"
+            raise DataError(f"the loss {self.name!r} does not fit a model with {several}: {self.needs}{form}")
+
+    def fast(self, labels: Tensor) -> Canonical | None:
+        """What the fast path needs to know, where there is one label for each example."""
+        return self.canonical if labels.ndim == 1 else None
+
+
+def as_loss(given: "str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]") -> Loss:
+    """A loss by its name, as a function of outputs and labels that gives the mean over a batch, or as torch's module.
+
+    Torch's losses that compare number with number also take outputs [N, 1] for labels [N].
+
+    Edge cases: an unknown name, a module that does not reduce to a mean, one with parameters of its own to train, and
+    what cannot be called are a `ConfigError`.
+    """
+    if isinstance(given, Loss):
+        return given
+    if isinstance(given, str):
+        if given not in LOSSES:
+            near = difflib.get_close_matches(given, LOSSES, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(LOSSES)}"
+            raise ConfigError(field="loss", value=given, remedy=remedy)
+        return LOSSES[given]
+    if isinstance(given, nn.Module):
+        return _of_module(given)
+    return _of_function(given)
+
+
+def _of_function(given: object) -> Loss:
+    if not callable(given):
+        remedy = f"give a function of outputs and labels, a loss of torch.nn, or one of {', '.join(LOSSES)}"
+        raise ConfigError(field="loss", value=given, remedy=remedy)
+    return Loss(name=getattr(given, "__name__", type(given).__name__), value=given)
+
+
+_NUMBER_WITH_NUMBER = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss, nn.PoissonNLLLoss,
+)  # fmt: skip
+
+
+def _of_module(module: nn.Module) -> Loss:
+    name = type(module).__name__
+    if getattr(module, "reduction", "mean") != "mean":
+        remedy = 'give reduction="mean": steps are taken along the mean over a batch'
+        raise ConfigError(field="loss", value=f"{name}(reduction={module.reduction!r})", remedy=remedy)
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        remedy = "it has parameters of its own to train: put them into the model, or freeze them"
+        raise ConfigError(field="loss", value=name, remedy=remedy)
+    usual = type(module) is nn.CrossEntropyLoss and module.weight is None and module.ignore_index == IGNORED
+    if usual and module.label_smoothing == 0:
+        return CROSS_ENTROPY
+    if type(module) is nn.BCEWithLogitsLoss and module.weight is None and module.pos_weight is None:
+        return LOGISTIC
+    if isinstance(module, _NUMBER_WITH_NUMBER):
+        return Loss(name=name, value=partial(_number_with_number, module))
+    return Loss(name=name, value=module)
+
+
+def _number_with_number(module: nn.Module, outputs: Tensor, labels: Tensor) -> Tensor:
+    alike = outputs.view_as(labels) if outputs.numel() == labels.numel() else outputs
+    value: Tensor = module(alike, labels.to(outputs.dtype))
+    return value
 
 
 def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, labels)
+    if labels.ndim == 1 or labels.is_floating_point():
+        return functional.cross_entropy(outputs, labels)
+    places = functional.cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    counted = (labels != IGNORED).sum(1).clamp(min=1)
+    return (places.view(labels.shape).sum(1) / counted).mean()
 
 
 def _logistic(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -76,6 +154,14 @@ def _squared(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def _poisson(outputs: Tensor, labels: Tensor) -> Tensor:
     return functional.poisson_nll_loss(outputs.view_as(labels), labels.to(outputs.dtype))
+
+
+def _absolute(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.l1_loss(outputs.view_as(labels), labels.to(outputs.dtype))
+
+
+def _huber(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.huber_loss(outputs.view_as(labels), labels.to(outputs.dtype))
 
 
 def _softmax(outputs: Tensor, *, out: Tensor) -> Tensor:
@@ -102,36 +188,52 @@ def _column(labels: Tensor, _outputs: int) -> Tensor:
     return labels.to(torch.float32).unsqueeze(1)
 
 
-def _classes(labels: Tensor, outputs: int) -> bool:
-    return not labels.is_floating_point() and int(labels.min()) >= 0 and int(labels.max()) < outputs
+def _classes(labels: Tensor, outputs: Shape) -> bool:
+    if labels.is_floating_point() or tuple(outputs[:-1]) != tuple(labels.shape[1:]) or not outputs:
+        return False
+    given = labels if labels.ndim == 1 else labels[labels != IGNORED]
+    return not len(given) or (int(given.min()) >= 0 and int(given.max()) < outputs[-1])
 
+
+def _alike(labels: Tensor, outputs: Shape) -> bool:
+    """Whether there is an output for every label."""
+    return tuple(outputs) == tuple(labels.shape[1:]) or (labels.ndim == 1 and tuple(outputs) == (1,))
+
+
+def _finite(labels: Tensor, outputs: Shape) -> bool:
+    return _alike(labels, outputs) and bool(labels.isfinite().all())
+
+
+_NUMBERS = "give finite labels, and a model with one output for each"
 
 CROSS_ENTROPY = Loss(
     name="cross entropy",
     value=_cross_entropy,
     canonical=Canonical(mean=_softmax, target=_one_hot),
     fits=_classes,
-    needs="give whole labels from 0 to outputs - 1, or a model with an output for each class",
+    needs="give whole labels from 0 to outputs - 1, or a model with an output for each class, the last in its shape",
 )
 LOGISTIC = Loss(
     name="logistic",
     value=_logistic,
     canonical=Canonical(mean=_sigmoid, target=_column),
-    fits=lambda labels, outputs: outputs == 1 and bool(((labels == 0) | (labels == 1)).all()),
-    needs="give labels 0 and 1, and a model with one output",
+    fits=lambda labels, outputs: _alike(labels, outputs) and bool(((labels == 0) | (labels == 1)).all()),
+    needs="give labels 0 and 1, and a model with one output for each",
 )
 SQUARED = Loss(
     name="squared",
     value=_squared,
     canonical=Canonical(mean=_identity, target=_column),
-    fits=lambda labels, outputs: outputs == 1 and bool(labels.isfinite().all()),
-    needs="give finite labels, and a model with one output",
+    fits=_finite,
+    needs=_NUMBERS,
 )
 POISSON = Loss(
     name="poisson",
     value=_poisson,
     canonical=Canonical(mean=_exp, target=_column),
-    fits=lambda labels, outputs: outputs == 1 and bool(((labels >= 0) & labels.isfinite()).all()),
-    needs="give finite labels of at least 0, and a model with one output",
+    fits=lambda labels, outputs: _finite(labels, outputs) and bool((labels >= 0).all()),
+    needs="give finite labels of at least 0, and a model with one output for each",
 )
-LOSSES = {loss.name: loss for loss in (CROSS_ENTROPY, LOGISTIC, SQUARED, POISSON)}
+ABSOLUTE = Loss(name="absolute", value=_absolute, fits=_finite, needs=_NUMBERS)
+HUBER = Loss(name="huber", value=_huber, fits=_finite, needs=_NUMBERS)
+LOSSES = {loss.name: loss for loss in (CROSS_ENTROPY, LOGISTIC, SQUARED, POISSON, ABSOLUTE, HUBER)}

@@ -36,7 +36,8 @@ class Model:
 
     Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm), layers that keep
     running statistics, and dropout (its randomness is torch's global generator), unless they are frozen or in
-    evaluation mode; parameters that are uninitialised, not on the CPU or not float32; a module with nothing to train.
+    evaluation mode; parameters that are uninitialised, not on the CPU or not float32; a module with nothing to train,
+    and one of which something was frozen or unfrozen since.
     """
 
     module: nn.Module
@@ -48,6 +49,12 @@ class Model:
         named = trainable(self.module)
         layout = Layout(names=tuple(name for name, _ in named), shapes=tuple(tuple(p.shape) for _, p in named))
         object.__setattr__(self, "layout", layout)
+
+    def check_unchanged(self) -> None:
+        """Refuse a module of which something was frozen, unfrozen or put in another place since the model was made."""
+        if tuple(name for name, _ in trainable(self.module)) != self.layout.names:
+            remedy = "what is trained of it has changed since; make a new Model of it"
+            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
 
     @property
     def size(self) -> int:
@@ -66,6 +73,7 @@ class Model:
     @property
     def weights(self) -> Tensor:
         """The module's own weights as a flat vector, a copy."""
+        self.check_unchanged()
         return _vector(self.module)
 
     def initial(self, randomness: Randomness, *indices: int, start: float = 1.0) -> Tensor:
@@ -99,6 +107,7 @@ class Model:
 
     def with_weights(self, weights: ArrayLike | Tensor) -> nn.Module:
         """A copy of the module with these weights, in evaluation mode."""
+        self.check_unchanged()
         module = copy.deepcopy(self.module).eval()
         places = self.flat(weights).split_with_sizes(list(self.layout.sizes))
         with torch.no_grad():

@@ -1,6 +1,8 @@
 """What a torch module must be like so that clients and records can be kept apart, and copies of it to work on."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +33,15 @@ def settled(module: nn.Module) -> nn.Module:
     return module
 
 
-def working_copy(module: nn.Module) -> nn.Module:
-    """A copy to train, with `settled` parts.
+def working_copy(module: nn.Module, device: torch.device) -> nn.Module:
+    """A copy to train on a device, with `settled` parts.
 
-    Edge cases: frozen parameters are not copied, because nobody writes to them and they may be large.
+    Edge cases: frozen parameters that are there already are not copied, because nobody writes to them and they may be
+    large.
     """
-    shared = {id(parameter): parameter for parameter in module.parameters() if not parameter.requires_grad}
-    return settled(copy.deepcopy(module, shared))
+    frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
+    shared = {id(parameter): parameter for parameter in frozen if parameter.device.type == device.type}
+    return settled(copy.deepcopy(module, shared)).to(device)
 
 
 def refuse_unsuitable(module: nn.Module) -> None:
@@ -91,6 +95,38 @@ def _refuse_parameters(module: nn.Module) -> None:
             value=type(module).__name__,
             remedy=remedy if frozen else "it has no parameters to train",
         )
+
+
+@contextmanager
+def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) -> Iterator[None]:
+    """Refuse, after it was at work, a module that has changed its buffers or frozen parameters, or that has drawn from
+    torch's global generator: `whose` data would have reached the next.
+    """
+    drawn, constants = _drawn(device), _constants(module)
+    versions = {name: one._version for name, one in constants.items()}
+    yield
+    now = _constants(module)
+    for name, one in constants.items():
+        if now.get(name) is not one or one._version != versions[name]:
+            remedy = f"training changes it, which would carry one {whose}'s data to the next; make it a constant"
+            raise ConfigError(field="module", value=name, remedy=remedy)
+    if not all(map(torch.equal, drawn, _drawn(device))):
+        remedy = f"it draws from torch's global generator, which no {whose} has for itself; leave that out"
+        raise ConfigError(field="module", value=type(module).__name__, remedy=remedy)
+
+
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    """What training must leave alone: buffers and frozen parameters."""
+    frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+    return {**dict(module.named_buffers()), **frozen}
+
+
+def _drawn(device: torch.device) -> list[Tensor]:
+    """How far torch's global generators have come that a module on this device may draw from."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":  # pragma: no cover - where there is one
+        states.append(torch.cuda.get_rng_state(device))
+    return states
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:

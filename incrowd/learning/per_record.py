@@ -1,14 +1,17 @@
 """The gradients of records for any module: each of them formed, one record after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from incrowd._random import Floats
+from incrowd.data.inputs import Inputs, each
 from incrowd.learning.gradients import Formed
+from incrowd.learning.inputs import calling
 from incrowd.learning.losses import Loss
-from incrowd.learning.modules import trainable
+from incrowd.learning.modules import remembering_nothing, trainable
 
 _NUMBERS = 2**22  # of gradients that are in memory at once; measured, more do not fit the caches and are slower
 
@@ -35,18 +38,28 @@ class PerRecord:
         """See `Gradients.begin`."""
         self.total.zero_()
 
-    def norms(self, features: Tensor, labels: Tensor) -> Floats:
+    def norms(self, features: Inputs, labels: Tensor) -> Floats:
         """See `Gradients.norms`."""
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, list(self.weights))
+        call = calling(self.module, features)
+        with remembering_nothing(self.module, self.weights[0].device, whose="record"):
+            self._each(call, features, labels)
+        return self._formed.norms([place[: len(labels)] for place in self._gradients])
+
+    def _each(self, call: Callable[[Inputs], Tensor], features: Inputs, labels: Tensor) -> None:
         for row in range(len(labels)):
-            one = features[row : row + 1].clone()  # which begins where every record does
-            loss = self.loss.value(self.module(one), labels[row : row + 1])
+            one = each(partial(_alone, row=row), features)
+            loss = self.loss.value(call(one), labels[row : row + 1])
             found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
             for gradient, place in zip(found, self._gradients, strict=True):
                 place[row] = gradient.reshape(-1)
-        return self._formed.norms([place[: len(labels)] for place in self._gradients])
 
     def add(self, factors: Tensor) -> None:
         """See `Gradients.add`."""
         self._formed.add(factors)
+
+
+def _alone(several: Tensor, *, row: int) -> Tensor:
+    """One row in memory of its own, which begins where every record does."""
+    return several[row : row + 1].clone()

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from incrowd._random import Stream
-from incrowd.errors import DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
@@ -20,6 +19,7 @@ from incrowd.learning.modules import working_copy
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
 from incrowd.learning.records import Descent, Reader, Records, StepNoise, Trained
+from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 
@@ -43,10 +43,9 @@ class BatchedRecords:
         self.records = records.to(torch.device(device))
         self.descent = descent
         self.loss = loss
-        outputs = _outputs(model, records)
-        if len(records):
-            loss.check(records.labels, outputs)
-        self._program = compile_program(model.module, records.shape) if loss.canonical else None
+        tried(model, records.features, records.labels, loss, each_alone=True, what="records")
+        self._canonical = loss.fast(records.labels) if records.plain else None
+        self._program = None if self._canonical is None else compile_program(model.module, records.shape)
 
     @property
     def size(self) -> int:
@@ -60,7 +59,7 @@ class BatchedRecords:
 
     def rehearsal(self, records: int) -> "BatchedRecords":
         """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
-        made_up, device = self.records.made_up(records), str(self.records.features.device)
+        made_up, device = self.records.made_up(records), str(self.records.device)
         return BatchedRecords(self.model, made_up, self.descent, loss=self.loss, device=device)
 
     @property
@@ -72,13 +71,13 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         """See `RecordEngine.train`."""
-        with ieee(self.records.features.device.type):
+        with ieee(self.records.device.type):
             return self._train(weights, training, noise=noise, batches=batches)
 
     def _train(
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
-        now = self.model.flat(weights).to(self.records.features.device, copy=True)
+        now = self.model.flat(weights).to(self.records.device, copy=True)
         gradients = self._gradients(now, training.physical_batch)
         sums = NoisedSums(gradients, Reader(self.records, gradients.rows).take, records=len(self.records))
         walk = _Walk(self.descent, now)
@@ -89,9 +88,9 @@ class BatchedRecords:
     def _gradients(self, weights: Tensor, rows: int) -> Gradients:
         places = zip(weights.split_with_sizes(list(self.model.layout.sizes)), self.model.layout.shapes, strict=True)
         parameters = [place.view(shape) for place, shape in places]
-        program, loss = self._program, self.loss.canonical
+        program, loss = self._program, self._canonical
         if program is None or loss is None or not alone(program, rows=rows, device=weights.device):
-            module = working_copy(self.model.module).to(weights.device)
+            module = working_copy(self.model.module, weights.device)
             return PerRecord(module, parameters, self.loss, rows=rows)
         return Ghost(program, parameters, loss, rows=rows)
 
@@ -115,13 +114,3 @@ class _Walk:
         self.velocity.mul_(descent.momentum).add_(gradient, alpha=1 / expected_batch)
         self.velocity.add_(self.weights, alpha=descent.weight_decay)
         self.weights.add_(self.velocity, alpha=-descent.learning_rate)
-
-
-def _outputs(model: Model, records: Records) -> int:
-    """The number of outputs for one record, by trying it with zeros."""
-    try:
-        with torch.no_grad():
-            outputs: Tensor = model.with_weights(model.weights)(torch.zeros(2, *records.shape))
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise DataError(f"the model cannot take records of the shape {records.shape}: {error}") from error
-    return outputs[0].numel()

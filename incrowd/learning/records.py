@@ -20,7 +20,9 @@ from torch import Tensor
 
 from incrowd import _validate
 from incrowd._random import Integers, Stream
+from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
+from incrowd.learning.inputs import are_numbers, check_inputs, chosen, meant, zeros
 from incrowd.learning.store import ClientTensors
 from incrowd.privacy.mechanism.steps import RecordTraining
 
@@ -51,28 +53,29 @@ class Descent:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """The records of one silo: features [n, ...] as they are stored, and labels [n]. Private, their number included.
+    """The records of one silo: features [n, ...] as they are stored, and labels [n, ...]. Private, their number
+    included.
 
-    Features keep their type; what they mean is ``features * scale + offset``.
+    Features keep their type; what they mean is ``features * scale + offset``, as `incrowd.data.Examples` has it: one
+    tensor, or several inputs.
     """
 
-    features: Tensor = field(repr=False)
+    features: Inputs = field(repr=False)
     labels: Tensor = field(repr=False)
     scale: float = 1.0
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.features.dtype not in (torch.uint8, torch.float32) or self.features.ndim < 2:
-            raise DataError(f"features are {self.features.dtype}: give uint8 or float32 of the shape [records, ...]")
-        if self.labels.shape != self.features.shape[:1]:
+        check_inputs(self.features)
+        if self.labels.ndim == 0 or any(len(self.labels) != len(one) for one in named(self.features).values()):
             raise DataError("there must be one label for each record")
 
     def made_up(self, count: int) -> "Records":
         """So many records of zeros, of the same types and shape: nothing of these is in them."""
         return replace(
             self,
-            features=self.features.new_zeros(count, *self.shape),
-            labels=self.labels.new_zeros(count),
+            features=zeros(self.features, count),
+            labels=self.labels.new_zeros(count, *self.labels.shape[1:]),
         )
 
     @classmethod
@@ -80,7 +83,7 @@ class Records:
         """The examples of one client as a silo's records, a copy."""
         rows = torch.as_tensor(data.examples(client).astype(np.int64))
         return cls(
-            features=data.features.index_select(0, rows),
+            features=chosen(data.features, rows),
             labels=data.labels.index_select(0, rows),
             scale=data.scale,
             offset=data.offset,
@@ -91,12 +94,22 @@ class Records:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one record's features."""
-        return tuple(self.features.shape[1:])
+        """The shape of one record's features. Edge cases: several inputs are a `DataError`."""
+        return tuple(single(self.features).shape[1:])
+
+    @property
+    def plain(self) -> bool:
+        """Whether features are one tensor of numbers."""
+        return are_numbers(self.features)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the records are."""
+        return self.labels.device
 
     def to(self, device: torch.device) -> "Records":
         """The same on a device."""
-        return replace(self, features=self.features.to(device), labels=self.labels.to(device))
+        return replace(self, features=each(lambda one: one.to(device), self.features), labels=self.labels.to(device))
 
 
 class Reader:
@@ -104,22 +117,27 @@ class Reader:
 
     def __init__(self, records: Records, rows: int) -> None:
         self.records = records
-        self._stored = records.features.new_empty(rows, *records.shape)
-        self._meant = torch.empty_like(self._stored, dtype=torch.float32)
+        if records.plain:
+            self._stored = records.features.new_empty(rows, *records.shape)
+            self._meant = torch.empty_like(self._stored, dtype=torch.float32)
 
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Features as they are meant, in float32, and labels of some records.
+    def take(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """Features as they are meant, numbers in float32, and labels of some records.
 
         Edge cases: the next call overwrites the features.
         """
-        stored, meant = self._stored[: len(rows)], self._meant[: len(rows)]
+        if not self.records.plain:
+            stored = chosen(self.records.features, rows)
+            inputs = meant(stored, scale=self.records.scale, offset=self.records.offset)
+            return inputs, self.records.labels.index_select(0, rows)
+        stored, floats = self._stored[: len(rows)], self._meant[: len(rows)]
         torch.index_select(self.records.features, 0, rows, out=stored)
-        meant.copy_(stored)
+        floats.copy_(stored)
         if self.records.scale != 1:
-            meant.mul_(self.records.scale)
+            floats.mul_(self.records.scale)
         if self.records.offset != 0:
-            meant.add_(self.records.offset)
-        return meant, self.records.labels.index_select(0, rows)
+            floats.add_(self.records.offset)
+        return floats, self.records.labels.index_select(0, rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import DataError
 from incrowd.learning.batches import Batches
+from incrowd.learning.inputs import are_numbers, check_inputs
 
 if TYPE_CHECKING:
     from incrowd.data import Clients
@@ -25,11 +27,12 @@ MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 class ClientTensors:
     """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
 
-    Features keep the type they are stored in; what they mean is ``features * scale + offset``. ``declared`` is the
-    public number of clients, where it is another one than those that are there.
+    Features keep the type they are stored in; what they mean is ``features * scale + offset``, as
+    `incrowd.data.Examples` has it: one tensor, or several inputs. ``declared`` is the public number of clients, where
+    it is another one than those that are there.
     """
 
-    features: Tensor = field(repr=False)
+    features: Inputs = field(repr=False)
     labels: Tensor = field(repr=False)
     offsets: NDArray[Any] = field(repr=False)
     indices: NDArray[Any] = field(repr=False)
@@ -38,13 +41,13 @@ class ClientTensors:
     declared: int | None = None
 
     def __post_init__(self) -> None:
-        if self.features.dtype not in (torch.uint8, torch.float32) or not self.features.is_contiguous():
-            raise DataError(f"features are {self.features.dtype}: give contiguous uint8 or float32")
-        if self.features.ndim < 2 or self.labels.shape != self.features.shape[:1]:
-            raise DataError(
-                f"features have the shape {tuple(self.features.shape)} and labels {tuple(self.labels.shape)}: "
-                "give [examples, ...] and [examples]"
-            )
+        check_inputs(self.features)
+        for one in named(self.features).values():
+            if self.labels.ndim == 0 or len(self.labels) != len(one):
+                raise DataError(
+                    f"features have the shape {tuple(one.shape)} and labels {tuple(self.labels.shape)}: "
+                    "give [examples, ...] and a label for each"
+                )
 
     @classmethod
     def of(cls, data: "Clients") -> "ClientTensors":
@@ -72,8 +75,18 @@ class ClientTensors:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
-        return tuple(self.features.shape[1:])
+        """The shape of one example. Edge cases: several inputs are a `DataError`."""
+        return tuple(single(self.features).shape[1:])
+
+    @property
+    def plain(self) -> bool:
+        """Whether features are one tensor of numbers: what the fast paths are for."""
+        return are_numbers(self.features)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the examples are."""
+        return self.labels.device
 
     def examples(self, client: int) -> NDArray[Any]:
         """The indices of one client's examples."""
@@ -82,7 +95,7 @@ class ClientTensors:
     def to(self, device: torch.device) -> "ClientTensors":
         """The same with features and labels on a device."""
         return ClientTensors(
-            features=self.features.to(device),
+            features=each(lambda one: one.to(device), self.features),
             labels=self.labels.to(device),
             offsets=self.offsets,
             indices=self.indices,
@@ -100,13 +113,14 @@ class Feed:
     None means all of them.
     """
 
-    table: Tensor  # [rows, ...], as stored
+    table: Inputs  # [rows, ...], as stored: one tensor, but where `plain` is false
     rows: Tensor  # [c, steps * width], which row of the table
-    labels: Tensor  # [c, steps * width]
+    labels: Tensor  # [c, steps * width, ...]
     batches: Batches
     columns: Tensor | None  # [c, D]
     scale: float
     offset: float
+    plain: bool = True
 
     _buffers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
@@ -170,15 +184,15 @@ class Store:
 
     def __post_init__(self) -> None:
         # Zero in storage is zero in meaning only without an offset.
-        self.sparing = self.sparing and self.data.offset == 0 and self.data.features.device.type == "cpu"
+        self.sparing = self.sparing and self.data.plain and self.data.offset == 0 and self.data.device.type == "cpu"
 
     def feed(self, clients: Sequence[int], batches: Batches) -> Feed:
         """The examples of these clients in these batches. Edge cases: features are left out for one client alone."""
         own = [self.data.examples(client) for client in clients]
         places = batches.positions.reshape(len(clients), -1)
         rows = np.stack([indices[place] for indices, place in zip(own, places, strict=True)]).astype(np.int64)
-        chosen = torch.from_numpy(rows).to(self.data.features.device)
-        labels = self.data.labels.index_select(0, chosen.view(-1)).view(chosen.shape)
+        chosen = torch.from_numpy(rows).to(self.data.device)
+        labels = self.data.labels.index_select(0, chosen.view(-1)).view(*chosen.shape, *self.data.labels.shape[1:])
         table, columns = self.data.features, None
         used = self._worth_leaving_out(clients[0]) if len(clients) == 1 else None
         if used is not None:
@@ -191,6 +205,7 @@ class Store:
             columns=columns,
             scale=self.data.scale,
             offset=self.data.offset,
+            plain=self.data.plain,
         )
 
     @cached_property

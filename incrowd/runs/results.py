@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
 def rehearse(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> None:
     """Measure one test example, so that what cannot be measured fails before a round is paid for."""
     if test is not None:
-        measured(model, weights, replace(test, features=test.features[:1], labels=test.labels[:1]), loss=loss)
+        measured(model, weights, test.some(slice(1)), loss=loss)
 
 
 def write_model(folder: Path, model: Model, weights: Floats) -> None:

@@ -129,7 +129,7 @@ def test_labels_of_a_data_set_may_be_numbers() -> None:
         (Pairs(([1.0], 0), 7), "item 1 is int: give pairs"),
         (Pairs(([1.0], 0), ([1.0, 2.0], 0)), r"item 1 is float64 of shape \(2,\), item 0 is float64 of shape \(1,\)"),
         (Pairs(([1.0], 0), ([1], 0)), "item 1 is int64"),
-        (Pairs(([1.0], [0, 1])), r"item 0 has a label of shape \(2,\)"),
+        (Pairs(([1.0], 0), ([1.0], [0, 1])), r"item 1 has a label of shape \(2,\), item 0 one of shape \(\)"),
         (Pairs(([1.0], "cat")), "label of item 0 are <U3: give numbers"),
         (Pairs(([1.0], 0), ([np.nan], 0)), r"features\[1, 0\] = nan"),
     ],
@@ -137,3 +137,38 @@ def test_labels_of_a_data_set_may_be_numbers() -> None:
 def test_unusable_data_sets_are_refused(dataset: MapDataset, message: str) -> None:
     with pytest.raises(DataError, match=message):
         from_dataset(dataset, classes=2)
+
+
+def test_whole_numbers_stay_whole_unless_they_are_scaled() -> None:
+    tokens: NDArray[Any] = np.arange(4).reshape(2, 2)
+    assert np.shares_memory(from_arrays(tokens, [0, 1], classes=2).features, tokens)
+    assert from_arrays(tokens.astype(np.int32), [0, 1], classes=2).features.dtype == np.int64
+    assert from_arrays(tokens, [0, 1], classes=2, offset=1.0).features.dtype == np.float32
+    with pytest.raises(DataError, match=r"features\[0, 1\] = 16777217: float32 would change it"):
+        from_arrays(np.array([[0, 2**24 + 1]]), [0], classes=1, scale=0.5)
+    with pytest.raises(DataError, match=r"labels\[1\] = 16777217: float32 would change it"):
+        from_arrays([[1.0], [2.0]], [0, 2**24 + 1])
+    with pytest.raises(DataError, match=r"below 2\^63"):
+        from_arrays(np.array([[2**63]], np.uint64), [0], classes=1)
+
+
+def test_several_inputs_come_in_a_dict_or_a_tuple() -> None:
+    tokens, numbers = np.arange(4).reshape(2, 2), np.ones((2, 3))
+    by_name = from_arrays({"tokens": tokens, "mask": tokens > 1, "numbers": numbers}, [0, 1], classes=2)
+    assert [one.dtype.name for one in by_name.features.values()] == ["int64", "bool", "float32"]
+    in_order = from_arrays((tokens, numbers), [[0, 1], [1, 1]])
+    assert [one.dtype.name for one in in_order.features] == ["int64", "float32"]
+    assert in_order.labels.tolist() == [[0, 1], [1, 1]]
+    assert from_arrays(((1.0, 2.0), (3.0, 4.0)), [0, 1], classes=2).features.shape == (2, 2)
+
+
+def test_data_sets_may_have_several_inputs_and_labels() -> None:
+    rows = [({"a": np.full(2, k), "b": torch.full((3,), float(k))}, np.array([k, 1])) for k in range(3)]
+    examples = from_dataset(Pairs(*rows), classes=3)
+    assert examples.features["a"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert (examples.features["a"].dtype.name, examples.features["b"].dtype.name) == ("int64", "float32")
+    assert examples.labels.tolist() == [[0, 1], [1, 1], [2, 1]]
+    pairs = [((torch.full((2,), k), torch.ones(1)), k) for k in range(2)]
+    assert [one.tolist() for one in from_dataset(Pairs(*pairs), classes=2).features] == [[[0, 0], [1, 1]], [[1], [1]]]
+    with pytest.raises(DataError, match="item 1 has other inputs than item 0"):
+        from_dataset(Pairs(({"a": [1]}, 0), ({"b": [1]}, 0)), classes=2)

@@ -6,6 +6,7 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.data import Examples, Split, hold_out
+from incrowd.data.rows import example_rows
 from incrowd.errors import ConfigError, DataError
 
 
@@ -161,3 +162,96 @@ def test_holding_out_repeats_itself_under_a_seed_only() -> None:
 def test_holding_out_nothing_or_everything_is_refused(number: int) -> None:
     with pytest.raises(ConfigError, match="test_examples"):
         hold_out(pictures(6), name="pictures", test_examples=number, randomness=SeededRandomness(seed=1))
+
+
+# Several inputs, whole numbers, several labels.
+
+TOKENS = np.arange(6).reshape(3, 2)
+
+
+def several(**changed: Any) -> Examples:
+    image = np.full((3, 2, 2), 51, np.uint8)
+    features = {"image": image, "tokens": TOKENS, "mask": TOKENS > 2, "table": FEATURES}
+    given: dict[str, Any] = {"features": features, "labels": LABELS, "classes": 1, "scale": 1 / 255, **changed}
+    return Examples(**given)
+
+
+def test_several_inputs_keep_their_types_and_those_of_bytes_are_scaled() -> None:
+    examples = several()
+    assert len(examples) == 3
+    values = examples.values(slice(1, 3))
+    np.testing.assert_allclose(values["image"], 0.2, rtol=1e-6)
+    np.testing.assert_array_equal(values["tokens"], [[2, 3], [4, 5]])
+    np.testing.assert_array_equal(values["mask"], [[False, True], [True, True]])
+    np.testing.assert_array_equal(values["table"], FEATURES[1:])
+    assert [one.dtype.name for one in values.values()] == ["float32", "int64", "bool", "float32"]
+    assert examples.nbytes == 12 + 48 + 6 + 24 + 24
+    features, _ = examples.as_tensors()
+    assert features["tokens"].data_ptr() == TOKENS.ctypes.data
+    some = examples.some(np.array([2, 0]))
+    assert some.features["tokens"].tolist() == [[4, 5], [0, 1]]
+    with pytest.raises(DataError, match=r"several inputs \(features\['image'\], .*one array"):
+        _ = examples.shape
+
+
+def test_whole_numbers_stay_such() -> None:
+    examples = Examples(features=TOKENS, labels=LABELS, classes=1)
+    assert examples.values(slice(None)).dtype == np.int64
+    with pytest.raises(DataError, match=r"scale = 0.5 and offset = 0.0 would change nothing"):
+        Examples(features=TOKENS, labels=LABELS, classes=1, scale=0.5)
+    with pytest.raises(DataError, match=r"of several inputs, for those stored as uint8"):
+        several(features=(FEATURES, TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"features": {}, "scale": 1.0}, "features have no inputs"),
+        ({"features": (TOKENS, TOKENS[:2]), "scale": 1.0}, r"different numbers of examples \({'features\[0\]': 3"),
+        ({"features": {"a": FEATURES.astype(np.float64)}}, r"features\['a'\] are float64"),
+        ({"features": {"a": np.full((3, 1), np.nan, np.float32)}}, r"features\['a'\]\[0, 0\] = nan"),
+    ],
+)
+def test_unusable_inputs_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        several(**changed)
+
+
+def test_labels_may_be_several() -> None:
+    marks = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
+    assert Examples(features=FEATURES, labels=marks).labels.shape == (3, 2)
+    places = np.array([[0, -100], [1, 1], [0, 0]])
+    assert Examples(features=FEATURES, labels=places, classes=2).labels.shape == (3, 2)
+    with pytest.raises(DataError, match=r"labels\[0, 1\] = -1: with classes = 2"):
+        Examples(features=FEATURES, labels=np.array([[0, -1], [1, 1], [0, 0]]), classes=2)
+    with pytest.raises(DataError, match=r"labels\[1\] = -100: with classes = 2"):
+        Examples(features=FEATURES, labels=np.array([0, -100, 1]), classes=2)
+
+
+@pytest.mark.parametrize(
+    ("test", "what"),
+    [
+        (several(features={"image": np.full((3, 2, 2), 51, np.uint8)}), "inputs"),
+        (several(features={**several().features, "tokens": TOKENS[:, :1].copy()}), "shape"),
+        (several(features={**several().features, "tokens": TOKENS > 1}), "dtype"),
+        (several(labels=np.zeros((3, 2), np.int64)), "shape of the labels"),
+    ],
+)
+def test_test_examples_with_other_inputs_are_refused(test: Examples, what: str) -> None:
+    with pytest.raises(DataError, match=f"^{what} is"):
+        Split(name="several", train=several(), test=test)
+
+
+def test_a_fingerprint_sees_every_input() -> None:
+    def seen(examples: Examples) -> list[bytes]:
+        return list(example_rows(examples))
+
+    turned = dict(reversed(several().features.items()))
+    assert seen(several()) == seen(several(features=turned))
+    for name in several().features:
+        changed = {**several().features, name: several().features[name].copy()}
+        changed[name].flat[0] += 1
+        assert seen(several())[0] != seen(several(features=changed))[0]
+        assert seen(several())[1:] == seen(several(features=changed))[1:]
+    renamed = {f"{name}s": one for name, one in several().features.items()}
+    assert seen(several()) != seen(several(features=renamed))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning import Model, linear, mlp, small_cnn
+from incrowd.learning.modules import working_copy
 
 RANDOMNESS = SeededRandomness(seed=1)
 
@@ -147,6 +148,26 @@ def test_what_is_frozen_is_no_part_of_the_vector_and_stays() -> None:
     for name, one in module.state_dict().items():
         assert torch.equal(state[name], one) == name.startswith("0")
     assert torch.equal(state["1.bias"], model.initial(RANDOMNESS)[6:])
+
+
+def test_a_working_copy_shares_what_is_frozen_and_nothing_else() -> None:
+    module = with_a_frozen_part()
+    copied = working_copy(module, torch.device("cpu"))
+    for (name, one), (_, other) in zip(module.named_parameters(), copied.named_parameters(), strict=True):
+        assert (one.data_ptr() == other.data_ptr()) == name.startswith("0")
+    for one, other in zip(module.buffers(), copied.buffers(), strict=True):
+        assert one.data_ptr() != other.data_ptr()
+    assert [part.training for part in copied.children()] == [False, True]
+    assert all(part.training for part in module.modules())
+
+
+def test_a_module_that_is_frozen_later_is_refused() -> None:
+    module = nn.Linear(3, 2)
+    model = Model(module)
+    module.bias.requires_grad_(requires_grad=False)
+    for use in (lambda: model.weights, lambda: model.with_weights(torch.zeros(8)), lambda: model.state_dict([0.0] * 8)):
+        with pytest.raises(ConfigError, match="what is trained of it has changed since; make a new Model"):
+            use()
 
 
 def test_tied_parameters_are_one() -> None:

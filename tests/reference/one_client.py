@@ -1,6 +1,7 @@
 """The slow, obvious twin of the cohort engine: one client at a time, a plain torch loop."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,24 @@ from incrowd.learning.batches import draw
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
+
+
+def outputs(module: torch.nn.Module, features: Any, rows: Tensor, scale: float, offset: float) -> Tensor:
+    """What a module gives for some rows of its inputs: one, several by name, or several in order."""
+
+    def meant(one: Tensor, *, scaled: bool) -> Tensor:
+        if one.dtype in (torch.int64, torch.bool):
+            return one[rows]
+        return one[rows].float() * scale + offset if scaled else one[rows].float()
+
+    found: Tensor
+    if isinstance(features, dict):
+        found = module(**{name: meant(one, scaled=one.dtype == torch.uint8) for name, one in features.items()})
+    elif isinstance(features, tuple):
+        found = module(*(meant(one, scaled=one.dtype == torch.uint8) for one in features))
+    else:
+        found = module(meant(features, scaled=True))
+    return found
 
 
 def contribution(
@@ -24,20 +43,21 @@ def contribution(
 ) -> Tensor:
     """What one client contributes: its weights after local training minus the server's."""
     module = copy.deepcopy(model.module)
-    torch.nn.utils.vector_to_parameters(weights.clone(), module.parameters())  # it makes views
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    torch.nn.utils.vector_to_parameters(weights.clone(), trained)  # it makes views
     optimizer = torch.optim.SGD(
-        module.parameters(), lr=local.learning_rate, momentum=local.momentum, weight_decay=local.weight_decay
+        trained, lr=local.learning_rate, momentum=local.momentum, weight_decay=local.weight_decay
     )
     indices = torch.as_tensor(data.examples(client), dtype=torch.int64)
-    features = data.features[indices].float() * data.scale + data.offset
+    features = data.features
     labels = data.labels[indices]
     batches = draw(len(indices), local, randomness=randomness, round=round, client=client)
     for positions, size in zip(batches.positions, batches.sizes, strict=True):
         chosen = torch.as_tensor(positions[:size])
-        loss = local.loss.value(module(features[chosen]), labels[chosen])
-        here = torch.cat([parameter.reshape(-1) for parameter in module.parameters()])
+        loss = local.loss.value(outputs(module, features, indices[chosen], data.scale, data.offset), labels[chosen])
+        here = torch.cat([parameter.reshape(-1) for parameter in trained])
         optimizer.zero_grad()
         objective = loss + local.proximal / 2 * (here - weights).square().sum()
         objective.backward()  # type: ignore[no-untyped-call]  # torch does not say its types
         optimizer.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]) - weights
+    return torch.cat([parameter.detach().reshape(-1) for parameter in trained]) - weights

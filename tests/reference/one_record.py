@@ -9,15 +9,16 @@ from torch import Tensor
 from incrowd._random import Stream
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
-from incrowd.learning.records import Descent, Reader, Records, StepNoise, poisson_batches
+from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
 from incrowd.privacy.mechanism.steps import RecordTraining
+from tests.reference.one_client import outputs
 
 
-def gradient(module: torch.nn.Module, loss: Loss, features: Tensor, label: Tensor) -> Tensor:
+def gradient(module: torch.nn.Module, loss: Loss, records: Records, row: int) -> Tensor:
     """The gradient of one record's loss, as one vector."""
     module.zero_grad()
-    value = loss.value(module(features[None]), label[None])
-    value.backward()  # type: ignore[no-untyped-call]  # torch does not say its types
+    found = outputs(module, records.features, torch.tensor([row]), records.scale, records.offset)
+    loss.value(found, records.labels[row : row + 1]).backward()  # type: ignore[no-untyped-call]  # torch says no types
     return torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
 
 
@@ -34,21 +35,21 @@ def trained(
 ) -> Tensor:
     """The weights after a round."""
     module = copy.deepcopy(model.module)
-    torch.nn.utils.vector_to_parameters(weights.clone(), module.parameters())  # it makes views
+    ours = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    torch.nn.utils.vector_to_parameters(weights.clone(), ours)  # it makes views
     optimizer = torch.optim.SGD(
-        module.parameters(), lr=descent.learning_rate, momentum=descent.momentum, weight_decay=descent.weight_decay
+        ours, lr=descent.learning_rate, momentum=descent.momentum, weight_decay=descent.weight_decay
     )
-    features, labels = Reader(records, len(records)).take(torch.arange(len(records)))
     for batch in poisson_batches(len(records), training, batches=batches):
         total = torch.zeros(model.size, dtype=torch.float64)
         for row in batch.tolist():
-            one = gradient(module, loss, features[row], labels[row]).double()
+            one = gradient(module, loss, records, row).double()
             length = float(one.norm())
             if math.isfinite(length):
                 total += one * min(1.0, training.clip_norm / max(length, 1e-300))
         mean = (noise(total) / training.expected_batch).float()
         places = mean.split_with_sizes(list(model.layout.sizes))
-        for parameter, place in zip(module.parameters(), places, strict=True):
+        for parameter, place in zip(ours, places, strict=True):
             parameter.grad = place.view(parameter.shape).clone()
         optimizer.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    return torch.cat([parameter.detach().reshape(-1) for parameter in ours])

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from incrowd.data import Clients, Examples
+from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import FeatureMap, Values
@@ -33,6 +34,8 @@ def transform(
     Edge cases: a map whose features of the first example change with the examples around it, or from call to call, is a
     `ConfigError`; one that gives the wrong number of rows, no numbers for a row, or what is not finite, a `DataError`.
     """
+    if single(examples.features).dtype not in (np.uint8, np.float32):
+        raise DataError(f"features are {examples.features.dtype}: feature maps are for numbers, give float32")
     path = None if cache is None else disk.place(Path(cache), feature_map, examples, alone=alone)
     features = None if path is None else disk.load(path)
     if features is None:

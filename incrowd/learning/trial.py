@@ -1,0 +1,141 @@
+"""A model tried out on made-up examples, before anything real is read or paid for."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from incrowd.data.inputs import Inputs, each, named
+from incrowd.errors import ConfigError, DataError
+from incrowd.learning.inputs import calling, meant, shown, zeros
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
+from incrowd.learning.modules import working_copy
+
+_FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError)
+_SEVERAL = 3
+_TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
+
+
+def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_alone: bool, what: str) -> None:
+    """Refuse a model, or a loss, that does not fit such features and labels; `what` is what an example is called.
+
+    With `each_alone`, as records need it, also a module in which the examples of a batch change each other's outputs,
+    and a loss that is not the mean over a batch of what each example gives alone.
+
+    Guarantee: of features only shapes and types are used, and torch's global generator is left as it was.
+    """
+    model.check_unchanged()
+    module = working_copy(model.module, torch.device("cpu"))
+    with _quietly():
+        outputs = _outputs(module, features, what)
+        if len(labels):
+            loss.check(labels, outputs.shape[1:])
+        _check_loss(loss, outputs, labels, each_alone=each_alone)
+        if each_alone:
+            _check_module(module, features)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Using a target size")
+        yield
+
+
+def _outputs(module: nn.Module, features: Inputs, what: str) -> Tensor:
+    """The outputs for two examples of zeros."""
+    made_up = meant(each(lambda one: one.cpu(), zeros(features, 2)), scale=1, offset=0)
+    try:
+        outputs = calling(module, features)(made_up)
+    except _FAILURES as error:
+        whole = any(one.dtype == torch.int64 for one in named(features).values())
+        hint = "; features are whole numbers, which stay such: give quantities as float32" if whole else ""
+        raise DataError(f"the model cannot take {what} of the shape {shown(features)}: {error}{hint}") from error
+    if not isinstance(outputs, Tensor):
+        raise _refused(f"its output is a {type(outputs).__name__}", _one_tensor(outputs))
+    if outputs.ndim == 0 or len(outputs) != 2 or not outputs.is_floating_point():
+        found = f"its output for 2 {what} is {outputs.dtype} of the shape {tuple(outputs.shape)}"
+        raise _refused(found, "give one row of float32 outputs for each")
+    if not outputs.requires_grad:
+        raise _refused("its output depends on nothing that is trained", "is a part frozen, or detached, by mistake?")
+    return outputs.detach()
+
+
+def _one_tensor(outputs: Any) -> str:
+    if hasattr(outputs, "logits"):
+        return "wrap it in a module whose forward returns output.logits"
+    if isinstance(outputs, tuple | list):
+        return "wrap it in a module whose forward returns the one that is wanted, say output[0]"
+    return "wrap it in a module whose forward returns the tensor that is wanted"
+
+
+def _refused(found: str, remedy: str) -> ConfigError:
+    return ConfigError(field="module", value=found, remedy=remedy)
+
+
+def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor, *, each_alone: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    made_up = torch.randn(_SEVERAL, *outputs.shape[1:], generator=generator).requires_grad_()
+    for ignored in (None, _ignored(labels)):
+        targets = _labels(labels, outputs)
+        if ignored is not None:
+            targets[0, 1:] = ignored
+        try:
+            value = loss.value(made_up, targets)
+            apart = [loss.value(made_up[i : i + 1], targets[i : i + 1]) for i in range(_SEVERAL)] if each_alone else []
+        except (*_FAILURES, UserWarning) as error:
+            shapes = f"outputs of the shape {tuple(made_up.shape)} and labels of the shape {tuple(targets.shape)}"
+            raise ConfigError(field="loss", value=loss.name, remedy=f"it fails for {shapes}: {error}") from error
+        if not _is_tensor(value) or value.numel() != 1 or not value.requires_grad:
+            raise ConfigError(field="loss", value=loss.name, remedy="give one differentiable number for a batch")
+        if each_alone and not torch.allclose(value, torch.stack(apart).mean(), rtol=_TOLERANCE, atol=1e-6):
+            remedy = (
+                "the loss of a batch is not the mean of what its records give alone (a sum, weights divided by their "
+                "total, or labels that are left out of the count?): give one that is"
+            )
+            raise ConfigError(field="loss", value=loss.name, remedy=remedy)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _ignored(labels: Tensor) -> int | None:
+    from incrowd.data.examples import IGNORED
+
+    return IGNORED if labels.ndim > 1 and not labels.is_floating_point() else None
+
+
+def _labels(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Labels of the type and shape of these, that differ: classes of the outputs, or zeros and ones."""
+    count = torch.zeros(_SEVERAL, *labels.shape[1:]).numel()
+    last = outputs.shape[-1] if outputs.ndim > 1 else 1
+    classes = 2 if labels.is_floating_point() else max(last, 1)
+    return (torch.arange(count) % classes).view(_SEVERAL, *labels.shape[1:]).to(labels.dtype)
+
+
+def _check_module(module: nn.Module, features: Inputs) -> None:
+    """Whether an example's outputs are the same alone and beside others, where made-up examples can tell."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(one: Tensor) -> Tensor:
+        shape = (_SEVERAL, *one.shape[1:])
+        if one.dtype in (torch.float32, torch.uint8):
+            return torch.randn(shape, generator=generator)
+        return (
+            torch.randint(0, 2, shape, generator=generator) if one.dtype == torch.int64 else torch.zeros(shape).bool()
+        )
+
+    made_up, call = each(random, features), calling(module, features)
+    try:
+        with torch.no_grad():
+            together, alone = call(made_up), call(each(lambda one: one[:1].clone(), made_up))
+    except _FAILURES:
+        return  # numbers that this module is not for: zeros have been tried
+    if not torch.allclose(together[:1], alone, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+        remedy = "normalise over each record alone, say with LayerNorm or GroupNorm"
+        raise _refused("its output for a record changes with the records around it", remedy)
