@@ -29,10 +29,10 @@ demo: install  ## private training on embedded data: accuracy, epsilon, a plot, 
 	@.venv/bin/incrowd train
 
 test: install  ## the fast tests and doctests, with full branch coverage of the promise
-	@$(RUN) pytest -q -n $(WORKERS) -m "not slow" --cov
+	@$(RUN) pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --cov
 
 test-slow: install  ## the tests that take longer
-	@$(RUN) pytest -q -n $(WORKERS) -m slow --timeout 900
+	@$(RUN) pytest -q -n $(WORKERS) --dist worksteal -m slow --timeout 900
 
 mutate: install  ## deliberate privacy bugs, each to be noticed by the tests named for it
 	@$(RUN) scripts.mutate --jobs $(WORKERS)

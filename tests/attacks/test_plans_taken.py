@@ -17,7 +17,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.plan.survey import Wish
 from incrowd.privacy.release import PrivateRun
 from tests.federated.conftest import CLASSES, FEATURES
@@ -35,7 +35,8 @@ def twenty(data: Clients) -> Clients:
 
 
 def planned(clients: int) -> Plan:
-    return PlanConfig(clients=clients, schedule=constant(rounds=2, cohort=5)).calibrate(BUDGET)
+    schedule = Schedule((Step(rounds=2, cohort=5, noise_multiplier=3.0),))
+    return PlanConfig(clients=clients, schedule=schedule, accountants=("RDP",)).plan(BUDGET)
 
 
 def run_of(plan: Plan, *, size: int) -> PrivateRun:

@@ -248,11 +248,11 @@ def test_neither_the_weights_nor_the_module_are_written_to() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
-    model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 40)
+    model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 12)
     engine = CohortEngine(model, data, LocalTraining(learning_rate=0.3), Execution(threads=threads, chunk=1))
     alive: weakref.WeakSet[Chunk] = weakref.WeakSet()
     most = 0
-    for chunk in engine.train(model.initial(RANDOMNESS), range(40), randomness=RANDOMNESS, round=0):
+    for chunk in engine.train(model.initial(RANDOMNESS), range(12), randomness=RANDOMNESS, round=0):
         alive.update(one for one in gc.get_objects() if type(one) is Chunk)
         alive.add(chunk)
         most = max(most, len(alive))
