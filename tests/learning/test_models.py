@@ -155,8 +155,8 @@ def test_a_working_copy_shares_what_is_frozen_and_nothing_else() -> None:
     copied = working_copy(module, torch.device("cpu"))
     for (name, one), (_, other) in zip(module.named_parameters(), copied.named_parameters(), strict=True):
         assert (one.data_ptr() == other.data_ptr()) == name.startswith("0")
-    for one, other in zip(module.buffers(), copied.buffers(), strict=True):
-        assert one.data_ptr() != other.data_ptr()
+    for own, copy_of in zip(module.buffers(), copied.buffers(), strict=True):
+        assert own.data_ptr() != copy_of.data_ptr()
     assert [part.training for part in copied.children()] == [False, True]
     assert all(part.training for part in module.modules())
 
@@ -164,7 +164,7 @@ def test_a_working_copy_shares_what_is_frozen_and_nothing_else() -> None:
 def test_a_module_that_is_frozen_later_is_refused() -> None:
     module = nn.Linear(3, 2)
     model = Model(module)
-    module.bias.requires_grad_(requires_grad=False)
+    module.bias.requires_grad = False
     for use in (lambda: model.weights, lambda: model.with_weights(torch.zeros(8)), lambda: model.state_dict([0.0] * 8)):
         with pytest.raises(ConfigError, match="what is trained of it has changed since; make a new Model"):
             use()

@@ -140,7 +140,7 @@ def test_a_module_of_one_argument_gets_the_dict() -> None:
     data = ClientTensors(features=halves, labels=plain.labels, offsets=plain.offsets, indices=plain.indices)
     local = LocalTraining(learning_rate=0.1, batch_size=3)
     found = trained(CohortEngine(model, data, local), model.weights, [0])
-    assert_close(found, twin(Model(model.module.layer), plain, local, model.weights, [0]))  # type: ignore[arg-type]
+    assert_close(found, twin(Model(model.module.layer), plain, local, model.weights, [0]))  # type: ignore[arg-type]  # a module of unknown kind
 
 
 def mixing(outputs: Tensor, labels: Tensor) -> Tensor:
