@@ -8,7 +8,12 @@ import typing
 
 if typing.TYPE_CHECKING:
     from incrowd._random import SeededRandomness, SystemRandomness
+    from incrowd.data.clients import Clients
+    from incrowd.drawdiscard.device import Device
+    from incrowd.drawdiscard.server import Server
+    from incrowd.drawdiscard.specification import Specification
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+    from incrowd.federation import Federation
     from incrowd.privacy.account.accounting import Budget, Price, Relation
     from incrowd.privacy.ledger.ledger import Ledger
     from incrowd.privacy.mechanism.clipping import (
@@ -26,22 +31,30 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
+    from incrowd.runs.config import Local, Private, RunOptions, ServerOptimizer
+    from incrowd.runs.result import Result
+    from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloRunOptions
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Budget",
     "BudgetExceeded",
+    "Clients",
     "ConfigError",
     "DataError",
+    "Device",
     "ElementwiseClip",
     "Everyone",
+    "Federation",
     "FixedClip",
     "FixedSize",
     "IncrowdError",
     "Layout",
     "Ledger",
     "LedgerError",
+    "Local",
+    "LocalRecords",
     "MedianClip",
     "NormalisedClip",
     "PerLayerClip",
@@ -49,13 +62,21 @@ __all__ = [
     "PlanConfig",
     "Poisson",
     "Price",
+    "Private",
+    "PrivateRecords",
     "PrivateRun",
     "QuantileClip",
     "Question",
     "Relation",
     "Release",
+    "Result",
+    "RunOptions",
     "Schedule",
     "SeededRandomness",
+    "Server",
+    "ServerOptimizer",
+    "SiloRunOptions",
+    "Specification",
     "Statement",
     "Step",
     "SystemRandomness",
@@ -66,7 +87,24 @@ __all__ = [
 ]
 
 _HOMES = {
+    "incrowd.runs.result": ("Result",),
+    "incrowd.runs.silo_config": (
+        "LocalRecords",
+        "PrivateRecords",
+        "SiloRunOptions",
+    ),
+    "incrowd.runs.config": (
+        "Local",
+        "Private",
+        "RunOptions",
+        "ServerOptimizer",
+    ),
+    "incrowd.data.clients": ("Clients",),
+    "incrowd.federation": ("Federation",),
     "incrowd._random": ("SeededRandomness", "SystemRandomness"),
+    "incrowd.drawdiscard.device": ("Device",),
+    "incrowd.drawdiscard.server": ("Server",),
+    "incrowd.drawdiscard.specification": ("Specification",),
     "incrowd.errors": ("BudgetExceeded", "ConfigError", "DataError", "IncrowdError", "LedgerError"),
     "incrowd.privacy.account.accounting": ("Budget", "Price", "Relation"),
     "incrowd.privacy.mechanism.clipping": (

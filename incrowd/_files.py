@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 
 from incrowd.errors import ConfigError, DataError
 
@@ -117,6 +118,54 @@ def alone(lock: Path, *, what: str) -> Iterator[None]:
             remedy = f"another process {what}: wait for it, or stop it"
             raise ConfigError(field="run", value=str(lock.parent), remedy=remedy) from error
         yield
+
+
+def take(lock: Path, *, wait: bool = True) -> int | None:
+    """A descriptor that holds this lock until it is closed; without waiting, None where somebody else has it.
+
+    The operating system closes it when the process ends. The file is never removed, for somebody may be waiting for it.
+    """
+    import fcntl
+
+    descriptor = _open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(descriptor)
+        if wait:
+            raise
+        return None
+    return descriptor
+
+
+class Turn:
+    """One at a time: among threads and, where it has a lock file, among processes. Who holds it may take it again.
+
+    Guarantee: whoever enters waits until all others have left, or ended.
+    """
+
+    def __init__(self, lock: Path | None) -> None:
+        self._lock = lock
+        self._thread = RLock()
+        self._depth = 0
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> None:
+        self._thread.acquire()
+        if self._depth == 0 and self._lock is not None:
+            try:
+                self._descriptor = take(self._lock)
+            except OSError:
+                self._thread.release()
+                raise
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._thread.release()
 
 
 def _open(path: Path, flags: int) -> int:

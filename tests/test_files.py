@@ -1,4 +1,6 @@
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,46 @@ def test_files_links_and_folders_are_removed_and_what_cannot_be_is_an_error(
     monkeypatch.setattr("shutil.rmtree", stuck)
     with pytest.raises(DataError, match=r"kept must not be kept, and cannot be removed \(not yours\)"):
         _files.remove(tmp_path / "kept")
+
+
+def test_a_turn_is_one_at_a_time_among_threads_and_files(tmp_path: Path) -> None:
+    """Each thread has a turn of its own over the same file, as two processes have."""
+    inside, most = [0], [0]
+
+    def work(turn: _files.Turn) -> None:
+        for _ in range(30):
+            with turn, turn:  # who holds it may take it again
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.0002)
+                inside[0] -= 1
+
+    shared = _files.Turn(None)
+    for turns in ([_files.Turn(tmp_path / "lock") for _ in range(3)], [shared] * 3):
+        threads = [threading.Thread(target=work, args=(turn,)) for turn in turns]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert most == [1]
+
+
+def test_a_lock_that_is_taken_says_so(tmp_path: Path) -> None:
+    first = _files.take(tmp_path / "lock", wait=False)
+    assert first is not None
+    assert _files.take(tmp_path / "lock", wait=False) is None
+    os.close(first)
+    second = _files.take(tmp_path / "lock")
+    assert second is not None
+    os.close(second)
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_turn_whose_lock_cannot_be_made_is_nobody_s(tmp_path: Path) -> None:
+    turn = _files.Turn(tmp_path / "nowhere" / "lock")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError), turn:
+            pass
+    (tmp_path / "nowhere").mkdir()
+    with turn:
+        assert _files.take(tmp_path / "nowhere" / "lock", wait=False) is None

@@ -40,13 +40,14 @@ def train(
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
     need_training()
-    from incrowd.runs.run import Run, free_folder
     from incrowd.runs.settings import settings_of, tables
 
     overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
     overrides += ledger_overrides(ledger, witness)
-    found = tables(config, overrides=overrides, data=data)
-    _finish(Run.create(settings_of(found), free_folder(Path("out")) if out is None else out), as_json)
+    wanted = settings_of(tables(config, overrides=overrides, data=data))
+    from incrowd.runs.run import Run, free_folder  # after the settings were read: it takes seconds
+
+    _finish(Run.create(wanted, free_folder(Path("out")) if out is None else out), as_json)
 
 
 @app.command()

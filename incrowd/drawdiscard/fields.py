@@ -143,8 +143,8 @@ def one_of(levels: Sequence[str], values: Sequence[object]) -> Floats:
     places = {level: place for place, level in enumerate(levels)}
     rows = np.zeros((len(values), len(levels)))
     for row, value in zip(rows, values, strict=True):
-        text = str(value) if isinstance(value, int) else value
-        place = places.get(text) if isinstance(text, str) else None
+        text = _as_level(value)
+        place = None if text is None else places.get(text)
         if place is not None:
             row[place] = 1.0
     return rows
@@ -155,6 +155,32 @@ def known(field: TableField, values: Sequence[object]) -> list[bool]:
     if isinstance(field, Category):
         return [bool(row.any()) for row in one_of(field.levels, values)]
     return [not math.isnan(_number(value)) for value in values]
+
+
+def misfits(field: TableField, values: Sequence[object]) -> list[str | None]:
+    """Why each value does not count as what it is, for the owner of the table; None where it does."""
+    if isinstance(field, Category):
+        levels = set(field.levels)
+        whys = [None if _as_level(value) in levels else "is none of the levels" for value in values]
+    else:
+        whys = [_no_such_number(field, _number(value)) for value in values]
+    return ["is missing" if value is None else why for value, why in zip(values, whys, strict=True)]
+
+
+def _no_such_number(field: Number | Integer | Boolean, number: float) -> str | None:
+    low, high = (0, 1) if isinstance(field, Boolean) else (field.low, field.high)
+    if math.isnan(number):
+        return "is no number"
+    if not low <= number <= high:
+        return f"lies beyond {low:g} to {high:g}"
+    whole = isinstance(field, Number) or number == round(number)
+    return None if whole else "is no whole number"
+
+
+def _as_level(value: object) -> str | None:
+    if isinstance(value, int):
+        return str(value)
+    return value if isinstance(value, str) else None
 
 
 def _check_range(low: float, high: float) -> None:

@@ -4,7 +4,7 @@ formulaic reads the text and gives a tree. Here only this tree is walked: no nam
 and what is no field or plain operator (a function call, code in braces) is refused. Devices never see a formula.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,7 +14,6 @@ from formulaic.parser import DefaultFormulaParser
 from formulaic.parser.algos.tokenize import tokenize
 from formulaic.parser.types import ASTNode, Token
 
-from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
 
 LONGEST = 20_000
@@ -30,7 +29,7 @@ _INTERCEPT: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class Stated:
     """What a formula states."""
 
     response: str
@@ -38,7 +37,7 @@ class Statement:
     intercept: bool
 
 
-def read_formula(formula: str, *, fields: Sequence[str]) -> Statement:
+def read_formula(formula: str, *, fields: Sequence[str]) -> Stated:
     """The response, the terms and whether there is an intercept.
 
     Of the usual notation it takes ``~``, ``+``, ``-``, ``:`` (a cross), ``*`` (both and their cross), ``** 2`` or
@@ -59,18 +58,6 @@ def read_formula(formula: str, *, fields: Sequence[str]) -> Statement:
         raise ConfigError(field="formula", value=formula, remedy=f"it cannot be read: {problem}") from error
 
 
-def from_formula(formula: str, keys: Mapping[str, object]) -> Specification:
-    """The specification that a formula and all other keys spell (`response`, `terms` and `intercept` come from it)."""
-    fields = keys.get("fields")
-    if not isinstance(fields, Mapping):
-        raise ConfigError(field="fields", value=fields, remedy="describe the fields of the formula, by name")
-    for key in ("response", "terms", "intercept"):
-        if key in keys:
-            raise ConfigError(field=key, value=keys[key], remedy="the formula states it; leave it out")
-    stated = read_formula(formula, fields=list(fields))
-    return Specification.of({**keys, "response": stated.response, "terms": stated.terms, "intercept": stated.intercept})
-
-
 def _tree(formula: str) -> object:
     for token in tokenize(formula):
         if token.kind is Token.Kind.PYTHON:
@@ -85,7 +72,7 @@ class _Reader:
     formula: str
     fields: Sequence[str]
 
-    def statement(self, tree: object) -> Statement:
+    def statement(self, tree: object) -> Stated:
         if not (isinstance(tree, ASTNode) and tree.operator.symbol == "~" and len(tree.args) == 2):
             raise _refused(self.formula, "write the response, ~ and the terms: response ~ first + second")
         response, right = tree.args
@@ -94,7 +81,7 @@ class _Reader:
             raise _refused(name or self.formula, f"the response is one of the fields: {', '.join(self.fields)}")
         group = self._group(right, response=name)
         terms = sorted((term for term in group if term), key=len)
-        return Statement(
+        return Stated(
             response=name,
             terms=tuple(tuple(sorted(term, key=self.fields.index)) for term in terms),
             intercept=_INTERCEPT in group,

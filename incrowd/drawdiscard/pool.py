@@ -5,6 +5,7 @@ chance again. Nothing joins the draw with its discard.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -19,6 +20,32 @@ from incrowd.errors import ConfigError, DataError
 
 RECOMPUTED_EVERY = 1024
 """So many replacements at most between two exact computations of mean and spread."""
+
+LARGEST = 1e30
+"""A weight beyond this has no place in a pool: its square, summed up over instances, must be a number with room."""
+
+_LEAP = 1e8
+"""A squared change so many times the sum of squares leaves rounding behind, so mean and spread are computed anew."""
+
+
+def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Floats:
+    """So many finite weights in float64, each at most the largest; `given` itself where it is that.
+
+    Guarantee: what has another shape is refused before anything is computed or copied.
+
+    Edge cases: truth values, complex numbers, text, objects and nested lists of uneven length are refused, as all else
+    is that is not one row of numbers (`DataError`).
+    """
+    try:
+        found = np.asarray(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"an instance is {size} numbers: {error}") from error
+    if found.dtype.kind not in "fiu" or found.shape != (size,):
+        raise DataError(f"an instance is {size} numbers, not {found.dtype} of shape {found.shape}")
+    weights: Floats = found.astype(np.float64, copy=False)
+    if not (np.abs(weights) <= largest).all():  # NaN is not, either
+        raise DataError(f"an instance is {size} finite numbers of at most {largest:g}")
+    return weights
 
 
 def stable_variance(instances: int, update_variance: float, *, in_flight: int = 0) -> float:
@@ -63,13 +90,17 @@ class Picks:
         return self._block[place] % choices
 
 
+DIGEST = 16
+"""Bytes of the digest of an answer."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """Everything that a pool is, but for where its randomness comes from.
 
     `mean` and `squares` (sums of squared distances from it) are those that the pool kept as it went along, `replaced`
     updates after it last computed them anew. `remembered` and `asked` are what a `SpamTest` has learnt, if one was
-    asked for the snapshot.
+    asked for the snapshot; `taken` are digests of answers and `specification` a fingerprint, if a server adds them.
 
     Guarantee: `to_bytes` is a safetensors file, plain numbers; `from_bytes` gives back an equal snapshot.
 
@@ -84,6 +115,8 @@ class Snapshot:
     replaced: int
     remembered: Floats | None = None
     asked: int = 0
+    taken: Sequence[bytes] = ()
+    specification: str = ""
 
     def to_bytes(self) -> bytes:
         """The snapshot as a file or a store can hold it."""
@@ -93,7 +126,9 @@ class Snapshot:
         arrays = {"instances": self.instances, "mean": self.mean, "squares": self.squares}
         if self.remembered is not None:
             arrays["remembered"] = self.remembered
-        return bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"counts": counts}))
+        texts = {"taken": b"".join(self.taken), "specification": bytes.fromhex(self.specification)}
+        plain = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()} | {"counts": counts}
+        return bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | plain))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Snapshot":
@@ -104,7 +139,16 @@ class Snapshot:
         try:
             arrays = load(content)
             draws, discards, replaced, asked = arrays.pop("counts").tolist()
-            found = cls(draws=draws, discards=discards, replaced=replaced, asked=asked, **arrays)
+            taken, specification = (arrays.pop(name).tobytes() for name in ("taken", "specification"))
+            found = cls(
+                draws=draws,
+                discards=discards,
+                replaced=replaced,
+                asked=asked,
+                taken=[taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)],
+                specification=specification.hex(),
+                **arrays,
+            )
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"this is no snapshot of a pool: {error}") from error
         size = found.instances.shape[1:]
@@ -122,12 +166,12 @@ class Pool:
 
     Guarantee: a draw gives a copy of a uniformly random instance, a discard replaces a uniformly random one, and the
     two choices are independent; both come from the named streams ``draw`` and ``discard``. Mean and spread cost a few
-    operations a weight and a discard; they are computed anew every `RECOMPUTED_EVERY` replacements, so that rounding
-    does not add up however long the pool lives. Under seeded randomness a restored pool goes on exactly like the one
-    that was saved, to the last bit of mean and spread.
+    operations a weight and a discard; they are computed anew every `RECOMPUTED_EVERY` replacements, and whenever a huge
+    weight comes or goes, so that rounding does not add up however long the pool lives. Under seeded randomness a
+    restored pool goes on exactly like the one that was saved, to the last bit of mean and spread.
 
-    Edge cases: an instance that is not finite or has another size is refused (`DataError`) and the pool stays as it
-    was; the spread of a single instance is 0.
+    Edge cases: an instance that is not finite, has a weight beyond `LARGEST` or another size is refused (`DataError`)
+    and the pool stays as it was; the spread of a single instance is 0.
     """
 
     def __init__(self, instances: ArrayLike, *, randomness: Randomness, draws: int = 0, discards: int = 0) -> None:
@@ -135,7 +179,8 @@ class Pool:
         if self._instances.ndim != 2 or 0 in self._instances.shape:
             shape = self._instances.shape
             raise ConfigError(field="instances", value=shape, remedy="give one row an instance, one column a weight")
-        _check_finite(self._instances)
+        for instance in self._instances:
+            as_weights(instance, self.size)
         self._draws = Picks(randomness, "draw", taken=draws)
         self._discards = Picks(randomness, "discard", taken=discards)
         self._lock = RLock()
@@ -176,6 +221,11 @@ class Pool:
             )
 
     @property
+    def discards(self) -> int:
+        """How many instances were discarded for an update so far."""
+        return self._discards.taken
+
+    @property
     def k(self) -> int:
         """How many instances there are."""
         return len(self._instances)
@@ -197,7 +247,7 @@ class Pool:
 
     def discard(self, weights: ArrayLike) -> None:
         """Replace a random instance with an updated one."""
-        arrived = self._fitting(weights)
+        arrived = as_weights(weights, self.size)
         with self._lock:
             self._replace(self.choose(), arrived)
 
@@ -208,7 +258,7 @@ class Pool:
 
     def replace(self, index: int, weights: ArrayLike) -> None:
         """Replace a given instance: for strategies to compare with."""
-        arrived = self._fitting(weights)
+        arrived = as_weights(weights, self.size)
         with self._lock:
             self._replace(index, arrived)
 
@@ -246,23 +296,14 @@ class Pool:
         distances -= self._mean
         self._mean += change / self.k
         distances -= self._mean
-        change *= distances
-        self._squares += change
+        distances *= change
+        self._squares += distances
         row[:] = arrived
+        change *= change
+        if (change > _LEAP * self._squares).any():
+            self._recompute()
 
     def _recompute(self) -> None:
         self._replaced = 0
         self._mean = self._instances.mean(axis=0)
         self._squares = np.square(self._instances - self._mean).sum(axis=0)
-
-    def _fitting(self, weights: ArrayLike) -> Floats:
-        arrived = np.asarray(weights, dtype=np.float64)
-        if arrived.shape != (self.size,):
-            raise DataError(f"an instance of shape {arrived.shape} does not fit a pool of {self.size} weights")
-        _check_finite(arrived)
-        return arrived
-
-
-def _check_finite(weights: Floats) -> None:
-    if not np.isfinite(weights).all():
-        raise DataError("an instance with weights that are not finite has no place in a pool")

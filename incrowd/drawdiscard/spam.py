@@ -22,11 +22,11 @@ from threading import RLock
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from incrowd import _validate
-from incrowd._random import Floats
-from incrowd.drawdiscard.pool import Pool, Snapshot
+from incrowd.drawdiscard.pool import Pool, Snapshot, as_weights
 from incrowd.drawdiscard.settled import Look, Memory, Pools, Traffic, chance_outside, kept_within
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
@@ -54,11 +54,16 @@ class HonestUpdates:
         return (1 if self.noise == "gaussian" else 2) * self.noise_scale**2
 
     @classmethod
-    def of(cls, mechanism: Mechanism, *, gamma: float, gradient: float = 0.0) -> "HonestUpdates":
-        """Those of devices that follow a mechanism, with gradients of at most so much a weight."""
+    def of(cls, mechanism: Mechanism, *, gamma: float, gradient: float | None = None) -> "HonestUpdates":
+        """Those of devices that follow a mechanism, with gradients of at most so much a weight: the clip, or less.
+
+        Edge cases: 0 stands for gradients that are small against the noise; where they are not (a large epsilon), the
+        test would turn every honest device away.
+        """
         if mechanism.noise == "none":
             raise ConfigError(field="noise", value="none", remedy="without noise there is no spread to test against")
-        return cls(noise=mechanism.noise, noise_scale=gamma * mechanism.noise_scale, drift=gamma * gradient)
+        largest = mechanism.clip if gradient is None else gradient
+        return cls(noise=mechanism.noise, noise_scale=gamma * mechanism.noise_scale, drift=gamma * largest)
 
 
 def spam_threshold(*, instances: int, weights: int, rate: float, honest: HonestUpdates, in_flight: int = 0) -> float:
@@ -92,8 +97,9 @@ class SpamTest:
     Guarantee: a few operations a weight and an instance; see `spam_threshold` for how many honest ones are turned away.
     Restored from its snapshot, with the pool restored from the same one, it goes on bit for bit.
 
-    Edge cases: weights that are not finite are turned away. A snapshot of the pool alone holds no memory: the test
-    starts with the present spread, as a new one does. A memory of other weights is refused (`DataError`).
+    Edge cases: what is not one row of as many finite numbers is turned away before anything is computed. A snapshot of
+    the pool alone holds no memory: the test starts with the present spread, as a new one does. A memory of other
+    weights is refused (`DataError`).
     """
 
     def __init__(
@@ -119,8 +125,12 @@ class SpamTest:
         else:
             self._remembered, self._asked = snapshot.remembered.copy(), snapshot.asked
 
-    def accepts(self, weights: Floats) -> bool:
+    def accepts(self, weights: ArrayLike) -> bool:
         """Whether an honest device may well have sent this."""
+        try:
+            arrived = as_weights(weights, self.pool.size)
+        except DataError:
+            return False
         with self._lock:
             mean, spread = self.pool.mean_and_spread()
             variance = np.square(spread)
@@ -128,7 +138,7 @@ class SpamTest:
                 self._remembered = self._memory.updated(self._remembered, variance)
             self._asked += 1
             width = self.threshold * np.sqrt(np.maximum(variance, self._remembered) + self.honest.variance)
-        return bool((np.abs(weights - mean) <= width).all())
+        return bool((np.abs(arrived - mean) <= width).all())
 
     def snapshot(self) -> Snapshot:
         """The pool's snapshot, with what this test remembers."""

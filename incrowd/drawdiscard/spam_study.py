@@ -138,7 +138,7 @@ ATTACKS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Trained:
     """What came of one training; shares are of the second half of the updates, when the pool has settled."""
 
     attack: str
@@ -163,7 +163,7 @@ class Study:
         _validate.fraction(attackers=self.attackers, rate=self.rate)
         _validate.count(updates=self.updates)
 
-    def run(self, attacks: Iterable[Attack] = ATTACKS) -> list[Outcome]:
+    def run(self, attacks: Iterable[Attack] = ATTACKS) -> list[Trained]:
         """Without attackers, then with each attack; with and without the test."""
         return [self.train(attack, tested=tested) for attack in (None, *attacks) for tested in (False, True)]
 
@@ -176,7 +176,7 @@ class Study:
         )
         return SpamTest(pool, threshold=threshold, honest=honest)
 
-    def train(self, attack: Attack | None, *, tested: bool) -> Outcome:
+    def train(self, attack: Attack | None, *, tested: bool) -> Trained:
         """One training from the beginning; the same honest devices whatever the attack."""
         problem, randomness = self.problem, SeededRandomness(seed=self.seed)
         pool = Pool.initial(
@@ -203,7 +203,7 @@ class Study:
                 seen[int(hostile)] += 1
                 rejected[int(hostile)] += not accepted
         shares = rejected / np.maximum(seen, 1)
-        return Outcome(
+        return Trained(
             attack="none" if attack is None else attack.name,
             tested=tested,
             attackers_rejected=float(shares[1]),

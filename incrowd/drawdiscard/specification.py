@@ -55,7 +55,7 @@ class Specification(BaseModel):
     noise: Literal["laplace", "gaussian", "none"] = "laplace"
     privacy: Unit = "model"
     bound: Literal["element", "norm"] = "element"
-    instances: Annotated[int, Field(ge=1)]
+    instances: Annotated[int, Field(ge=1)] = 20
     examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
     @classmethod
@@ -78,6 +78,31 @@ class Specification(BaseModel):
                 field="specification", value=type(error).__name__, remedy=f"give plain JSON values: {error}"
             ) from error
         return cls.from_json(text)
+
+    @classmethod
+    def from_formula(cls, formula: str, **keys: object) -> "Specification":
+        """The specification that a formula, say ``opened ~ sender * words``, and all other keys spell.
+
+        `response`, `terms` and `intercept` come from the formula; the link, if it is not given, from the response:
+        logistic for a boolean, multinomial for a category, linear for a number.
+
+        Edge cases: see `formula.read_formula`, whose work is bounded and runs nothing; a key that the formula states
+        is refused.
+        """
+        from incrowd.drawdiscard.formula import read_formula
+
+        fields = keys.get("fields")
+        if not isinstance(fields, Mapping):
+            raise ConfigError(field="fields", value=fields, remedy="describe the fields of the formula, by name")
+        for key in ("response", "terms", "intercept"):
+            if key in keys:
+                raise ConfigError(field=key, value=keys[key], remedy="the formula states it; leave it out")
+        stated = read_formula(formula, fields=list(fields))
+        described = fields[stated.response]
+        kind = described.get("type") if isinstance(described, Mapping) else None
+        link = {"boolean": "logistic", "category": "multinomial"}.get(str(kind), "linear")
+        its = {"response": stated.response, "terms": stated.terms, "intercept": stated.intercept}
+        return cls.of({"link": link, **keys, **its})
 
     def to_json(self) -> str:
         """The one text of this specification."""
@@ -141,11 +166,22 @@ class Specification(BaseModel):
                 raise DataError(f"the table has no field {name!r}: the specification needs {', '.join(self.names)}")
         kept = known(self.fields[self.response], table[self.response])
         rows = {name: [value for value, keep in zip(table[name], kept, strict=True) if keep] for name in self.names}
-        single = {name: self.fields[name].encode(rows[name]) for term in self.terms for name in term}
+        return self.features(rows, count=sum(kept)), self._responses(rows[self.response])
+
+    def features(self, table: Mapping[str, Sequence[object]], *, count: int) -> Floats:
+        """The features of so many examples, within [0, 1]: what a prediction needs of them.
+
+        Edge cases: a table without a field of the terms is refused.
+        """
+        for name in self.names[1:]:
+            if name not in table:
+                needed = ", ".join(self.names[1:])
+                raise DataError(f"the table has no field {name!r}: the features need {needed}")
+        single = {name: self.fields[name].encode(table[name]) for term in self.terms for name in term}
         blocks = [
             single[term[0]] if len(term) == 1 else _crossed(*(single[name] for name in term)) for term in self.terms
         ]
-        return np.concatenate([np.empty((sum(kept), 0)), *blocks], axis=1), self._responses(rows[self.response])
+        return np.concatenate([np.empty((count, 0)), *blocks], axis=1)
 
     def describe(self) -> str:
         """What a device promises and does not promise, for people."""

@@ -37,7 +37,7 @@ class Allowance:
 
     ledger: Ledger
     daily_epsilon: float
-    exclusive: Callable[[], AbstractContextManager[None]]
+    exclusive: Callable[[], AbstractContextManager[object]]
     unit: Unit = "model"
     today: Callable[[], date] = utc_today
 
@@ -64,7 +64,7 @@ class Allowance:
                     f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.daily_epsilon:g}: "
                     "wait for the next day"
                 )
-            its = {**(note or {}), "day": day, "unit": self.unit}
+            its = {**(note or {}), "day": day, "per": self.unit}
             return self.ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=its)
 
     def spent_today(self) -> float:
@@ -81,9 +81,9 @@ class Allowance:
         for entry in self.ledger.entries():
             if entry.kind == "charge":
                 content = entry.content()
-                if content["note"].get("unit", self.unit) != self.unit:
+                if content["note"].get("per", self.unit) != self.unit:
                     raise LedgerMismatch(
-                        f"the ledger counts per {content['note']['unit']}, not per {self.unit}: give one of its own"
+                        f"the ledger counts per {content['note']['per']}, not per {self.unit}: give one of its own"
                     )
                 charged.append((content["note"].get("day", entry.at[:10]), content["event"]))
         day = max([self.today().isoformat(), *(noted for noted, _ in charged)])

@@ -135,9 +135,8 @@ class Statement:
         return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()
 
     def attack(self) -> float:
-        """The best chance of telling two equally likely neighbours apart: (e^epsilon + delta) / (1 + e^epsilon)."""
-        odds = math.exp(-self.epsilon)
-        return min(1.0, (1 + self.delta * odds) / (1 + odds))
+        """See `guess`."""
+        return guess(self.epsilon, self.delta)
 
     def text(self) -> str:
         """The statement in words."""
@@ -242,6 +241,12 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
     if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
         found.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
     return found
+
+
+def guess(epsilon: float, delta: float) -> float:
+    """The best chance of telling two equally likely neighbours apart: (e^epsilon + delta) / (1 + e^epsilon)."""
+    odds = math.exp(-epsilon)
+    return min(1.0, (1 + delta * odds) / (1 + odds))
 
 
 def rounded_up(value: float) -> str:

@@ -157,11 +157,16 @@ def untouched_test(config: Config) -> Examples | None:
         return None
     with section("data"):
         test = whole_split(config.data).test
+    return None if test is None else featured_examples(config, test, alone=not config.data.public)
+
+
+def featured_examples(config: CommonSections, examples: Examples, *, alone: bool = False) -> Examples:
+    """Examples as the model sees them; `alone` as in `incrowd.learning.features.transform`."""
     wanted = config.features
-    if test is None or isinstance(wanted, NoFeatures):
-        return test
+    if isinstance(wanted, NoFeatures):
+        return examples
     with section("features"):
-        return transform(_feature_map(wanted, test.shape), test, alone=not config.data.public)
+        return transform(_feature_map(wanted, examples.shape), examples, alone=alone)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:

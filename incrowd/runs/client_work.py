@@ -35,9 +35,9 @@ from incrowd.runs.config import Config
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of
-from incrowd.runs.journey import Journey
+from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
-from incrowd.runs.spending import Spending
+from incrowd.runs.spent_so_far import SpentSoFar
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,16 +146,16 @@ class ClientSession:
         """What pays and adds noise."""
         return self.algorithm.private
 
-    def restored(self, journey: Journey) -> State:
+    def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as both the last checkpoint and the ledger know."""
         charged, repeats = self.private.next_round, self.work.randomness.simulated
-        state = journey.departure(self.algorithm.init(), charged=charged)
+        state = loop.start_from(self.algorithm.init(), charged=charged)
         if state.round < charged and not repeats and state.secret is not None:
             raise DataError(
-                f"{journey.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
+                f"{loop.folder} lost the memory of its correlated noise with round {charged - 1}, so no later round "
                 f"can be released; the model after {state.round} rounds is in its last checkpoint"
             )
-        return journey.caught_up(state, charged=charged, repeats=repeats, epsilon=self._spending.after)
+        return loop.caught_up(state, charged=charged, repeats=repeats, epsilon=self._spent_so_far.after)
 
     def rehearse(self, state: State) -> None:
         """Nothing of clients that could be tried without them."""
@@ -173,7 +173,7 @@ class ClientSession:
         """What was spent and done, by the expected cohorts, which are public; how fast is for simulations alone."""
         plan = self.work.plan
         lost = [record for record in records if record.lost]
-        expected = self._spending.communications(plan.rounds)
+        expected = self._spent_so_far.communications(plan.rounds)
         expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
         simulated = self.work.randomness.simulated
         seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
@@ -190,18 +190,18 @@ class ClientSession:
         }
 
     @property
-    def _spending(self) -> Spending:
-        return Spending(self.work.plan)
+    def _spent_so_far(self) -> SpentSoFar:
+        return SpentSoFar(self.work.plan)
 
     def _record(self, report: RoundReport) -> Record:
         over = report.round + 1
-        cohort = self._spending.communications(over) - self._spending.communications(report.round)
+        cohort = self._spent_so_far.communications(over) - self._spent_so_far.communications(report.round)
         training = report.seconds_of_training
         seen = {"observed": report.observed, "diagnostics": report.diagnostics}
         simulation = {name: asdict(value) for name, value in seen.items() if value is not None}
         return Record(
             round=report.round,
-            epsilon=self._spending.after(over),
+            epsilon=self._spent_so_far.after(over),
             seconds=report.seconds,
             clients_per_second=None if training is None else cohort / max(training, 1e-9),
             clip_norm=report.clip_norm,

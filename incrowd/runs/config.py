@@ -38,7 +38,7 @@ NEVER_COUNTED = (
     "clients = 1200"
 )
 
-LOSSES = ("cross entropy", "logistic", "squared", "poisson")
+LOSSES = ("cross entropy", "logistic", "squared", "poisson", "absolute", "huber")
 
 
 def _known_loss(name: str) -> str:

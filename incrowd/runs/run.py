@@ -22,6 +22,7 @@ from incrowd.data import Clients
 from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError
 from incrowd.federated import State
+from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
 from incrowd.runs.build import NOTHING, Given
@@ -40,7 +41,7 @@ from incrowd.runs.folder import (
     write_payer,
     write_results,
 )
-from incrowd.runs.journey import Journey
+from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.settings import read_back
 from incrowd.runs.silo_build import assemble_silos
@@ -130,6 +131,9 @@ class Run:
         work = _work(config, given, schedule=schedule, chunk=settings.get("chunk"), data=data).read_ledger(payer)
         if data is None:
             work.check_same()
+        if settings["module"] != _form(work.model):
+            remedy = f"the run began with another: {settings['module']}"
+            raise ConfigError(field="module", value=_form(work.model), remedy=remedy)
         return cls(folder, work)
 
     @property
@@ -145,6 +149,7 @@ class Run:
             "version": __version__,
             "rounds": self.work.rounds,
             "clients": self.work.data.clients,
+            "module": _form(self.work.model),
             **self.work.settings(),
         }
 
@@ -152,22 +157,22 @@ class Run:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
         work = self.work
         with (
-            Journey.begin(self.folder, self.config.run, rounds=work.rounds) as journey,
+            RoundLoop.begin(self.folder, self.config.run, rounds=work.rounds) as loop,
             work.open(self.folder) as session,
         ):
 
             def step(state: State) -> tuple[State, Record]:
                 after, record = session.step(state)
-                return after, record.measured(**self._measured(after)) if journey.due(after) else record
+                return after, record.measured(**self._measured(after)) if loop.due(after) else record
 
-            state = session.restored(journey)
+            state = session.restored(loop)
             if state.round < work.rounds:
                 session.rehearse(state)
             results.rehearse(work.model, state.published, work.data.test, loss=work.loss)
-            return journey.travel(
+            return loop.run(
                 state,
                 step,
-                finish=lambda state: self._finished(state, journey.database.rounds(), session),
+                finish=lambda state: self._finished(state, loop.database.rounds(), session),
                 settings=self.settings,
                 watchers=watchers,
             )
@@ -203,6 +208,11 @@ def free_folder(parent: Path) -> Path:
     while (parent / f"run-{number}").exists():
         number += 1
     return parent / f"run-{number}"
+
+
+def _form(model: Model) -> str:
+    """How torch shows a module."""
+    return " ".join(repr(model.module).split())
 
 
 def _work(

@@ -6,7 +6,6 @@ The sections for data, features and model are those of any run (`incrowd.runs.co
 from typing import Any, Literal
 
 from incrowd.errors import ConfigError
-from incrowd.federated.record_engines import EngineName
 from incrowd.runs.config import (
     BasicRunOptions,
     ClipSection,
@@ -19,6 +18,7 @@ from incrowd.runs.config import (
     Section,
 )
 
+EngineName = Literal["own", "opacus"]
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
 
@@ -61,7 +61,7 @@ class PrivateRecords(Section):
     their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
     """
 
-    unit: Literal["record"]
+    unit: Literal["record"] = "record"
     epsilon: float | Numbers
     delta: float
     rounds: int = 10

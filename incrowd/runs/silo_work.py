@@ -19,8 +19,8 @@ from incrowd.privacy.statement import Claims
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, SILOS, Summary
-from incrowd.runs.journey import Journey
 from incrowd.runs.outbox import Outbox
+from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.silo_build import SiloFederation
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_ledgers import SiloLedgers
@@ -119,14 +119,14 @@ class SiloSession:
     algorithm: SiloFedAvg
     outboxes: Sequence[Outbox]
 
-    def restored(self, journey: Journey) -> State:
+    def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""
         private = self.algorithm.private
         paid = max((number + 1 for outbox in self.outboxes for number in outbox.silo.account.paid()), default=0)
-        state = journey.departure(self.algorithm.init(), charged=paid)
+        state = loop.start_from(self.algorithm.init(), charged=paid)
         if private is None:
             return state
-        return journey.caught_up(
+        return loop.caught_up(
             state,
             charged=private.next_round,
             repeats=self.work.randomness.simulated,

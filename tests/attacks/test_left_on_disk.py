@@ -183,7 +183,7 @@ FORGETTING = [
     Place("runs/checkpoints.py", "add", "return", 5),
     Place("runs/checkpoints.py", "save", "return", 3),
     Place("runs/checkpoints.py", "leave", "return", 7),
-    Place("runs/journey.py", "_save", "return", 5),
+    Place("runs/round_loop.py", "_save", "return", 5),
     Place("incrowd/_files.py", "remove", "return", 4),
     Place("runs/run.py", "_finished", "call"),
 ]

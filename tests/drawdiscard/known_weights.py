@@ -3,7 +3,6 @@
 from typing import Any
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.formula import from_formula
 from incrowd.drawdiscard.specification import Specification
 
 FORMULA = "O ~ (B + E1 + E2 + D + I) ** 2"
@@ -29,7 +28,7 @@ COLUMNS: dict[str, Any] = {"O": "INTEGER", "B": "INTEGER", "E1": "TEXT", "E2": "
 
 
 def specification(**changes: object) -> Specification:
-    return from_formula(FORMULA, {**KEYS, **changes})
+    return Specification.from_formula(FORMULA, **{**KEYS, **changes})
 
 
 def rows(count: int, *, seed: int = 1) -> list[dict[str, Any]]:

@@ -2,22 +2,20 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from incrowd._random import SeededRandomness, SystemRandomness
-from incrowd.drawdiscard.device import Device, Policy
-from incrowd.drawdiscard.formula import from_formula
+from incrowd._files import Turn
+from incrowd._random import SeededRandomness
+from incrowd.drawdiscard import Device, Policy
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.table import ExampleTable
 from incrowd.errors import BudgetExceeded, LedgerMismatch, LedgerUnwritable, SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.allowance import Allowance, utc_today
@@ -31,17 +29,30 @@ POLICY = Policy(epsilon=2.0, daily_epsilon=4.0, budget=BUDGET)
 FIRST_DAY = date(2026, 3, 1)
 
 
+Table = list[dict[str, Any]]
+
+
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[ExampleTable]:
-    with ExampleTable(tmp_path / "examples.db", columns=COLUMNS) as opened:
-        opened.add(rows(8))
-        yield opened
+def table() -> Table:
+    return rows(8)
 
 
-def device(table: ExampleTable, *, policy: Policy = POLICY, day: date = FIRST_DAY, seed: int | None = None) -> Device:
-    ledger = Ledger.in_memory(budget=policy.budget, relation=Relation.REPLACE_ONE)
-    randomness = SystemRandomness() if seed is None else SeededRandomness(seed=seed)
-    return Device(table=table, policy=policy, ledger=ledger, randomness=randomness, today=lambda: day)
+def device(
+    table: Table,
+    *,
+    policy: Policy = POLICY,
+    day: date = FIRST_DAY,
+    seed: int | None = None,
+    ledger: Ledger | None = None,
+) -> Device:
+    ledger = ledger or Ledger.in_memory(budget=policy.budget, relation=Relation.REPLACE_ONE)
+    randomness = None if seed is None else SeededRandomness(seed=seed)
+    return Device(table, ledger=ledger, policy=policy, randomness=randomness, today=lambda: day)
+
+
+def on(day: date, own: Device) -> Device:
+    """The same device on another day."""
+    return device(rows(8), policy=own.policy, day=day, ledger=own.ledger)
 
 
 def charges(of: Device) -> int:
@@ -52,12 +63,12 @@ def asked_for(**changes: object) -> Specification:
     return specification(**changes)
 
 
-def test_the_update_is_a_noised_gradient_step(table: ExampleTable) -> None:
+def test_the_update_is_a_noised_gradient_step(table: Table) -> None:
     """With next to no noise the step can be compared with one by hand."""
     asked = asked_for(epsilon=1e6, privacy="feature", examples=100)
     loose = replace(POLICY, epsilon=1e9, daily_epsilon=1e9, budget=Budget(epsilon=1e9, delta=1e-6), unit="feature")
     weights = SeededRandomness(seed=1).stream("weights").normals(33)
-    updated = device(table, policy=loose).contribute(asked.to_json(), weights)
+    updated = device(table, policy=loose).answer(asked.to_json(), weights)
     found = rows(8)
     features, responses = asked.encode({name: [row[name] for row in found] for name in COLUMNS})
     expected = weights - 0.005 * asked.model.gradient(weights, features, responses)
@@ -65,16 +76,15 @@ def test_the_update_is_a_noised_gradient_step(table: ExampleTable) -> None:
     assert np.abs(updated - weights).max() > 1e-5
 
 
-def test_the_noise_is_that_of_the_specification(tmp_path: Path) -> None:
+def test_the_noise_is_that_of_the_specification() -> None:
     levels = [f"level {number}" for number in range(6000)]
     fields = {"y": {"type": "boolean"}, "x": {"type": "category", "levels": levels}}
-    asked = from_formula("y ~ x", {**KEYS, "fields": fields, "bound": "norm", "clip": 0.5})
-    with ExampleTable(tmp_path / "wide.db", columns={"y": "INTEGER", "x": "TEXT"}) as table:
-        updated = device(table).contribute(asked.to_json(), np.zeros(6001))
+    asked = Specification.from_formula("y ~ x", **{**KEYS, "fields": fields, "bound": "norm", "clip": 0.5})
+    updated = device([{"y": None, "x": None}]).answer(asked.to_json(), np.zeros(6001))
     assert rejects_wrong_scale(ks("laplace", scale=0.005 * 2 * 0.5 / 2.0), updated)
 
 
-def test_a_new_specification_works_on_old_devices(table: ExampleTable) -> None:
+def test_a_new_specification_works_on_old_devices(table: Table) -> None:
     """The table was made before these models were thought of; the device is told nothing but the text."""
     old = device(table, policy=replace(POLICY, budget=Budget(epsilon=100.0, delta=1e-6), daily_epsilon=100.0))
     later = {
@@ -83,82 +93,84 @@ def test_a_new_specification_works_on_old_devices(table: ExampleTable) -> None:
         "D": {"type": "number", "low": 1, "high": 2},
     }
     models = [
-        from_formula("O ~ B", KEYS),
-        from_formula("B ~ O * D - O", KEYS),
-        from_formula("D ~ E1 + I", {**KEYS, "link": "linear", "fields": later}),
-        from_formula("I ~ E1 * E2", {**KEYS, "link": "poisson"}),
-        from_formula("E2 ~ (B + E1 + D)^2", {**KEYS, "link": "multinomial"}),
-        from_formula("O ~ .", {**KEYS, "hidden": [4], "noise": "gaussian", "delta": 1e-7, "bound": "norm"}),
+        Specification.from_formula("O ~ B", **KEYS),
+        Specification.from_formula("B ~ O * D - O", **KEYS),
+        Specification.from_formula("D ~ E1 + I", **{**KEYS, "link": "linear", "fields": later}),
+        Specification.from_formula("I ~ E1 * E2", **{**KEYS, "link": "poisson"}),
+        Specification.from_formula("E2 ~ (B + E1 + D)^2", **{**KEYS, "link": "multinomial"}),
+        Specification.from_formula(
+            "O ~ .", **{**KEYS, "hidden": [4], "noise": "gaussian", "delta": 1e-7, "bound": "norm"}
+        ),
     ]
     for asked in models:
-        updated = old.contribute(asked.to_json(), np.zeros(asked.size))
+        updated = old.answer(asked.to_json(), np.zeros(asked.size))
         assert updated.shape == (asked.size,)
         assert np.isfinite(updated).all()
     assert charges(old) == len(models)
 
 
-def test_each_contribution_is_charged_with_its_specification_and_day(table: ExampleTable) -> None:
+def test_each_contribution_is_charged_with_its_specification_and_day(table: Table) -> None:
     own, asked = device(table), asked_for()
-    own.contribute(asked.to_json(), np.zeros(33))
+    own.answer(asked.to_json(), np.zeros(33))
     note = own.ledger.entries()[-1].content()["note"]
-    assert note == {"specification": asked.fingerprint, "day": "2026-03-01", "unit": "model"}
-    assert own.allowance.spent_today() == pytest.approx(2.0, abs=1e-3)
+    assert note == {"specification": asked.fingerprint, "day": "2026-03-01", "per": "model"}
+    assert own.spent_today() == pytest.approx(2.0, abs=1e-3)
 
 
-def test_the_daily_limit_holds_and_the_next_day_is_new(table: ExampleTable) -> None:
+def test_the_daily_limit_holds_and_the_next_day_is_new(table: Table) -> None:
     own = device(table)
     for _ in range(2):
-        own.contribute(asked_for().to_json(), np.zeros(33))
+        own.answer(asked_for().to_json(), np.zeros(33))
     with pytest.raises(BudgetExceeded, match="daily limit is 4"):
-        own.contribute(asked_for().to_json(), np.zeros(33))
+        own.answer(asked_for().to_json(), np.zeros(33))
     assert charges(own) == 2
-    tomorrow = replace(own, today=lambda: date(2026, 3, 2))
-    tomorrow.contribute(asked_for().to_json(), np.zeros(33))
+    tomorrow = on(date(2026, 3, 2), own)
+    tomorrow.answer(asked_for().to_json(), np.zeros(33))
     assert charges(own) == 3
 
 
 @pytest.mark.parametrize("epsilon", [math.log(3), 0.1, 0.7])
-def test_limits_of_one_contribution_allow_exactly_one(table: ExampleTable, epsilon: float) -> None:
+def test_limits_of_one_contribution_allow_exactly_one(table: Table, epsilon: float) -> None:
     limits = Policy(epsilon=epsilon, daily_epsilon=epsilon, budget=Budget(epsilon=epsilon, delta=1e-9))
     own, asked = device(table, policy=limits), asked_for(epsilon=epsilon).to_json()
-    own.contribute(asked, np.zeros(33))
-    assert epsilon * (1 - 1e-6) < own.allowance.spent_today() <= epsilon
+    own.answer(asked, np.zeros(33))
+    assert epsilon * (1 - 1e-6) < own.spent_today() <= epsilon
     with pytest.raises(BudgetExceeded, match="daily limit"):
-        own.contribute(asked, np.zeros(33))
+        own.answer(asked, np.zeros(33))
     with pytest.raises(BudgetExceeded, match="budget"):
-        replace(own, today=lambda: date(2026, 3, 2)).contribute(asked, np.zeros(33))
+        on(date(2026, 3, 2), own).answer(asked, np.zeros(33))
 
 
 @pytest.mark.parametrize(("limit", "allowed"), [(3.0, True), (2.99, False)])
-def test_the_daily_limit_is_no_guideline(table: ExampleTable, limit: float, allowed: bool) -> None:
+def test_the_daily_limit_is_no_guideline(table: Table, limit: float, allowed: bool) -> None:
     own = device(table, policy=replace(POLICY, daily_epsilon=limit))
-    own.contribute(asked_for(epsilon=1.0).to_json(), np.zeros(33))
+    own.answer(asked_for(epsilon=1.0).to_json(), np.zeros(33))
     with nullcontext() if allowed else pytest.raises(BudgetExceeded, match="daily limit"):
-        own.contribute(asked_for(epsilon=2.0).to_json(), np.zeros(33))
+        own.answer(asked_for(epsilon=2.0).to_json(), np.zeros(33))
     assert charges(own) == 1 + allowed
 
 
-def test_a_clock_that_is_put_back_brings_no_day_back(table: ExampleTable) -> None:
+def test_a_clock_that_is_put_back_brings_no_day_back(table: Table) -> None:
     own = device(table)
     for _ in range(2):
-        own.contribute(asked_for().to_json(), np.zeros(33))
-    yesterday = replace(own, today=lambda: date(2026, 2, 28))
+        own.answer(asked_for().to_json(), np.zeros(33))
+    yesterday = on(date(2026, 2, 28), own)
     with pytest.raises(BudgetExceeded, match="on 2026-03-01"):
-        yesterday.contribute(asked_for().to_json(), np.zeros(33))
+        yesterday.answer(asked_for().to_json(), np.zeros(33))
 
 
-def test_the_total_limit_holds_over_many_days(table: ExampleTable) -> None:
+def test_the_total_limit_holds_over_many_days(table: Table) -> None:
     own = device(table)
-    days = [replace(own, today=partial(date, 2026, 3, number)) for number in range(1, 20)]
+    days = [on(date(2026, 3, number), own) for number in range(1, 20)]
     for day in days[:5]:
-        day.contribute(asked_for().to_json(), np.zeros(33))
+        day.answer(asked_for().to_json(), np.zeros(33))
     for day in days[5:]:
         with pytest.raises(BudgetExceeded, match="the budget is 10"):
-            day.contribute(asked_for().to_json(), np.zeros(33))
+            day.answer(asked_for().to_json(), np.zeros(33))
     assert charges(own) == 5
 
 
-def test_what_is_refused_for_lack_of_budget_draws_no_noise(table: ExampleTable) -> None:
+def test_what_is_refused_for_lack_of_budget_draws_no_noise(table: Table) -> None:
     asked: list[str] = []
 
     class Watched:
@@ -169,22 +181,23 @@ def test_what_is_refused_for_lack_of_budget_draws_no_noise(table: ExampleTable) 
             asked.append(purpose)
             return SeededRandomness(seed=1).stream(purpose, *indices)
 
-    own = replace(device(table), randomness=Watched())
+    ledger = Ledger.in_memory(budget=BUDGET, relation=Relation.REPLACE_ONE)
+    own = Device(table, ledger=ledger, policy=POLICY, randomness=Watched(), today=lambda: FIRST_DAY)
     for _ in range(2):
-        own.contribute(asked_for().to_json(), np.zeros(33))
+        own.answer(asked_for().to_json(), np.zeros(33))
     assert asked.count("noise") == 2
     with pytest.raises(BudgetExceeded):
-        own.contribute(asked_for().to_json(), np.zeros(33))
+        own.answer(asked_for().to_json(), np.zeros(33))
     assert asked.count("noise") == 2
 
 
-def test_a_ledger_that_cannot_be_written_lets_nothing_out(table: ExampleTable, tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_written_lets_nothing_out(table: Table, tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.db", budget=BUDGET, relation=Relation.REPLACE_ONE, data_identity="a device"):
         pass
     with Ledger.read(tmp_path / "ledger.db") as readable:
-        own = replace(device(table), ledger=readable)
+        own = device(table, ledger=readable)
         with pytest.raises(LedgerUnwritable):
-            own.contribute(asked_for().to_json(), np.zeros(33))
+            own.answer(asked_for().to_json(), np.zeros(33))
 
 
 def malicious() -> dict[str, tuple[str, Any]]:
@@ -226,140 +239,139 @@ def malicious() -> dict[str, tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("attempt", malicious())
-def test_a_malicious_server_is_refused_before_anything_is_spent(table: ExampleTable, attempt: str) -> None:
+def test_a_malicious_server_is_refused_before_anything_is_spent(table: Table, attempt: str) -> None:
     own = device(table)
     before = own.ledger.head
     with pytest.raises(SpecificationRefused):
-        own.contribute(*malicious()[attempt])
+        own.answer(*malicious()[attempt])
     assert own.ledger.head == before
 
 
-def test_what_the_malicious_server_changed_was_why(table: ExampleTable) -> None:
+def test_what_the_malicious_server_changed_was_why(table: Table) -> None:
     """The control: unchanged, the same text and weights are accepted."""
     asked = asked_for().to_json()
     assert json.loads(asked)["epsilon"] == 2.0
-    device(table).contribute(asked, np.zeros(33))
+    device(table).answer(asked, np.zeros(33))
 
 
-def test_an_owner_may_keep_columns_from_models(table: ExampleTable) -> None:
+def test_an_owner_may_keep_columns_from_models(table: Table) -> None:
     own = device(table, policy=replace(POLICY, fields={"O", "B"}))
-    own.contribute(from_formula("O ~ B", KEYS).to_json(), np.zeros(2))
+    own.answer(Specification.from_formula("O ~ B", **KEYS).to_json(), np.zeros(2))
     with pytest.raises(SpecificationRefused, match="the field D is not one"):
-        own.contribute(from_formula("O ~ B + D", KEYS).to_json(), np.zeros(3))
+        own.answer(Specification.from_formula("O ~ B + D", **KEYS).to_json(), np.zeros(3))
 
 
-def test_a_policy_per_feature_counts_each_number_alone(table: ExampleTable) -> None:
+def test_a_policy_per_feature_counts_each_number_alone(table: Table) -> None:
     per_feature = replace(POLICY, unit="feature")
     asked = asked_for(privacy="feature")
     own = device(table, policy=per_feature)
-    own.contribute(asked.to_json(), np.zeros(33))
-    assert own.allowance.spent_today() == pytest.approx(2.0, abs=1e-3)
+    own.answer(asked.to_json(), np.zeros(33))
+    assert own.spent_today() == pytest.approx(2.0, abs=1e-3)
     assert POLICY.cost(asked.mechanism) == pytest.approx(66.0)
     assert per_feature.cost(asked_for().mechanism) == pytest.approx(2 / 33)
 
 
-def test_an_allowance_per_model_pays_for_all_numbers_of_a_contribution(table: ExampleTable) -> None:
+def test_an_allowance_per_model_pays_for_all_numbers_of_a_contribution(table: Table) -> None:
     loose = replace(POLICY, epsilon=100.0, daily_epsilon=100.0, budget=Budget(epsilon=100.0, delta=1e-6))
     own = device(table, policy=loose)
-    own.contribute(asked_for(privacy="feature").to_json(), np.zeros(33))
-    assert own.allowance.spent_today() == pytest.approx(66.0)
+    own.answer(asked_for(privacy="feature").to_json(), np.zeros(33))
+    assert own.spent_today() == pytest.approx(66.0)
     with pytest.raises(BudgetExceeded, match="daily limit"):
-        own.contribute(asked_for(privacy="feature").to_json(), np.zeros(33))
+        own.answer(asked_for(privacy="feature").to_json(), np.zeros(33))
 
 
-def test_gaussian_noise_is_priced_at_the_budget_s_delta(table: ExampleTable) -> None:
+def test_gaussian_noise_is_priced_at_the_budget_s_delta(table: Table) -> None:
     asked = asked_for(noise="gaussian", delta=1e-9, epsilon=2.0)
     assert 1 < POLICY.cost(asked.mechanism) < 2
     own = device(table)
-    own.contribute(asked.to_json(), np.zeros(33))
+    own.answer(asked.to_json(), np.zeros(33))
     assert own.ledger.spent().epsilon == pytest.approx(POLICY.cost(asked.mechanism))
 
 
 def test_an_empty_table_answers_with_noise_alone(tmp_path: Path) -> None:
-    with ExampleTable(tmp_path / "empty.db", columns=COLUMNS) as table:
-        own = device(table)
-        updated = own.contribute(asked_for().to_json(), np.zeros(33))
+    own = Device({name: [] for name in COLUMNS}, ledger=tmp_path / "ledger.db")
+    updated = own.answer(asked_for().to_json(), np.zeros(33))
     assert np.abs(updated).max() > 0
     assert charges(own) == 1
 
 
 @pytest.mark.parametrize("link", ["linear", "poisson"])
-def test_whatever_weights_a_server_sends_the_step_is_bounded(table: ExampleTable, link: str) -> None:
+def test_whatever_weights_a_server_sends_the_step_is_bounded(table: Table, link: str) -> None:
     """The same noise over steep weights and over their opposite: the steps differ by twice the clip at most."""
-    asked = from_formula("I ~ B + D", {**KEYS, "link": link, "clip": 0.25, "gamma": 1.0})
+    asked = Specification.from_formula("I ~ B + D", **{**KEYS, "link": link, "clip": 0.25, "gamma": 1.0})
     steep = np.full(3, 1e3)
-    up, down = (device(table, seed=7).contribute(asked.to_json(), weights) - weights for weights in (steep, -steep))
+    up, down = (device(table, seed=7).answer(asked.to_json(), weights) - weights for weights in (steep, -steep))
     assert 0.2 < np.abs(up - down).max() <= 0.5 + 1e-5
 
 
 @pytest.mark.parametrize("size", [1e154, 1e308, -1e308])
 @pytest.mark.parametrize("link", ["linear", "poisson", "logistic"])
-def test_extreme_weights_are_answered_without_a_word(table: ExampleTable, link: str, size: float) -> None:
+def test_extreme_weights_are_answered_without_a_word(table: Table, link: str, size: float) -> None:
     target = "O" if link == "logistic" else "I"
-    asked = from_formula(f"{target} ~ B + D", {**KEYS, "link": link})
-    device(table).contribute(asked.to_json(), np.full(3, size))
+    asked = Specification.from_formula(f"{target} ~ B + D", **{**KEYS, "link": link})
+    device(table).answer(asked.to_json(), np.full(3, size))
 
 
-def test_a_step_beyond_every_number_is_the_server_s_own_loss(table: ExampleTable) -> None:
-    asked = from_formula("O ~ B", {**KEYS, "gamma": 1e308, "clip": 1e50})
-    assert not np.isfinite(device(table).contribute(asked.to_json(), np.zeros(2))).any()
+def test_a_step_beyond_every_number_is_the_server_s_own_loss(table: Table) -> None:
+    asked = Specification.from_formula("O ~ B", **{**KEYS, "gamma": 1e308, "clip": 1e50})
+    assert not np.isfinite(device(table).answer(asked.to_json(), np.zeros(2))).any()
 
 
-def test_a_device_without_torch_refuses_what_needs_it(table: ExampleTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_torch_refuses_what_needs_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.torch_model", None)
-    asked = from_formula("O ~ B", {**KEYS, "hidden": [3]})
+    asked = Specification.from_formula("O ~ B", **{**KEYS, "hidden": [3]})
     own = device(table)
     with pytest.raises(SpecificationRefused, match="cannot compute such a model"):
-        own.contribute(asked.to_json(), np.zeros(asked.size))
+        own.answer(asked.to_json(), np.zeros(asked.size))
     assert charges(own) == 0
 
 
-def test_two_answers_share_no_noise(table: ExampleTable) -> None:
+def test_two_answers_share_no_noise(table: Table) -> None:
     for own in (device(table), device(table, seed=3)):
-        first, second = (own.contribute(asked_for().to_json(), np.zeros(33)) for _ in range(2))
+        first, second = (own.answer(asked_for().to_json(), np.zeros(33)) for _ in range(2))
         assert not np.isin(first, second).any()
 
 
-def test_a_device_has_its_own_files(table: ExampleTable, tmp_path: Path) -> None:
+def test_a_device_has_its_own_files(table: Table, tmp_path: Path) -> None:
     asked = asked_for().to_json()
-    own = Device.open(table=table, ledger=tmp_path / "ledger.db", policy=POLICY)
-    own.contribute(asked, np.zeros(33))
+    own = Device(table, ledger=tmp_path / "ledger.db", policy=POLICY)
+    own.answer(asked, np.zeros(33))
     own.ledger.close()
-    again = Device.open(table=table, ledger=tmp_path / "ledger.db", policy=POLICY)
+    again = Device(table, ledger=tmp_path / "ledger.db", policy=POLICY)
     assert charges(again) == 1
     assert again.ledger.data_identity.name == "a device's examples, per model"
     again.ledger.close()
     with pytest.raises(LedgerMismatch, match="data_identity"):
-        Device.open(table=table, ledger=tmp_path / "ledger.db", policy=replace(POLICY, unit="feature"))
+        Device(table, ledger=tmp_path / "ledger.db", policy=replace(POLICY, unit="feature"))
 
 
-def test_a_ledger_of_another_relation_is_refused(table: ExampleTable) -> None:
+def test_a_ledger_of_another_relation_is_refused(table: Table) -> None:
     ledger = Ledger.in_memory(budget=BUDGET, relation=Relation.ADD_OR_REMOVE_ONE)
     with pytest.raises(LedgerMismatch, match="REPLACE_ONE"):
-        replace(device(table), ledger=ledger).contribute(asked_for().to_json(), np.zeros(33))
+        device(table, ledger=ledger).answer(asked_for().to_json(), np.zeros(33))
 
 
-def test_what_was_charged_without_a_day_counts_by_the_time_of_its_entry(table: ExampleTable) -> None:
-    own = replace(device(table), today=utc_today)
+def test_what_was_charged_without_a_day_counts_by_the_time_of_its_entry(table: Table) -> None:
+    own = device(table, day=utc_today())
     mechanism = asked_for().mechanism
     for _ in range(2):
         own.ledger.charge(mechanism.event("model"))
     with pytest.raises(BudgetExceeded, match="daily"):
-        own.contribute(asked_for().to_json(), np.zeros(33))
+        own.answer(asked_for().to_json(), np.zeros(33))
 
 
 def test_threads_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:
-    """Each has its own connection to both files, as two processes of one device have."""
+    """Each has its own connection to the ledger and its own lock, as two processes of one device have."""
     mechanism = Mechanism(size=1, clip=1.0, epsilon=2.0)
-    ExampleTable(tmp_path / "examples.db", columns=COLUMNS).close()
     with Ledger.open(tmp_path / "ledger.db", budget=BUDGET, relation=Relation.REPLACE_ONE, data_identity="a device"):
         pass
     outcomes: list[str] = []
     ready = threading.Barrier(4)
 
     def spend() -> None:
-        with ExampleTable(tmp_path / "examples.db") as table, Ledger.open(tmp_path / "ledger.db") as ledger:
-            allowance = Allowance(ledger=ledger, daily_epsilon=4.0, exclusive=table.exclusive, today=lambda: FIRST_DAY)
+        turn = Turn(tmp_path / "ledger.db.lock")
+        with Ledger.open(tmp_path / "ledger.db") as ledger:
+            allowance = Allowance(ledger=ledger, daily_epsilon=4.0, exclusive=lambda: turn, today=lambda: FIRST_DAY)
             ready.wait()
             try:
                 allowance.charge(mechanism)

@@ -1,7 +1,8 @@
 import pytest
 
 from incrowd.drawdiscard import formula as formulas
-from incrowd.drawdiscard.formula import LONGEST, MOST_CROSSES, from_formula, read_formula
+from incrowd.drawdiscard.formula import LONGEST, MOST_CROSSES, read_formula
+from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
 from tests.drawdiscard.known_weights import KEYS, specification
 
@@ -118,15 +119,15 @@ def test_a_formula_and_the_other_keys_make_a_specification() -> None:
     assert asked.response == "O"
     assert len(asked.terms) == 15
     assert asked.intercept
-    assert not from_formula("O ~ 0 + B", KEYS).intercept
+    assert not Specification.from_formula("O ~ 0 + B", **KEYS).intercept
 
 
 @pytest.mark.parametrize("key", ["response", "terms", "intercept"])
 def test_a_formula_leaves_nothing_to_state_twice(key: str) -> None:
     with pytest.raises(ConfigError, match="the formula states it"):
-        from_formula("O ~ B", {**KEYS, key: None})
+        Specification.from_formula("O ~ B", **{**KEYS, key: None})
 
 
 def test_a_formula_needs_fields() -> None:
     with pytest.raises(ConfigError, match="describe the fields"):
-        from_formula("O ~ B", {key: value for key, value in KEYS.items() if key != "fields"})
+        Specification.from_formula("O ~ B", **{key: value for key, value in KEYS.items() if key != "fields"})

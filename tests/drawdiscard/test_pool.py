@@ -11,7 +11,7 @@ from scipy import stats
 
 from incrowd._random import Floats, SeededRandomness, SystemRandomness
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
-from incrowd.drawdiscard.pool import RECOMPUTED_EVERY, Picks, Pool, Snapshot, stable_variance
+from incrowd.drawdiscard.pool import LARGEST, RECOMPUTED_EVERY, Picks, Pool, Snapshot, stable_variance
 from incrowd.errors import ConfigError, DataError
 from tests.statistics import ODD, chi_square
 
@@ -202,7 +202,7 @@ def test_what_is_not_a_pool_is_refused() -> None:
     for shape in [(3,), (0, 3), (3, 0)]:
         with pytest.raises(ConfigError, match="one row an instance"):
             Pool(np.zeros(shape), randomness=SEEDED)
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="finite numbers"):
         Pool([[1.0], [np.nan]], randomness=SEEDED)
     with pytest.raises(ConfigError, match="instances"):
         Pool.initial(np.zeros(3), instances=0, update_variance=1.0, randomness=SEEDED)
@@ -227,3 +227,28 @@ def test_threads_may_share_a_pool() -> None:
     snapshot = pool.snapshot()
     assert (snapshot.draws, snapshot.discards) == (1600, 1600)
     np.testing.assert_allclose(pool.weights(), snapshot.instances.mean(axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_huge_answer_leaves_nothing_behind_when_it_is_gone(k: int) -> None:
+    """Mean and spread are those of the instances, whatever was among them before."""
+    pool = Pool(SEEDED.stream("start").normals(k * 3).reshape(k, 3), randomness=SEEDED)
+    for size in (1e4, -1e12, LARGEST, 1e-3):
+        pool.replace(0, np.full(3, size))
+        pool.replace(k - 1, np.ones(3))
+        pool.replace(0, np.zeros(3))
+        instances = pool.snapshot().instances
+        mean, spread = pool.mean_and_spread()
+        np.testing.assert_allclose(mean, instances.mean(axis=0), atol=1e-9)
+        np.testing.assert_allclose(spread, instances.std(axis=0, ddof=1) if k > 1 else 0 * mean, rtol=1e-6)
+        Pool.restore(Snapshot.from_bytes(pool.snapshot().to_bytes()), randomness=SEEDED)
+
+
+@pytest.mark.parametrize("size", [1.001 * LARGEST, 1e200, 1.7e308, np.inf, np.nan])
+def test_what_is_larger_has_no_place_in_a_pool(size: float) -> None:
+    pool = Pool(np.zeros((2, 3)), randomness=SEEDED)
+    before = pool.snapshot().to_bytes()
+    for sign in (1, -1):
+        with pytest.raises(DataError, match="finite numbers of at most"):
+            pool.discard([0.0, sign * size, 0.0])
+    assert pool.snapshot().to_bytes() == before

@@ -17,9 +17,9 @@ from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
 from incrowd.drawdiscard.spam_study import (
     ATTACKS,
     Arrived,
-    Outcome,
     Problem,
     Study,
+    Trained,
     against,
     drift,
     flipped,
@@ -263,6 +263,26 @@ def test_honest_updates_follow_the_mechanism() -> None:
     )
 
 
+@pytest.mark.parametrize(("gradient", "turned_away"), [(None, False), (0.0, True)])
+def test_at_a_large_epsilon_honest_devices_pass_unless_their_steps_are_forgotten(
+    gradient: float | None, turned_away: bool
+) -> None:
+    mechanism = Mechanism(size=4, clip=1.0, epsilon=1e4, privacy="feature")
+    honest = HonestUpdates.of(mechanism, gamma=0.1, gradient=gradient)
+    randomness = SeededRandomness(seed=5)
+    pool = Pool.initial(np.zeros(4), instances=5, update_variance=honest.variance, randomness=randomness)
+    threshold = spam_threshold(instances=5, weights=4, rate=0.01, honest=honest)
+    test, noise = SpamTest(pool, threshold=threshold, honest=honest), randomness.stream("noise")
+    rejected = 0
+    for _ in range(200):
+        arrived = pool.draw() - 0.1 * np.array([1.0, -1.0, 1.0, -1.0]) + honest.noise_scale * noise.laplaces(4)
+        accepted = test.accepts(arrived)
+        rejected += not accepted
+        if accepted:
+            pool.discard(arrived)
+    assert rejected == 200 if turned_away else rejected <= 10
+
+
 def digits() -> Problem:
     train, test = load_digits().train, load_digits().test
     assert test is not None
@@ -283,7 +303,7 @@ def digits() -> Problem:
 STUDY: Study = Study(problem=digits(), attackers=0.1, updates=1000, rate=0.02)
 
 
-def outcomes() -> dict[tuple[str, bool], Outcome]:
+def outcomes() -> dict[tuple[str, bool], Trained]:
     attacks = (scaled(300), shifted(100), flipped(300), negated(), random(1))
     return {(outcome.attack, outcome.tested): outcome for outcome in STUDY.run(attacks)}
 

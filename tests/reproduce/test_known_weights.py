@@ -8,19 +8,18 @@ import pytest
 
 from incrowd import Budget
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.device import Device, Policy
+from incrowd.drawdiscard import Device, Policy
 from incrowd.drawdiscard.fast_gradients import GlmGradients
 from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
 from incrowd.drawdiscard.simulation import Updates
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.table import ExampleTable, Kind
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.reproduce.ddml.known_weights import TRUTH, Population, specification, truth
 from incrowd.reproduce.ddml.recovery import Recovery, advance, draw
 
-COLUMNS: dict[str, Kind] = {"O": "INTEGER", "B": "INTEGER", "E1": "TEXT", "E2": "TEXT", "D": "REAL", "I": "INTEGER"}
+COLUMNS = ("O", "B", "E1", "E2", "D", "I")
 
 
 def population(size: int, *, seed: int = 1) -> Population:
@@ -60,11 +59,9 @@ def test_devices_with_tables_of_their_own_make_the_gradients_of_the_simulation(t
     gradients = GlmGradients(model, drawn.features().reshape(3, 10, 32), drawn.o.reshape(3, 10, 1))
     instance = SeededRandomness(2).stream("instance").normals(33)
     for number in range(3):
-        with ExampleTable(tmp_path / f"{number}.db", columns=COLUMNS) as table:
-            table.add(drawn.rows()[10 * number : 10 * number + 10])
-            device = Device.open(table=table, ledger=tmp_path / f"{number}-ledger.db", policy=policy)
-            answer = device.contribute(asked.to_json(), instance)
-            device.ledger.close()
+        rows = drawn.rows()[10 * number : 10 * number + 10]
+        with Device(rows, ledger=tmp_path / f"{number}-ledger.db", policy=policy) as device:
+            answer = device.answer(asked.to_json(), instance)
         simulated = gradients.gradient(instance.astype(np.float32), number)
         assert np.allclose((instance - answer) / asked.gamma, simulated, atol=5e-4)
         assert np.abs(simulated).max() > 0.01

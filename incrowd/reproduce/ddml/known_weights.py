@@ -17,7 +17,6 @@ from scipy.special import expit
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, Stream
-from incrowd.drawdiscard.formula import from_formula
 from incrowd.drawdiscard.specification import Specification
 
 FORMULA = "O ~ (B + E1 + E2 + D + I) ** 2"
@@ -65,7 +64,7 @@ def specification(*, gamma: float = 0.005, instances: int = 30, examples: int = 
         "instances": instances,
         "examples": examples,
     }
-    return from_formula(FORMULA, keys)
+    return Specification.from_formula(FORMULA, **keys)
 
 
 def truth(stated: Specification) -> Floats:

@@ -100,7 +100,7 @@ class Spam:
     def honest_traffic(self, instances: int, weights: int) -> Series:
         """The share of honest updates, of noise alone, that a settled pool turns away; and with a fixed t of 3."""
         mechanism = Mechanism(size=weights, clip=1.0, epsilon=EPSILON, privacy="feature")
-        honest = HonestUpdates.of(mechanism, gamma=1.0)
+        honest = HonestUpdates.of(mechanism, gamma=1.0, gradient=0.0)  # noise alone
         randomness = SeededRandomness(self.seed)
         pool = Pool.initial(
             np.zeros(weights), instances=instances, update_variance=mechanism.noise_variance, randomness=randomness

@@ -9,7 +9,7 @@ from incrowd.privacy.plan.promise import Promise
 
 
 @dataclass(frozen=True)
-class Spending:
+class SpentSoFar:
     """An upper bound on the epsilon of a plan's first rounds, at the budget's delta.
 
     Guarantee: never below what these rounds cost, never above the price of the whole plan, and exactly that after the

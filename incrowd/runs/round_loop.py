@@ -19,11 +19,11 @@ Step = Callable[[State], tuple[State, Record]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Journey:
+class RoundLoop:
     """One process's part of the way, from where the run stands to its end.
 
     Guarantee: a round that is part of the model has its row: the row is written before the checkpoint. However the
-    journey ends, by itself, by an error or by its user, its last state is kept and the watchers are told. What is
+    loop ends, by itself, by an error or by its user, its last state is kept and the watchers are told. What is
     secret of a state lies in `private/`, is there before the state is and as long as that is needed, and is gone from
     the disk before any result is written.
 
@@ -40,7 +40,7 @@ class Journey:
 
     @classmethod
     @contextmanager
-    def begin(cls, folder: Path, wanted: BasicRunOptions, *, rounds: int) -> Iterator["Journey"]:
+    def begin(cls, folder: Path, wanted: BasicRunOptions, *, rounds: int) -> Iterator["RoundLoop"]:
         """Keep others from the folder, and open what is written on the way."""
         lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:
@@ -54,7 +54,7 @@ class Journey:
                 secrets=Checkpoints(folder / PRIVATE, dated=simulated),
             )
 
-    def departure(self, first: State, *, charged: int) -> State:
+    def start_from(self, first: State, *, charged: int) -> State:
         """The state in the last checkpoint; before the first round, this first one, which is kept.
 
         Edge cases: no checkpoint although rounds were charged, or one without what is secret of it: `DataError`.
@@ -93,7 +93,7 @@ class Journey:
             self.database.add(Record(round=number, epsilon=spent, lost=True))
         return replace(state, round=charged)
 
-    def travel(
+    def run(
         self,
         state: State,
         step: Step,

@@ -5,7 +5,7 @@ from incrowd.privacy.account.events import compose
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, constant, growing
-from incrowd.runs.spending import Spending
+from incrowd.runs.spent_so_far import SpentSoFar
 
 BUDGET = Budget(epsilon=2.0, delta=1e-5)
 
@@ -24,7 +24,7 @@ PLANS = {
 
 @pytest.mark.parametrize("one", PLANS.values(), ids=PLANS)
 def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(one: Plan) -> None:
-    spending = Spending(one)
+    spending = SpentSoFar(one)
     shown = [spending.after(rounds) for rounds in range(one.rounds + 1)]
     assert shown[0] == 0.0
     assert shown == sorted(shown)
@@ -40,20 +40,20 @@ def test_after_the_last_round_it_is_the_plans_price_though_it_could_be_less() ->
         clients=100, schedule=constant(rounds=3, cohort=100), sampling=SAMPLING["everyone"], accountants=("RDP",)
     )
     one = config.calibrate(BUDGET)
-    assert Spending(one).after(3) == one.price.epsilon
-    assert Spending(one).after(2) < 0.9 * one.price.epsilon
+    assert SpentSoFar(one).after(3) == one.price.epsilon
+    assert SpentSoFar(one).after(2) < 0.9 * one.price.epsilon
 
 
 def test_where_everyone_takes_part_it_is_exact() -> None:
     one = PLANS["everyone"]
     events = compose([(one.round(0).event, 4)])
     exact = price(events, delta=one.budget.delta, relation=one.relation).epsilon
-    assert Spending(one).after(4) == pytest.approx(exact, rel=1e-9)
+    assert SpentSoFar(one).after(4) == pytest.approx(exact, rel=1e-9)
 
 
 def test_communications_add_up_over_the_schedule() -> None:
     one = PLANS["growing"]
-    spending = Spending(one)
+    spending = SpentSoFar(one)
     cohorts = [one.round(number).sampler.expected_cohort for number in range(one.rounds)]
     for rounds in range(one.rounds + 1):
         assert spending.communications(rounds) == pytest.approx(sum(cohorts[:rounds]))
@@ -61,6 +61,6 @@ def test_communications_add_up_over_the_schedule() -> None:
 
 def test_a_correlated_run_is_paid_in_its_first_round() -> None:
     one = CorrelatedPlan(clients=100, rounds=6, groups=4, budget=BUDGET)
-    spending = Spending(one)
+    spending = SpentSoFar(one)
     assert [spending.after(rounds) for rounds in range(7)] == [0.0] + [pytest.approx(one.price.epsilon)] * 6
     assert spending.communications(6) == 150

@@ -1,0 +1,199 @@
+"""A device's own examples, wherever they are: a table or view of a SQLite file, rows, columns, or a data frame."""
+
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from os import PathLike
+from pathlib import Path
+from threading import RLock
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import numpy as np
+
+from incrowd._random import Stream
+from incrowd.errors import ConfigError, DataError
+
+Value = int | float | str | None
+Columns = Mapping[str, Sequence[object]]
+
+
+class Source(Protocol):
+    """Examples by column. Nothing here leaves the device."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        ...
+
+    def read(self, names: Sequence[str]) -> dict[str, list[object]]:
+        """The values of some columns, of all examples. Private."""
+        ...
+
+    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
+        """The same, of so many random examples at most. Private."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        ...
+
+
+class SqliteTable:
+    """A table or view of a SQLite file, opened for reading only and read anew each time: an app may go on filling it.
+
+    Guarantee: the file is never changed; several threads and processes may read it. What is read is one state of it.
+
+    Edge cases: a file, a table or a column that is not there is refused by its name; text that is not the name of a
+    column never reaches SQL; text in another encoding is odd, but no reason to fail, which would tell something.
+    """
+
+    def __init__(self, path: str | PathLike[str], table: str) -> None:
+        location = Path(path)
+        if not location.is_file():
+            raise ConfigError(field="data", value=str(path), remedy="there is no such file: let your app make it first")
+        uri = f"file:{quote(str(location.resolve()))}?mode=ro"
+        self._lock = RLock()
+        self._connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+        self._connection.text_factory = _text
+        try:
+            self.columns, self._table = self._described(table), _quoted(table)
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise DataError(f"{path} cannot be read as a SQLite file: {error}") from error
+        except ConfigError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def read(self, names: Sequence[str]) -> dict[str, list[object]]:
+        """See `Source.read`."""
+        with self._rows(names) as rows:
+            return _turned(names, list(rows))
+
+    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
+        """See `Source.sample`."""
+        with self._one_state(), closing(self._connection.execute(f"SELECT count(*) FROM {self._table}")) as counted:  # noqa: S608 - the table's name is quoted
+            chosen = _chosen(int(counted.fetchone()[0]), most, stream)
+            with self._rows(names) as rows:
+                places = {int(place): order for order, place in enumerate(chosen)}
+                found = [(places[place], row) for place, row in enumerate(rows) if place in places]
+        return _turned(names, [row for _, row in sorted(found, key=lambda one: one[0])])
+
+    def _described(self, table: str) -> tuple[str, ...]:
+        known = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type != 'index'")]
+        if table not in known:
+            remedy = f"the file has {', '.join(known)}" if known else "the file has no table at all"
+            raise ConfigError(field="table", value=table, remedy=remedy)
+        return tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})"))
+
+    @contextmanager
+    def _rows(self, names: Sequence[str]) -> Iterator[Iterator[tuple[object, ...]]]:
+        _check_known(names, self.columns)
+        selected = ", ".join(map(_quoted, names)) or "1"
+        with self._lock, closing(self._connection.execute(f"SELECT {selected} FROM {self._table}")) as rows:  # noqa: S608 - the names are quoted
+            yield rows
+
+    @contextmanager
+    def _one_state(self) -> Iterator[None]:
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+
+class Rows:
+    """Examples in memory: copied when they are given, so what is changed afterwards does not count.
+
+    Edge cases: columns of different lengths, and values that are neither numbers nor text (a date, a list) are refused
+    (`DataError`), for they would be lost in silence. True and false are 1 and 0; NaN and what pandas calls NA or NaT
+    are missing; what a row does not mention is missing.
+    """
+
+    def __init__(self, columns: Columns, *, count: int | None = None) -> None:
+        self._values = {str(name): [_plain(value, name) for value in values] for name, values in columns.items()}
+        lengths = {name: len(values) for name, values in self._values.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"the columns have different lengths: {lengths}")
+        self.count = max(lengths.values(), default=0) if count is None else count
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `Source.columns`."""
+        return tuple(self._values)
+
+    def read(self, names: Sequence[str]) -> dict[str, list[object]]:
+        """See `Source.read`."""
+        _check_known(names, self.columns)
+        return {name: list(self._values[name]) for name in names}
+
+    def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
+        """See `Source.sample`."""
+        chosen = _chosen(self.count, most, stream).tolist()
+        return {name: [values[place] for place in chosen] for name, values in self.read(names).items()}
+
+    def close(self) -> None:
+        """See `Source.close`: nothing is open."""
+
+
+def rows_of(data: object) -> Rows:
+    """Examples that somebody has at hand: a list of dicts, a dict of columns, or a data frame (pandas, polars).
+
+    Edge cases: anything else is refused by its type (`ConfigError`).
+    """
+    if isinstance(data, Mapping):
+        return Rows(data)
+    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        return Rows({name: list(data[name]) for name in data.columns})
+    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+        names = dict.fromkeys(name for row in data for name in row)
+        return Rows({name: [row.get(name) for row in data] for name in names}, count=len(data))
+    remedy = "give the path of a SQLite file, a list of dicts, a dict of columns, or a data frame"
+    raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
+
+
+def source_of(data: object, table: str) -> Source:
+    """See `rows_of`; a text or a path is a SQLite file with this table."""
+    return SqliteTable(data, table) if isinstance(data, str | PathLike) else rows_of(data)
+
+
+def _plain(value: Any, name: object) -> Value:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, int | str):
+        return value
+    raise DataError(f"column {name!r} holds a {type(value).__name__}: give numbers or text")
+
+
+def _chosen(count: int, most: int, stream: Stream) -> Any:
+    return np.argsort(stream.bits(count), kind="stable")[:most]
+
+
+def _turned(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, list[object]]:
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _check_known(names: Sequence[str], columns: Sequence[str]) -> None:
+    for name in names:
+        if name not in columns:
+            raise ConfigError(field="column", value=name, remedy=f"there are {', '.join(columns)}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")

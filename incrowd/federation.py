@@ -1,0 +1,141 @@
+"""The front door: a module, clients, a promise, and a folder in which it is kept."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from incrowd.data import Clients
+from incrowd.errors import ConfigError
+from incrowd.learning import Loss, Model
+from incrowd.learning.losses import as_loss
+from incrowd.runs.build import NOTHING, Given
+from incrowd.runs.config import (
+    GIVEN,
+    Config,
+    GivenData,
+    GivenModel,
+    Local,
+    Private,
+    RunOptions,
+    ServerOptimizer,
+)
+from incrowd.runs.folder import DATABASE
+from incrowd.runs.progress import progress as shown
+from incrowd.runs.result import Result
+from incrowd.runs.run import Run
+from incrowd.runs.settings import settings_of, tables
+from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloConfig, SiloRunOptions
+from incrowd.runs.trackers import Tracker
+
+LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
+
+
+class Federation:
+    """Clients who train one model together under a promise, simulated on this machine.
+
+    `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
+    stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
+    is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
+
+    Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
+
+    Edge cases: whatever cannot be used is a `ConfigError` or a `DataError`, before anything is written or spent. A
+    folder in which a run with other settings, another module or other data was begun is refused.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Model,
+        data: Clients,
+        *,
+        privacy: Private | PrivateRecords,
+        local: Local | LocalRecords | None = None,
+        loss: LossLike | None = None,
+        server: ServerOptimizer | None = None,
+        run: RunOptions | SiloRunOptions | None = None,
+    ) -> None:
+        model = module if isinstance(module, Model) else Model(_module(module))
+        sections: dict[str, Any] = {"local": local, "server": server, "run": run}
+        kind = SiloConfig if isinstance(privacy, PrivateRecords) else Config
+        self.settings: Config | SiloConfig = kind(
+            data=GivenData(),
+            model=GivenModel(),
+            privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
+            **{name: value for name, value in sections.items() if value is not None},
+        )
+        self.given = Given(data=_a(data, (Clients,), "data"), model=model)
+        if loss is not None:
+            self._take(loss)
+
+    @classmethod
+    def from_settings(
+        cls, path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None
+    ) -> "Federation":
+        """What a TOML file describes, with `key=value` overrides and another data folder; without a file, the
+        demonstration.
+        """
+        return cls.from_tables(tables(path, overrides=overrides, data=data))
+
+    @classmethod
+    def from_tables(cls, found: Mapping[str, Any]) -> "Federation":
+        """What the tables of a TOML file describe."""
+        federation = cls.__new__(cls)
+        federation.settings, federation.given = settings_of(found), NOTHING
+        return federation
+
+    def start(self, folder: Path | str) -> Run:
+        """A new run in a folder; nothing is spent yet."""
+        return Run.create(self.settings, folder, given=self.given)
+
+    def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
+        """Train to the end, from wherever the run in this folder stands, and give the result."""
+        run = self._resumed(Path(folder)) if (Path(folder) / DATABASE).exists() else self.start(folder)
+        run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        return Result.of(run)
+
+    def _resumed(self, folder: Path) -> Run:
+        run = Run.open(folder, given=self.given)
+        wanted, found = (json.loads(each.model_dump_json()) for each in (self.settings, run.config))
+        for section, values in wanted.items():
+            if values != found.get(section):
+                remedy = f"a run with {_differing(section, values, found.get(section))} was begun there: name another"
+                raise ConfigError(field="folder", value=str(folder), remedy=remedy)
+        return run
+
+    def _take(self, loss: LossLike) -> None:
+        local = self.settings.local
+        if local.loss is not None:
+            raise ConfigError(field="loss", value=local.loss, remedy="it is stated twice: leave out one of the two")
+        name = loss if isinstance(loss, str) else GIVEN
+        update = {"local": local.model_validate({**local.model_dump(), "loss": name})}
+        self.settings = self.settings.model_copy(update=update)
+        if not isinstance(loss, str):
+            self.given = replace(self.given, loss=as_loss(loss))
+
+
+def _module(module: Any) -> nn.Module:
+    if not isinstance(module, nn.Module):
+        raise ConfigError(field="module", value=type(module).__name__, remedy="give a torch.nn.Module")
+    return module
+
+
+def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
+    if not isinstance(value, kinds):
+        remedy = f"give {' or '.join(f'incrowd.{kind.__name__}' for kind in kinds)}"
+        raise ConfigError(field=field, value=type(value).__name__, remedy=remedy)
+    return value
+
+
+def _differing(section: str, wanted: Any, found: Any) -> str:
+    """The first setting that is another one, and what it was."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for name in wanted:
+            if wanted[name] != found.get(name):
+                return f"{section}.{name} = {found.get(name)!r}"
+    return f"another {section}"

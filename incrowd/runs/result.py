@@ -1,0 +1,119 @@
+"""What a run came to, as a program uses it."""
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import nn
+
+from incrowd.data import Clients, from_arrays
+from incrowd.data.inputs import first
+from incrowd.errors import ConfigError
+from incrowd.federated.predict import as_classes, as_probabilities, outputs_of
+from incrowd.learning import Loss, Model
+from incrowd.runs.build import featured_examples
+from incrowd.runs.config import CommonSections, TableData
+from incrowd.runs.database import Record
+from incrowd.runs.folder import MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.run import Run
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """A finished run: the released model, how good it is, and what is promised.
+
+    Edge cases: a run that is not over has no result: `ConfigError`.
+    """
+
+    folder: Path
+    summary: Summary = field(repr=False)
+    model: Model = field(repr=False)
+    loss: Loss = field(repr=False)
+    settings: CommonSections = field(repr=False)
+    scaling: tuple[float, float] = (1.0, 0.0)
+    number_of_classes: int | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> "Result":
+        """The result of a run that is over."""
+        path, data = run.folder / SUMMARY, run.work.data
+        if not path.exists():
+            raise ConfigError(field="run", value=str(run.folder), remedy="it is not over: train it to its end")
+        return cls(
+            folder=run.folder,
+            summary=json.loads(path.read_text()),
+            model=run.work.model.loaded(load_file(run.folder / MODEL)),
+            loss=run.work.loss,
+            settings=run.config,
+            scaling=_scaling(data),
+            number_of_classes=data.examples.classes,
+        )
+
+    @property
+    def module(self) -> nn.Module:
+        """The trained module, a copy, in evaluation mode."""
+        return self.model.with_weights(self.model.weights)
+
+    @property
+    def statement(self) -> str:
+        """What is promised, to whom, and what is not."""
+        return str(self.summary["statement"]["text"])
+
+    @property
+    def epsilon(self) -> float:
+        """What was spent."""
+        return float(self.summary["epsilon"])
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right labels on the test examples, if there are any and they have classes."""
+        found = self.summary["accuracy"]
+        return None if found is None else float(found)
+
+    @cached_property
+    def rounds(self) -> Sequence[Record]:
+        """The rounds, one after the other."""
+        with database_in(self.folder) as database:
+            return database.rounds()
+
+    def predict(self, features: Any) -> NDArray[Any]:
+        """The label of each example: a class, by its name where classes have names, or a number."""
+        outputs = self.outputs(features)
+        if self.number_of_classes is None:
+            return outputs
+        found = as_classes(outputs)
+        names = self.settings.data.classes if isinstance(self.settings.data, TableData) else None
+        return np.array(names)[found] if isinstance(names, tuple) else found
+
+    def predict_proba(self, features: Any) -> NDArray[Any]:
+        """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
+        if self.number_of_classes is None:
+            raise ConfigError(field="predict_proba", value=None, remedy="the labels are numbers: use predict")
+        return as_probabilities(self.outputs(features))
+
+    def outputs(self, features: Any) -> NDArray[Any]:
+        """What the module gives for each example."""
+        scale, offset = self.scaling
+        count = len(first(features))
+        examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)
+        return outputs_of(self.module, featured_examples(self.settings, examples))
+
+    def _repr_html_(self) -> str:
+        shown = {name: value for name, value in self.summary.items() if isinstance(value, int | float | str)}
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name.replace('_', ' '))}</th>"
+            f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+            for name, value in shown.items()
+        )
+        return f"<table>{rows}</table><pre>{html.escape(self.statement)}</pre>"
+
+
+def _scaling(data: Clients) -> tuple[float, float]:
+    return data.examples.scale, data.examples.offset

@@ -1,0 +1,191 @@
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd._random import SeededRandomness
+from incrowd.drawdiscard.source import Rows, SqliteTable, rows_of, source_of
+from incrowd.errors import ConfigError, DataError
+from tests.drawdiscard.known_weights import COLUMNS, rows
+from tests.statistics import ODD, chi_square
+
+STREAM = SeededRandomness(seed=2).stream
+
+
+def app(path: Path, *statements: str) -> Path:
+    """What some app keeps on the device."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return app(
+        tmp_path / "phone.db",
+        'CREATE TABLE visits (x INTEGER, "odd ""name"" ; --" TEXT, rowid TEXT)',
+        "CREATE VIEW recent AS SELECT x AS y FROM visits WHERE x > 2",
+        "INSERT INTO visits VALUES (0, 'a', 'r'), (1, 'b', 's'), (2, 'c', 't')",
+        "INSERT INTO visits VALUES (3, 'd', 'u'), (4, NULL, 'v'), (5, 'f', 'w')",
+    )
+
+
+@pytest.fixture
+def visits(path: Path) -> Iterator[SqliteTable]:
+    with closing(SqliteTable(path, "visits")) as table:
+        yield table
+
+
+def test_any_table_and_any_column_can_be_read(visits: SqliteTable) -> None:
+    odd = 'odd "name" ; --'
+    assert visits.columns == ("x", odd, "rowid")
+    assert visits.read([odd, "rowid"]) == {odd: ["a", "b", "c", "d", None, "f"], "rowid": list("rstuvw")}
+    assert visits.read([]) == {}
+
+
+def test_a_view_can_be_read_and_drawn_from(path: Path) -> None:
+    with closing(SqliteTable(path, "recent")) as view:
+        assert view.columns == ("y",)
+        some, every = (view.sample(["y"], most=most, stream=STREAM("examples"))["y"] for most in (2, 9))
+        assert len(some) == 2
+        assert set(some) < set(every) == {3, 4, 5}
+
+
+def test_what_an_app_adds_is_seen(path: Path, visits: SqliteTable) -> None:
+    app(path, "INSERT INTO visits VALUES (9, 'z', 'z')")
+    assert 9 in visits.read(["x"])["x"]
+
+
+def test_the_file_is_never_changed(path: Path, visits: SqliteTable) -> None:
+    before = path.read_bytes()
+    visits.sample(["x"], most=3, stream=STREAM("examples"))
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        visits._connection.execute("DELETE FROM visits")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_sample_is_random_and_no_larger_than_asked(visits: SqliteTable, kind: str) -> None:
+    source = visits if kind == "file" else Rows({"x": range(6)})
+    counts = np.zeros(6, int)
+    for number in range(600):
+        found = source.sample(["x"], most=2, stream=STREAM("examples", number))["x"]
+        assert len(set(found)) == 2
+        counts[np.array(found, int)] += 1
+    assert chi_square(counts, np.ones(6)) > ODD
+    assert chi_square(counts + np.array([150, 0, 0, 0, 0, 0]), np.ones(6)) < ODD
+
+
+def test_rows_of_a_sample_stay_together(visits: SqliteTable) -> None:
+    found = visits.sample(["x", "rowid"], most=4, stream=STREAM("examples"))
+    assert all("rstuvw"[int(str(x))] == name for x, name in zip(found["x"], found["rowid"], strict=True))
+
+
+def test_no_examples_give_empty_columns(tmp_path: Path) -> None:
+    empty = app(tmp_path / "empty.db", "CREATE TABLE visits (x, y)")
+    for source in (SqliteTable(empty, "visits"), Rows({"x": [], "y": []}), rows_of([])):
+        names = ["x", "y"] if source.columns else []
+        assert source.sample(names, most=3, stream=STREAM("examples")) == {name: [] for name in names}
+        source.close()
+
+
+def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
+    path = app(tmp_path / "old.db", "CREATE TABLE t (x TEXT)", "INSERT INTO t VALUES (CAST(x'fffe41' AS TEXT))")
+    with closing(SqliteTable(path, "t")) as table:
+        (found,) = table.sample(["x"], most=1, stream=STREAM("examples"))["x"]
+    assert str(found).endswith("A")
+
+
+@pytest.mark.parametrize("name", ["Z", 'x" FROM visits; --', "*", ""])
+def test_no_text_but_a_column_s_name_reaches_sql(visits: SqliteTable, name: str) -> None:
+    for source in (visits, Rows({"x": [1]})):
+        with pytest.raises(ConfigError, match="column"):
+            source.sample([name], most=1, stream=STREAM("examples"))
+
+
+@pytest.mark.parametrize("name", ["other", 'visits"; --', "", "sqlite_master"])
+def test_a_table_that_is_not_there_is_refused_by_its_name(path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="the file has visits, recent") as caught:
+        SqliteTable(path, name)
+    assert caught.value.value == name
+
+
+def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "phone.db"
+    with pytest.raises(ConfigError, match="no such file"):
+        SqliteTable(path, "visits")
+    assert not path.exists()
+    path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="no table at all"):
+        SqliteTable(path, "visits")
+    path.write_text("not a database, whatever its name says" * 100)
+    with pytest.raises(DataError, match="cannot be read"):
+        SqliteTable(path, "visits")
+
+
+def test_threads_may_share_a_table(visits: SqliteTable) -> None:
+    found: list[list[object]] = []
+
+    def read() -> None:
+        for number in range(20):
+            found.append(visits.sample(["x"], most=6, stream=STREAM("examples", number))["x"])  # noqa: PERF401 - as it comes
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 80
+    assert all(sorted(map(str, one)) == list("012345") for one in found)
+
+
+class Frame:
+    """What pandas and polars have in common."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        self._columns = columns
+        self.columns = list(columns)
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        return self._columns[name]
+
+
+def test_rows_columns_and_frames_are_the_same_examples() -> None:
+    found = rows(5)
+    columns = {name: [row[name] for row in found] for name in COLUMNS}
+    for data in (found, columns, Frame(columns), {name: np.array(values) for name, values in columns.items()}):
+        assert rows_of(data).read(list(COLUMNS)) == columns
+
+
+def test_nothing_is_lost_in_silence() -> None:
+    class NAType:
+        pass
+
+    values = [np.int64(3), np.float32(0.5), True, np.bool_(False), None, float("nan"), NAType(), "text"]
+    assert Rows({"x": values}).read(["x"])["x"] == [3, 0.5, 1, 0, None, None, None, "text"]
+    assert rows_of([{"x": 1}, {"y": 2}]).read(["x", "y"]) == {"x": [1, None], "y": [None, 2]}
+    for odd in (date(2026, 1, 1), [1], b"\x03", 1j, np.datetime64("2026-01-01")):
+        with pytest.raises(DataError, match="'x' holds"):
+            Rows({"x": [odd]})
+    with pytest.raises(DataError, match="different lengths"):
+        Rows({"x": [1], "y": [1, 2]})
+
+
+def test_examples_are_copied_when_they_are_given() -> None:
+    given = [{"x": 1}]
+    kept = rows_of(given)
+    given[0]["x"] = 2
+    assert kept.read(["x"]) == {"x": [1]}
+
+
+@pytest.mark.parametrize("data", [3, None, [1, 2], {1, 2}])
+def test_what_is_no_examples_is_refused(data: object) -> None:
+    with pytest.raises(ConfigError, match="give the path of a SQLite file"):
+        source_of(data, "examples")

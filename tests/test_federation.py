@@ -1,0 +1,297 @@
+"""The front door: a module and clients in, a result out; killed and called again, it goes on."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import incrowd
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
+from incrowd.privacy.ledger.home import Home
+from tests.privacy.ledgers import start, status_of
+from tests.runs.kills import Place, killed_in
+
+SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, plot=False)
+QUICK = incrowd.RunOptions(plot=False)
+
+
+def arrays(seed: int = 0, count: int = 240) -> tuple[Any, Any, Any]:
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(count, 4)).astype(np.float32)
+    labels = (features[:, 0] > features[:, 1]).astype(np.int64)
+    return features, labels, np.arange(count) % 20
+
+
+def clients(*, seed: int = 0, **stated: Any) -> incrowd.Clients:
+    features, labels, owner = arrays(seed)
+    stated = {"public": True, "test": arrays(seed + 1)[:2], **stated}
+    return incrowd.Clients.from_arrays(features, labels, owner=owner, classes=2, **stated)
+
+
+def module(seed: int = 1) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def federation(data: incrowd.Clients | None = None, **given: Any) -> incrowd.Federation:
+    given = {
+        "local": incrowd.Local(learning_rate=0.5, batch_size=6),
+        "privacy": incrowd.Private(epsilon=50, delta=1e-3, rounds=4),
+        "run": QUICK,
+        "module": module(),
+        **given,
+    }
+    return incrowd.Federation(given.pop("module"), clients() if data is None else data, **given)
+
+
+def test_a_module_and_clients_in_a_result_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = federation().train(tmp_path / "run")
+    assert result.accuracy is not None
+    assert result.accuracy > 0.8
+    assert 49 < result.epsilon <= 50
+    assert "epsilon" in result.statement
+    assert [record.round for record in result.rounds] == [0, 1, 2, 3]
+    features, labels, _ = arrays(seed=1)
+    assert np.mean(result.predict(features) == labels) == pytest.approx(result.accuracy)
+    assert result.predict_proba(features).sum(axis=1) == pytest.approx(np.ones(240))
+    assert torch.equal(torch.from_numpy(result.outputs(features)), result.module(torch.from_numpy(features)))
+    assert "<table>" in result._repr_html_()
+    assert "round 4/4" in capsys.readouterr().err
+
+
+def test_it_starts_with_the_module_s_own_weights(tmp_path: Path) -> None:
+    still = incrowd.ServerOptimizer(learning_rate=1e-9)
+    own = module(seed=5)
+    result = federation(module=own, server=still).train(tmp_path / "run", progress=False)
+    for name, value in own.state_dict().items():
+        assert torch.allclose(result.module.state_dict()[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize("round", [1, 3])
+def test_killed_and_called_again_it_goes_on(tmp_path: Path, round: int) -> None:
+    """With a module that is drawn anew: the run remembers the one that it began with."""
+    whole = federation(run=SEEDED).train(tmp_path / "whole", progress=False)
+    place = Place("runs/client_work.py", "step", "call", round)
+    again = federation(run=SEEDED)
+    assert status_of(start(lambda: killed_in(place, lambda: again.train(tmp_path / "run")))) == -signal.SIGKILL
+    result = federation(run=SEEDED, module=module(seed=99)).train(tmp_path / "run", progress=False)
+    for name, value in whole.module.state_dict().items():
+        assert torch.equal(result.module.state_dict()[name], value)
+    assert federation(run=SEEDED).train(tmp_path / "run", progress=False).summary == result.summary
+
+
+class Wider(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(4, 2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.output(features)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"privacy": incrowd.Private(epsilon=40, delta=1e-3, rounds=4)}, r"privacy\.epsilon = 50"),
+        ({"local": incrowd.Local(learning_rate=0.1)}, r"local\.learning_rate = 0\.5"),
+        ({"module": Wider()}, "module"),
+        ({"module": nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))}, "module"),
+        ({"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}, r"local\.loss = None"),
+        ({"privacy": incrowd.PrivateRecords(epsilon=4, delta=1e-3)}, "privacy"),
+    ],
+)
+def test_another_federation_does_not_go_on_in_the_folder(tmp_path: Path, other: dict[str, Any], message: str) -> None:
+    federation().start(tmp_path / "run")
+    if isinstance(other.get("privacy"), incrowd.PrivateRecords):
+        other = {**other, "local": incrowd.LocalRecords(), "run": None}
+    with pytest.raises(ConfigError, match=message):
+        federation(**other).train(tmp_path / "run", progress=False)
+
+
+def test_other_data_do_not_go_on_in_the_folder(tmp_path: Path) -> None:
+    federation().start(tmp_path / "run")
+    with pytest.raises(DataError, match="the data are not those"):
+        federation(clients(seed=7)).train(tmp_path / "run", progress=False)
+
+
+def test_private_clients_share_one_ledger(tmp_path: Path) -> None:
+    def own(**stated: Any) -> incrowd.Clients:
+        return clients(**{"public": False, "name": "visits", "clients": 20, **stated})
+
+    first = federation(own()).train(tmp_path / "first", progress=False)
+    assert (first.summary["data"], first.summary["clients"]) == ("visits", 20)
+    assert [known.names for known in Home.of_user().registry.ledgers()] == [("visits",)]
+    with pytest.raises(BudgetExceeded):
+        federation(own()).train(tmp_path / "second", progress=False)
+    with pytest.raises(LedgerMismatch):  # one round more on the same people, under a name of its own
+        federation(own(name="others", public=True)).train(tmp_path / "third", progress=False)
+    with pytest.raises(LedgerMismatch, match="content has"):
+        federation(own(seed=3)).train(tmp_path / "fourth", progress=False)
+    with pytest.raises(BudgetExceeded):  # another name, the same people
+        federation(own(name="others")).train(tmp_path / "fifth", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"clients": 20}, r'name = \'\': name the data, say name = "visits"'),
+        ({"name": "visits"}, r"clients = None: how many clients private data have is never counted"),
+        ({"name": "visits", "clients": 5}, r"clients = 5"),
+    ],
+)
+def test_private_clients_state_what_a_ledger_has_to_know(tmp_path: Path, stated: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        federation(clients(public=False, **stated)).train(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_test_examples_that_are_the_clients_own_are_refused(tmp_path: Path) -> None:
+    features, labels, _ = arrays()
+    data = clients(public=False, name="visits", clients=20, test=(features[:9], labels[:9]))
+    with pytest.raises(ConfigError, match="they are all examples of clients"):
+        federation(data).train(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"module": "linear"}, r"module = 'str': give a torch\.nn\.Module"),
+        ({"privacy": {"epsilon": 1}}, r"privacy = 'dict': give incrowd\.Private or incrowd\.PrivateRecords"),
+        ({"loss": "hinge"}, r"loss = 'hinge'"),
+        ({"loss": "cross entropy", "local": incrowd.Local(loss="cross entropy")}, "it is stated twice"),
+        ({"loss": nn.MSELoss(reduction="sum")}, "reduction"),
+        ({"local": incrowd.LocalRecords()}, r"local"),
+        ({"module": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))}, "mixes the examples"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_written(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        federation(**given).train(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: incrowd.Local(learning_rat=1),
+            r"learning_rat = 1: there is no such key; did you mean learning_rate",
+        ),
+        (lambda: incrowd.Private(epsilon="3", delta=1e-3), r"epsilon = '3': give a number"),
+        (lambda: incrowd.Private(delta=1e-3), r"epsilon = None: it has no default: state it"),
+        (lambda: incrowd.Private(epsilon=1, delta=1e-3, sampling="some"), r"sampling = 'some': choose from"),
+    ],
+)
+def test_settings_written_in_python_are_checked_as_those_of_a_file(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [incrowd.NormalisedClip(clip_norm=0.5), incrowd.FixedClip(clip_norm=0.5),
+     incrowd.ElementwiseClip(limit=0.1, size=9),
+     incrowd.QuantileClip(clip_norm=0.5, bit_noise=3.0), incrowd.PerLayerClip(clip_norms=(1.0, 2.0), parts=(25, 12))],
+    ids=lambda clip: type(clip).__name__,
+)  # fmt: skip
+def test_clips_are_given_as_they_are(clip: Any) -> None:
+    run = federation(privacy=incrowd.Private(epsilon=50, delta=1e-3, rounds=2, clip=clip))
+    assert incrowd.Private.model_validate(run.settings.privacy.model_dump()) == run.settings.privacy
+
+
+def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> None:
+    features, labels, _ = arrays()
+    parts = {"north": (features[:80], labels[:80]), "south": (features[80:], labels[80:])}
+    data = incrowd.Clients.from_partitions(parts, classes=2, test=arrays(1)[:2], public=True)
+    result = incrowd.Federation(
+        module(),
+        data,
+        local=incrowd.LocalRecords(learning_rate=0.5, batch_size=20),
+        privacy=incrowd.PrivateRecords(epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
+    ).train(tmp_path / "run", progress=False)
+    spent = result.summary["epsilon_by_silo"]
+    assert [round(epsilon) for epsilon in spent.values()] == [1, 4]
+
+
+FUNCTIONS = """
+import numpy as np
+import torch
+from torch import nn
+import incrowd
+
+def visits(count=240):
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(count, 4)).astype(np.float32)
+    labels = (features[:, 0] > 0).astype(np.int64)
+    owner = np.arange(count) % 20
+    return incrowd.Clients.from_arrays(features, labels, owner=owner, classes=2, test=(features, labels), public=True)
+
+def network(hidden):
+    return nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+
+def nothing():
+    return None
+
+number = 3
+"""
+SETTINGS = """
+[data]
+function = "{name}:visits"
+[model]
+module = "{name}:network"
+arguments = {{ hidden = 3 }}
+[privacy]
+epsilon = 50.0
+delta = 1e-3
+rounds = 2
+[run]
+plot = false
+"""
+
+
+def write(folder: Path, name: str) -> Path:
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(FUNCTIONS)
+    (folder / "own.toml").write_text(SETTINGS.format(name=name))
+    return folder / "own.toml"
+
+
+def test_settings_name_functions_of_one_s_own(tmp_path: Path) -> None:
+    result = incrowd.Federation.from_settings(write(tmp_path / "a", "own_functions")).train(tmp_path / "run")
+    assert result.accuracy is not None
+    assert result.model.size == 4 * 3 + 3 + 3 * 2 + 2
+    assert incrowd.Federation.from_settings(tmp_path / "a/own.toml").train(tmp_path / "run").summary == result.summary
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.module='more_functions'", r"model\.module = 'more_functions': write it as package:function"),
+        ("model.module='more_functions:other'", r"cannot be imported from .*: module 'more_functions' has no"),
+        ("model.module='no_such_module:other'", r"cannot be imported from .*: No module named"),
+        ("model.module='more_functions:number'", r"name a function"),
+        ("model.module='more_functions:visits'", r"it failed: TypeError|calling it failed: TypeError"),
+        ("data.function='more_functions:nothing'", r"data\.function = .*it returns NoneType: return incrowd\.Clients"),
+        ("data.arguments={count=-1}", r"calling it failed: "),
+    ],
+)
+def test_functions_that_cannot_be_used_are_named(tmp_path: Path, override: str, message: str) -> None:
+    file = write(tmp_path / "a", "more_functions")
+    with pytest.raises(ConfigError, match=message):
+        incrowd.Federation.from_settings(file, overrides=[override]).start(tmp_path / "run")
+
+
+def test_a_run_that_a_program_began_goes_on_with_that_program_alone(tmp_path: Path) -> None:
+    from incrowd.runs.run import Run
+
+    federation().start(tmp_path / "run")
+    with pytest.raises(ConfigError, match="the run was begun by a program: let that go on"):
+        Run.open(tmp_path / "run")
