@@ -40,7 +40,7 @@ class Work:
 
     def model(self) -> Model:
         """The model as our engine takes it."""
-        return small_cnn() if self.widths is None else Model(self.module())
+        return small_cnn() if self.widths is None else Model(self.module(), fresh=True)
 
     def module(self) -> nn.Module:
         """The same as a torch user would write it down, its parameters in the same order."""
