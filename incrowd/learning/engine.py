@@ -272,17 +272,20 @@ class CohortEngine:
         if self._on_accelerator and self._fused is not None:
             return [self._side_by_side(self._fused, parameters, group, drawn)]
         return [
-            Chunk((client,), self._train_one(parameters, self._store.feed([client], side_by_side([own]))))
+            Chunk((client,), self._train_one(task, client, parameters, self._store.feed([client], side_by_side([own]))))
             for client, own in zip(group, drawn, strict=True)
         ]
 
-    def _train_one(self, parameters: Sequence[Tensor], feed: Feed) -> list[Piece]:
+    def _train_one(self, task: _Task, client: int, parameters: Sequence[Tensor], feed: Feed) -> list[Piece]:
         if self._fused is not None:
             return self._fused.train(parameters, feed)
         # Kept only after a success, because a failure may leave anything behind.
         worker, self._autograd = self._autograd, None
         worker = Autograd(self.model, self.local, self._device) if worker is None else worker
-        pieces = worker.train(parameters, feed)
+        seed = 0
+        if worker.draws:
+            seed = int(task.randomness.stream("masks", task.round, client).bits(1)[0] >> np.uint64(1))
+        pieces = worker.train(parameters, feed, seed=seed)
         self._autograd = worker
         return pieces
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from incrowd.learning.direct import DirectSteps, known
 from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
-from incrowd.learning.modules import remembering_nothing, trainable, working_copy
+from incrowd.learning.modules import draws, remembering_nothing, seeded, trainable, working_copy
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 from incrowd.learning.turned import Turned
@@ -32,14 +33,16 @@ class Autograd:
     Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
     ours, which remember nothing; other modules get a fresh copy for every client.
 
-    Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
-    generator. What a module remembers outside of itself (in a global variable, say) is not noticed.
+    Edge cases: a module whose buffers change in training is refused, and so is one without dropout that draws from
+    torch's global generator. Dropout draws from a seed of the client's own. What a module remembers outside of itself
+    (in a global variable, say) is not noticed.
     """
 
     def __init__(self, model: Model, local: LocalTraining, device: torch.device) -> None:
         self._model = model
         self._device = device
         self._turned = Turned()
+        self.draws = draws(model.module)
         self._forgets = all(map(known, model.module.modules()))
         self.local = local
         # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
@@ -54,12 +57,13 @@ class Autograd:
         self._whole = self.parameters[0].data  # the first weight when no features are left out
         self._direct = DirectSteps(self.module) if self.local.plain else None
 
-    def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
-        """Train the one client of a feed from these weights (those of each parameter)."""
+    def train(self, weights: Sequence[Tensor], feed: Feed, *, seed: int = 0) -> list[Piece]:
+        """Train the one client of a feed from these weights (those of each parameter); `seed` is for dropout."""
         if not self._forgets:
             self._work()
         columns = feed.columns
-        with remembering_nothing(self.module, self._device, whose="client"):
+        masks = seeded(self._device, seed) if self.draws else nullcontext()
+        with remembering_nothing(self.module, self._device, whose="client"), masks:
             if columns is None:
                 return self._train_whole(weights, feed)
             return self._train_narrow(weights, feed, columns)

@@ -15,7 +15,7 @@ from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
-from incrowd.learning.modules import working_copy
+from incrowd.learning.modules import refuse_dropout, working_copy
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
 from incrowd.learning.records import Descent, Reader, Records, StepNoise, Trained
@@ -43,6 +43,7 @@ class BatchedRecords:
         self.records = records.to(torch.device(device))
         self.descent = descent
         self.loss = loss
+        refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         self._canonical = loss.fast(records.labels) if records.plain else None
         self._program = None if self._canonical is None else compile_program(model.module, records.shape)

@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,34 @@ def test_clients_learn_what_the_slow_twin_learns(name: str, terms: dict[str, Any
     assert model.module.training == reference.module.training
 
 
-@pytest.mark.parametrize("name", CASES)
+def test_every_client_and_round_has_dropout_of_its_own() -> None:
+    case = CASES["dropout"]
+    twins = case.clients((12,))
+    data = replace(twins, offsets=np.array([0, 12, 24]), indices=np.tile(twins.indices, 2))
+    engine = CohortEngine(case.model(), data, LocalTraining(learning_rate=0.2))
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+    found = [trained(engine, case.model().weights, [0, 1], round=number) for number in (0, 1, 0)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not np.array_equal(found[0][0], found[0][1])
+    assert not np.array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][0], found[2][0])
+
+
+@pytest.mark.parametrize("name", ["dropout"])
+@pytest.mark.parametrize("make", [nn.Dropout, nn.Dropout2d])
+def test_records_have_no_dropout(name: str, make: type[nn.Module]) -> None:
+    records = CASES[name].records(4)
+    for module in (CASES[name].module(), nn.Sequential(nn.Linear(WIDTH, CLASSES), make())):
+        with pytest.raises(ConfigError, match=r"Dropout\w* at 1.*global generator, which no record has.*module.eval"):
+            BatchedRecords(Model(module), records, Descent(learning_rate=0.1))
+    BatchedRecords(Model(CASES[name].module().eval()), records, Descent(learning_rate=0.1))
+
+
+RECORD_CASES = [name for name in CASES if name != "dropout"]
+
+
+@pytest.mark.parametrize("name", RECORD_CASES)
 def test_records_learn_what_the_slow_twin_learns(name: str) -> None:
     case = CASES[name]
     model, records = case.model(), case.records(9)

@@ -51,6 +51,7 @@ def contribution(
     indices = torch.as_tensor(data.examples(client), dtype=torch.int64)
     features = data.features
     labels = data.labels[indices]
+    torch.manual_seed(int(randomness.stream("masks", round, client).bits(1)[0] >> 1))
     batches = draw(len(indices), local, randomness=randomness, round=round, client=client)
     for positions, size in zip(batches.positions, batches.sizes, strict=True):
         chosen = torch.as_tensor(positions[:size])
