@@ -17,7 +17,7 @@ from incrowd.federated.silo import Answer, Silo
 from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, Model
 from incrowd.learning.features import UnitNorm, transform
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent
+from incrowd.learning.records import Descent, Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
@@ -180,3 +180,11 @@ def test_opacus_and_our_engine_agree_on_several_labels() -> None:
         for name in ("own", "opacus")
     ]  # fmt: skip
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]  # both have answered
+
+
+def test_a_model_with_one_output_says_class_one_above_zero() -> None:
+    records = Records(features=torch.tensor([[1.0], [-2.0], [3.0], [-1.0]]), labels=torch.tensor([1, 0, 0, 1]))
+    counter = Counter(model=Model(nn.Linear(1, 1)), records=records)
+    assert counter.count(np.array([1.0, 0.0])) == (4, 2)
+    assert counter.count(np.array([1.0, 2.0])) == (4, 3)
+    assert counter.count(np.array([0.0, 1.0])) == (4, 2)
