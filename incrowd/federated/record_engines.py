@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from incrowd.data.inputs import is_single
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.inputs import meant
-from incrowd.learning.modules import refuse_dropout
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, RecordEngine, Records
 

@@ -17,6 +17,7 @@ from incrowd.learning import batches
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import Batches, side_by_side
 from incrowd.learning.chunk import Chunk
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.fallback import Autograd, starts_linear
 from incrowd.learning.fused import Fused
 from incrowd.learning.local import LocalTraining
@@ -101,6 +102,7 @@ class CohortEngine:
         self.execution = execution or Execution()
         self._device = torch.device(self.execution.device)
         self._data = data.to(self._device)
+        refuse_dropout(model.module, whose="client", own=True)
         tried(model, data.features, data.labels, local.loss, each_alone=False, what="examples")
         canonical = local.loss.fast(data.labels) if data.plain else None
         self._program = None if canonical is None else compile_program(model.module, data.shape)

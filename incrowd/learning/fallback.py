@@ -2,17 +2,17 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs
 from incrowd.learning.direct import DirectSteps, known
+from incrowd.learning.dropout import draws, with_own_dropout
 from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
-from incrowd.learning.modules import draws, remembering_nothing, seeded, trainable, working_copy
+from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
 from incrowd.learning.store import Feed
 from incrowd.learning.turned import Turned
@@ -33,8 +33,8 @@ class Autograd:
     Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
     ours, which remember nothing; other modules get a fresh copy for every client.
 
-    Edge cases: a module whose buffers change in training is refused, and so is one without dropout that draws from
-    torch's global generator. Dropout draws from a seed of the client's own. What a module remembers outside of itself
+    Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
+    generator; nn.Dropout is made to draw from one of the client's own. What a module remembers outside of itself
     (in a global variable, say) is not noticed.
     """
 
@@ -43,6 +43,7 @@ class Autograd:
         self._device = device
         self._turned = Turned()
         self.draws = draws(model.module)
+        self._masks = torch.Generator(device)
         self._forgets = all(map(known, model.module.modules()))
         self.local = local
         # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
@@ -52,7 +53,7 @@ class Autograd:
 
     def _work(self) -> None:
         """Start with a copy of the module."""
-        self.module = working_copy(self._prepared, self._device)
+        self.module = with_own_dropout(working_copy(self._prepared, self._device), self._masks)
         self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self.module)]
         self._whole = self.parameters[0].data  # the first weight when no features are left out
         self._direct = DirectSteps(self.module) if self.local.plain else None
@@ -62,8 +63,9 @@ class Autograd:
         if not self._forgets:
             self._work()
         columns = feed.columns
-        masks = seeded(self._device, seed) if self.draws else nullcontext()
-        with remembering_nothing(self.module, self._device, whose="client"), masks:
+        if self.draws:
+            self._masks.manual_seed(seed)
+        with remembering_nothing(self.module, self._device, whose="client"):
             if columns is None:
                 return self._train_whole(weights, feed)
             return self._train_narrow(weights, feed, columns)

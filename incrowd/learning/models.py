@@ -36,8 +36,8 @@ class Model:
 
     Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm) and layers that keep
     running statistics, unless they are frozen or in evaluation mode; parameters that are uninitialised, not on the CPU
-    or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. Dropout is
-    for clients alone, who each have a seed for it.
+    or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. What
+    dropout may be in it is for those who train it to say (`incrowd.learning.dropout`).
     """
 
     module: nn.Module

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from incrowd.errors import ConfigError
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)  # the lazy ones and SyncBatchNorm are of this kind too
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -61,47 +60,6 @@ def _trouble(layer: nn.Module) -> str | None:
     if layer.training and getattr(layer, "track_running_stats", False):
         return "it keeps running statistics; set track_running_stats=False, or freeze the part that it is in"
     return None
-
-
-def draws(module: nn.Module) -> bool:
-    """Whether dropout is at work when the module is trained."""
-    return _drawing(module) is not None
-
-
-def refuse_dropout(module: nn.Module, *, whose: str) -> None:
-    """Refuse dropout where nobody has a seed for it: `whose` training it would be at work in."""
-    found = _drawing(module)
-    if found is not None:
-        remedy = (
-            f"its randomness is torch's global generator, which no {whose} has for itself; set its dropout to 0, "
-            "freeze the part that it is in, or call module.eval() before"
-        )
-        raise ConfigError(field="module", value=found, remedy=remedy)
-
-
-def _drawing(module: nn.Module) -> str | None:
-    """Which layer draws, if one does."""
-    ready = settled(copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()}))
-    for name, layer in ready.named_modules():
-        if layer.training and _draws(layer):
-            return f"{type(layer).__name__} at {name or 'the top'}"
-    return None
-
-
-@contextmanager
-def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """The global generator of torch begins at this seed, and is afterwards as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def _draws(layer: nn.Module) -> bool:
-    if isinstance(layer, _DROPOUT):
-        return float(layer.p) > 0
-    if isinstance(layer, nn.RNNBase):
-        return layer.num_layers > 1 and float(layer.dropout) > 0
-    return isinstance(layer, nn.MultiheadAttention) and float(layer.dropout) > 0
 
 
 def _refuse_parameters(module: nn.Module) -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
-from incrowd.learning.modules import refuse_dropout, working_copy
+from incrowd.learning.modules import working_copy
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
 from incrowd.learning.records import Descent, Reader, Records, StepNoise, Trained

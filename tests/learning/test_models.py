@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning import Model, linear, mlp, small_cnn
-from incrowd.learning.modules import draws, refuse_dropout, working_copy
+from incrowd.learning.dropout import draws, refuse_dropout
+from incrowd.learning.modules import working_copy
 
 RANDOMNESS = SeededRandomness(seed=1)
 
@@ -60,6 +61,9 @@ def test_dropout_is_seen(module: nn.Module, where: str) -> None:
     assert draws(Model(module).module)
     with pytest.raises(ConfigError, match=f"{where}.*global generator, which no record has"):
         refuse_dropout(module, whose="record")
+    if type(module[-1] if isinstance(module, nn.Sequential) else module) is not nn.Dropout:
+        with pytest.raises(ConfigError, match=f"{where}.*which no client has.*nn.Dropout in a place of its own may"):
+            refuse_dropout(module, whose="client", own=True)
     assert not draws(module.eval())
     assert not draws(with_a_frozen_part())
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, LocalTraining, Loss, Model, as_loss
+from incrowd.learning.dropout import OwnDropout, with_own_dropout
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, Records
 from incrowd.learning.store import ClientTensors
@@ -50,6 +51,18 @@ def test_every_client_and_round_has_dropout_of_its_own() -> None:
     assert not np.array_equal(found[0][0], found[0][1])
     assert not np.array_equal(found[0][0], found[1][0])
     assert np.array_equal(found[0][0], found[2][0])
+
+
+def test_own_dropout_keeps_the_mean_and_drops_the_share() -> None:
+    layer = nn.Dropout(0.3)
+    module = with_own_dropout(nn.Sequential(layer, nn.Identity(), layer), torch.Generator().manual_seed(1))
+    assert module[0] is module[2]  # type: ignore[index]  # a module of unknown kind
+    kept = OwnDropout(0.3, torch.Generator().manual_seed(1))(torch.ones(100_000))
+    assert set(kept.unique().tolist()) == {0.0, torch.tensor(1.0).div(1 - 0.3).item()}
+    assert abs((kept == 0).double().mean() - 0.3) < 4 * (0.3 * 0.7 / 100_000) ** 0.5
+    assert not OwnDropout(1.0, torch.Generator())(torch.ones(3)).any()
+    assert type(with_own_dropout(nn.Dropout(0.3), torch.Generator())) is OwnDropout
+    assert type(with_own_dropout(nn.Dropout(0.3).eval(), torch.Generator())) is nn.Dropout
 
 
 @pytest.mark.parametrize("name", ["dropout"])
