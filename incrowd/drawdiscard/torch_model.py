@@ -1,5 +1,6 @@
 """Any small torch model, as one flat vector of weights: what draw and discard needs to know of it."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +11,10 @@ from torch.func import functional_call
 
 from incrowd.drawdiscard.glm import LINKS, Array, Link
 from incrowd.errors import ConfigError, DataError
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss
 from incrowd.learning.models import Model, mlp
+from incrowd.learning.modules import settled
 
 LOSSES = {"linear": SQUARED, "logistic": LOGISTIC, "multinomial": CROSS_ENTROPY, "poisson": POISSON}
 
@@ -23,13 +26,19 @@ class TorchModel:
     Guarantee: it is a `FlatModel`: gradients are autograd's of the mean loss, in float32, and the module itself is not
     changed.
 
-    Edge cases: no examples give a zero gradient; features reach the module as [examples, features].
+    Edge cases: no examples give a zero gradient; features reach the module as [examples, features]. Frozen parts are in
+    evaluation mode; dropout is refused.
     """
 
     module: Model
     features: int
     outputs: int
     link: Link
+
+    def __post_init__(self) -> None:
+        refuse_dropout(self.module.module, whose="device")
+        still = Model(settled(copy.deepcopy(self.module.module)), fresh=self.module.fresh)
+        object.__setattr__(self, "module", still)
 
     @property
     def size(self) -> int:

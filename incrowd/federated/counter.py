@@ -13,7 +13,9 @@ from incrowd.learning.records import Reader, Records
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counter:
-    """Counts a silo's records, and those to whose class a model gives the largest output, a `batch` at a time."""
+    """Counts a silo's records, and those to whose class a model gives the largest output, a `batch` at a time; of a
+    model with one output class 1 is what it says above zero.
+    """
 
     model: Model
     records: Records = field(repr=False)
@@ -30,7 +32,9 @@ class Counter:
         with torch.no_grad():
             for rows in torch.split(torch.arange(len(self.records)), self.batch):
                 features, labels = reader.take(rows)
-                right += int((call(features).argmax(1) == labels).sum())
+                outputs = call(features)
+                said = outputs.argmax(1) if outputs.shape[1] > 1 else outputs[:, 0] > 0
+                right += int((said == labels).sum())
         return len(self.records), right
 
     def rehearsal(self, records: int) -> "Counter":

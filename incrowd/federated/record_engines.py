@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from incrowd.data.inputs import is_single
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.inputs import meant
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, RecordEngine, Records
@@ -45,6 +46,7 @@ def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device
     if not all(part.training for part in model.module.modules()):
         remedy = "Opacus trains in training mode, and parts of the module are in evaluation mode; take the engine own"
         raise ConfigError(field="engine", value="opacus", remedy=remedy)
+    refuse_dropout(model.module, whose="record")
     module = copy.deepcopy(model.module).to(device)
     features = meant(records.features, scale=records.scale, offset=records.offset)
     optimizer = torch.optim.SGD(

@@ -17,6 +17,7 @@ from incrowd.learning import batches
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import Batches, side_by_side
 from incrowd.learning.chunk import Chunk
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.fallback import Autograd, starts_linear
 from incrowd.learning.fused import Fused
 from incrowd.learning.local import LocalTraining
@@ -101,6 +102,7 @@ class CohortEngine:
         self.execution = execution or Execution()
         self._device = torch.device(self.execution.device)
         self._data = data.to(self._device)
+        refuse_dropout(model.module, whose="client", own=True)
         tried(model, data.features, data.labels, local.loss, each_alone=False, what="examples")
         canonical = local.loss.fast(data.labels) if data.plain else None
         self._program = None if canonical is None else compile_program(model.module, data.shape)
@@ -272,17 +274,20 @@ class CohortEngine:
         if self._on_accelerator and self._fused is not None:
             return [self._side_by_side(self._fused, parameters, group, drawn)]
         return [
-            Chunk((client,), self._train_one(parameters, self._store.feed([client], side_by_side([own]))))
+            Chunk((client,), self._train_one(task, client, parameters, self._store.feed([client], side_by_side([own]))))
             for client, own in zip(group, drawn, strict=True)
         ]
 
-    def _train_one(self, parameters: Sequence[Tensor], feed: Feed) -> list[Piece]:
+    def _train_one(self, task: _Task, client: int, parameters: Sequence[Tensor], feed: Feed) -> list[Piece]:
         if self._fused is not None:
             return self._fused.train(parameters, feed)
         # Kept only after a success, because a failure may leave anything behind.
         worker, self._autograd = self._autograd, None
         worker = Autograd(self.model, self.local, self._device) if worker is None else worker
-        pieces = worker.train(parameters, feed)
+        seed = 0
+        if worker.draws:
+            seed = int(task.randomness.stream("masks", task.round, client).bits(1)[0] >> np.uint64(1))
+        pieces = worker.train(parameters, feed, seed=seed)
         self._autograd = worker
         return pieces
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs
 from incrowd.learning.direct import DirectSteps, known
+from incrowd.learning.dropout import draws, with_own_dropout
 from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model, layers_of_flat
@@ -33,13 +34,16 @@ class Autograd:
     ours, which remember nothing; other modules get a fresh copy for every client.
 
     Edge cases: a module whose buffers change in training is refused, and so is one that draws from torch's global
-    generator. What a module remembers outside of itself (in a global variable, say) is not noticed.
+    generator; nn.Dropout is made to draw from one of the client's own. What a module remembers outside of itself
+    (in a global variable, say) is not noticed.
     """
 
     def __init__(self, model: Model, local: LocalTraining, device: torch.device) -> None:
         self._model = model
         self._device = device
         self._turned = Turned()
+        self.draws = draws(model.module)
+        self._masks = torch.Generator(device)
         self._forgets = all(map(known, model.module.modules()))
         self.local = local
         # Convolutions are faster on a CPU when the channels of a pixel lie together; their weights decide about that.
@@ -49,16 +53,18 @@ class Autograd:
 
     def _work(self) -> None:
         """Start with a copy of the module."""
-        self.module = working_copy(self._prepared, self._device)
+        self.module = with_own_dropout(working_copy(self._prepared, self._device), self._masks)
         self.parameters: list[Tensor] = [parameter for _, parameter in trainable(self.module)]
         self._whole = self.parameters[0].data  # the first weight when no features are left out
         self._direct = DirectSteps(self.module) if self.local.plain else None
 
-    def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
-        """Train the one client of a feed from these weights (those of each parameter)."""
+    def train(self, weights: Sequence[Tensor], feed: Feed, *, seed: int = 0) -> list[Piece]:
+        """Train the one client of a feed from these weights (those of each parameter); `seed` is for dropout."""
         if not self._forgets:
             self._work()
         columns = feed.columns
+        if self.draws:
+            self._masks.manual_seed(seed)
         with remembering_nothing(self.module, self._device, whose="client"):
             if columns is None:
                 return self._train_whole(weights, feed)

@@ -34,10 +34,10 @@ class Model:
 
     Guarantee: training never writes to `module`.
 
-    Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm), layers that keep
-    running statistics, and dropout (its randomness is torch's global generator), unless they are frozen or in
-    evaluation mode; parameters that are uninitialised, not on the CPU or not float32; a module with nothing to train,
-    and one of which something was frozen or unfrozen since.
+    Edge cases, all refused with the remedy: layers that mix the examples of a batch (BatchNorm) and layers that keep
+    running statistics, unless they are frozen or in evaluation mode; parameters that are uninitialised, not on the CPU
+    or not float32; a module with nothing to train, and one of which something was frozen or unfrozen since. What
+    dropout may be in it is for those who train it to say (`incrowd.learning.dropout`).
     """
 
     module: nn.Module

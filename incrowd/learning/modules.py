@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from incrowd.errors import ConfigError
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)  # the lazy ones and SyncBatchNorm are of this kind too
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -60,20 +59,7 @@ def _trouble(layer: nn.Module) -> str | None:
         return "it mixes the examples of a batch; use GroupNorm or LayerNorm, or freeze the part that it is in"
     if layer.training and getattr(layer, "track_running_stats", False):
         return "it keeps running statistics; set track_running_stats=False, or freeze the part that it is in"
-    if layer.training and _draws(layer):
-        return (
-            "its randomness is torch's global generator; set its dropout to 0 (weight decay is another way), freeze "
-            "the part that it is in, or call module.eval() before"
-        )
     return None
-
-
-def _draws(layer: nn.Module) -> bool:
-    if isinstance(layer, _DROPOUT):
-        return float(layer.p) > 0
-    if isinstance(layer, nn.RNNBase):
-        return layer.num_layers > 1 and float(layer.dropout) > 0
-    return isinstance(layer, nn.MultiheadAttention) and float(layer.dropout) > 0
 
 
 def _refuse_parameters(module: nn.Module) -> None:

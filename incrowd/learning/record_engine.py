@@ -11,6 +11,7 @@ from torch import Tensor
 
 from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
+from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.ghost import Ghost, alone
 from incrowd.learning.gradients import Gradients, NoisedSums
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
@@ -43,6 +44,7 @@ class BatchedRecords:
         self.records = records.to(torch.device(device))
         self.descent = descent
         self.loss = loss
+        refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         self._canonical = loss.fast(records.labels) if records.plain else None
         self._program = None if self._canonical is None else compile_program(model.module, records.shape)

@@ -34,7 +34,7 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str) -> None:
     assert all(np.array_equal(one, found[0]) for one in found)
 
 
-@pytest.mark.parametrize("name", ["GRU on tokens", "transformer, inputs by name", "adapters"])
+@pytest.mark.parametrize("name", ["GRU on tokens", "transformer, inputs by name", "adapters", "dropout"])
 def test_processes_change_no_bit_of_a_sum(name: str) -> None:
     case = CASES[name]
     model, local = case.model(), LocalTraining(learning_rate=0.5, batch_size=4, loss=case.loss)
@@ -48,7 +48,7 @@ def test_processes_change_no_bit_of_a_sum(name: str) -> None:
     assert np.array_equal(one, two)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "dropout"])
 def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
     case = CASES[name]
     model, records = case.model(), case.records(20)

@@ -57,7 +57,8 @@ class Wrong(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs, or the error."""
-        if self.error == "in training" and self.training:
+        tried = len(x) == 2 or not torch.is_grad_enabled()  # when an engine is made, before anybody rehearses
+        if self.error == "in training" and self.training and not tried:
             raise KeyError("a layer that is not there")
         if self.error == "of one record" and len(x) != 2:
             raise IndexError("two records are what it was tried with")

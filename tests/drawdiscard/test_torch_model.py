@@ -68,3 +68,15 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     wrong = TorchModel(module=Model(nn.Linear(3, 2)), features=3, outputs=1, link=LINKS["logistic"])
     with pytest.raises(ConfigError, match="must give"):
         wrong.predict(np.ones(wrong.size), FEATURES)
+
+
+def test_frozen_parts_are_in_evaluation_mode_and_dropout_is_refused() -> None:
+    body = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).requires_grad_(requires_grad=False)
+    model = TorchModel(module=Model(nn.Sequential(body, nn.Linear(3, 4))), features=3, outputs=4, link=MULTINOMIAL)
+    weights = np.linspace(-1, 1, model.size)
+    together, alone = model.predict(weights, FEATURES), model.predict(weights, FEATURES[:1])
+    np.testing.assert_allclose(together[:1], alone, rtol=1e-5)
+    assert body.training
+    dropping = Model(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)))
+    with pytest.raises(ConfigError, match=r"Dropout at 1.*which no device has"):
+        TorchModel(module=dropping, features=3, outputs=4, link=MULTINOMIAL)

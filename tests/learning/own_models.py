@@ -216,6 +216,10 @@ CASES: dict[str, Case] = {
     "torch's loss": Case(
         module=lambda: nn.Linear(WIDTH, 1), features=_floats(WIDTH), labels=_floats(), loss=as_loss(nn.MSELoss())
     ),
+    "dropout": Case(
+        module=lambda: nn.Sequential(nn.Linear(WIDTH, 9), nn.Dropout(0.4), nn.Tanh(), nn.Linear(9, CLASSES)),
+        features=_floats(WIDTH),
+    ),
     "tied": Case(module=tied, features=_floats(WIDTH)),
     "frozen body": Case(module=frozen, features=_floats(WIDTH)),
     "adapters": Case(module=adapted, features=_tokens),

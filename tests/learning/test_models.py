@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning import Model, linear, mlp, small_cnn
+from incrowd.learning.dropout import draws, refuse_dropout
 from incrowd.learning.modules import working_copy
 
 RANDOMNESS = SeededRandomness(seed=1)
@@ -32,12 +33,8 @@ def with_a_frozen_part() -> nn.Module:
         (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), "BatchNorm1d at 1.*GroupNorm"),
         (nn.BatchNorm2d(3, track_running_stats=False), "mixes the examples"),
         (nn.InstanceNorm1d(3, affine=True, track_running_stats=True), "running statistics"),
-        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "global generator"),
-        (nn.Sequential(nn.Linear(3, 3), nn.Dropout2d(0.5)), "global generator"),
         (nn.ReLU(), "no parameters"),
         (nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False).eval(), nn.Linear(3, 3)), "mixes the examples"),
-        (nn.GRU(3, 3, num_layers=2, dropout=0.1), "GRU at the top.*global generator"),
-        (nn.TransformerEncoderLayer(4, 2, 8), "MultiheadAttention at self_attn.*global generator"),
         (nn.Linear(3, 3).requires_grad_(False), "all its parameters are frozen.*requires_grad_"),
         (nn.Linear(3, 3, device="meta"), r"on meta; call module.cpu\(\)"),
         (nn.Linear(3, 3).double(), r"float64.*float\(\)"),
@@ -48,6 +45,27 @@ def with_a_frozen_part() -> nn.Module:
 def test_what_clients_cannot_train_is_refused_with_the_remedy(module: nn.Module, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Model(module)
+
+
+@pytest.mark.parametrize(
+    ("module", "where"),
+    [
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "Dropout at 1"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout2d(0.5)), "Dropout2d at 1"),
+        (nn.GRU(3, 3, num_layers=2, dropout=0.1), "GRU at the top"),
+        (nn.TransformerEncoderLayer(4, 2, 8), "MultiheadAttention at self_attn"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_dropout_is_seen(module: nn.Module, where: str) -> None:
+    assert draws(Model(module).module)
+    with pytest.raises(ConfigError, match=f"{where}.*global generator, which no record has"):
+        refuse_dropout(module, whose="record")
+    if type(module[-1] if isinstance(module, nn.Sequential) else module) is not nn.Dropout:
+        with pytest.raises(ConfigError, match=f"{where}.*which no client has.*nn.Dropout in a place of its own may"):
+            refuse_dropout(module, whose="client", own=True)
+    assert not draws(module.eval())
+    assert not draws(with_a_frozen_part())
 
 
 @pytest.mark.parametrize(
@@ -153,10 +171,10 @@ def test_what_is_frozen_is_no_part_of_the_vector_and_stays() -> None:
 def test_a_working_copy_shares_what_is_frozen_and_nothing_else() -> None:
     module = with_a_frozen_part()
     copied = working_copy(module, torch.device("cpu"))
-    for (name, its), (_, twin) in zip(module.named_parameters(), copied.named_parameters(), strict=True):
-        assert (its.data_ptr() == twin.data_ptr()) == name.startswith("0")
-    for one, other in zip(module.buffers(), copied.buffers(), strict=True):
-        assert one.data_ptr() != other.data_ptr()
+    for (name, one), (_, other) in zip(module.named_parameters(), copied.named_parameters(), strict=True):
+        assert (one.data_ptr() == other.data_ptr()) == name.startswith("0")
+    for own, copy_of in zip(module.buffers(), copied.buffers(), strict=True):
+        assert own.data_ptr() != copy_of.data_ptr()
     assert [part.training for part in copied.children()] == [False, True]
     assert all(part.training for part in module.modules())
 

@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, LocalTraining, Loss, Model, as_loss
+from incrowd.learning.dropout import OwnDropout, with_own_dropout
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, Records
 from incrowd.learning.store import ClientTensors
@@ -37,7 +39,46 @@ def test_clients_learn_what_the_slow_twin_learns(name: str, terms: dict[str, Any
     assert model.module.training == reference.module.training
 
 
-@pytest.mark.parametrize("name", CASES)
+def test_every_client_and_round_has_dropout_of_its_own() -> None:
+    case = CASES["dropout"]
+    twins = case.clients((12,))
+    data = replace(twins, offsets=np.array([0, 12, 24]), indices=np.tile(twins.indices, 2))
+    engine = CohortEngine(case.model(), data, LocalTraining(learning_rate=0.2))
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+    found = [trained(engine, case.model().weights, [0, 1], round=number) for number in (0, 1, 0)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not np.array_equal(found[0][0], found[0][1])
+    assert not np.array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][0], found[2][0])
+
+
+def test_own_dropout_keeps_the_mean_and_drops_the_share() -> None:
+    layer = nn.Dropout(0.3)
+    module = with_own_dropout(nn.Sequential(layer, nn.Identity(), layer), torch.Generator().manual_seed(1))
+    assert module[0] is module[2]  # type: ignore[index]  # a module of unknown kind
+    kept = OwnDropout(0.3, torch.Generator().manual_seed(1))(torch.ones(100_000))
+    assert set(kept.unique().tolist()) == {0.0, torch.tensor(1.0).div(1 - 0.3).item()}
+    assert abs((kept == 0).double().mean() - 0.3) < 4 * (0.3 * 0.7 / 100_000) ** 0.5
+    assert not OwnDropout(1.0, torch.Generator())(torch.ones(3)).any()
+    assert type(with_own_dropout(nn.Dropout(0.3), torch.Generator())) is OwnDropout
+    assert type(with_own_dropout(nn.Dropout(0.3).eval(), torch.Generator())) is nn.Dropout
+
+
+@pytest.mark.parametrize("name", ["dropout"])
+@pytest.mark.parametrize("make", [nn.Dropout, nn.Dropout2d])
+def test_records_have_no_dropout(name: str, make: type[nn.Module]) -> None:
+    records = CASES[name].records(4)
+    for module in (CASES[name].module(), nn.Sequential(nn.Linear(WIDTH, CLASSES), make())):
+        with pytest.raises(ConfigError, match=r"Dropout\w* at 1.*global generator, which no record has.*module.eval"):
+            BatchedRecords(Model(module), records, Descent(learning_rate=0.1))
+    BatchedRecords(Model(CASES[name].module().eval()), records, Descent(learning_rate=0.1))
+
+
+RECORD_CASES = [name for name in CASES if name != "dropout"]
+
+
+@pytest.mark.parametrize("name", RECORD_CASES)
 def test_records_learn_what_the_slow_twin_learns(name: str) -> None:
     case = CASES[name]
     model, records = case.model(), case.records(9)
@@ -140,7 +181,7 @@ def test_a_module_of_one_argument_gets_the_dict() -> None:
     data = ClientTensors(features=halves, labels=plain.labels, offsets=plain.offsets, indices=plain.indices)
     local = LocalTraining(learning_rate=0.1, batch_size=3)
     found = trained(CohortEngine(model, data, local), model.weights, [0])
-    assert_close(found, twin(Model(model.module.layer), plain, local, model.weights, [0]))  # type: ignore[arg-type]
+    assert_close(found, twin(Model(model.module.layer), plain, local, model.weights, [0]))  # type: ignore[arg-type]  # a module of unknown kind
 
 
 def mixing(outputs: Tensor, labels: Tensor) -> Tensor:

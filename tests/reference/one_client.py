@@ -1,6 +1,7 @@
 """The slow, obvious twin of the cohort engine: one client at a time, a plain torch loop."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,11 @@ def outputs(module: torch.nn.Module, features: Any, rows: Tensor, scale: float, 
     return found
 
 
+def _dropout(p: float, generator: torch.Generator, x: Tensor) -> Tensor:
+    kept = torch.empty_like(x).bernoulli_(1 - p, generator=generator)
+    return x * kept / (1 - p)
+
+
 def contribution(
     model: Model,
     weights: Tensor,
@@ -51,6 +57,10 @@ def contribution(
     indices = torch.as_tensor(data.examples(client), dtype=torch.int64)
     features = data.features
     labels = data.labels[indices]
+    masks = torch.Generator().manual_seed(int(randomness.stream("masks", round, client).bits(1)[0] >> 1))
+    for layer in module.modules():
+        if type(layer) is torch.nn.Dropout and layer.training:
+            layer.forward = partial(_dropout, layer.p, masks)  # type: ignore[method-assign]  # of this copy alone
     batches = draw(len(indices), local, randomness=randomness, round=round, client=client)
     for positions, size in zip(batches.positions, batches.sizes, strict=True):
         chosen = torch.as_tensor(positions[:size])

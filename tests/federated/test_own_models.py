@@ -1,0 +1,190 @@
+"""Models of one's own, all the way: clients under a plan, silos that pay, and scores."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from incrowd._random import SeededRandomness
+from incrowd.data import Clients, Examples, Partition
+from incrowd.data.inputs import each
+from incrowd.errors import ConfigError, DataError, RehearsalFailed
+from incrowd.federated import FedAvg, ServerStep, SiloFedAvg, score
+from incrowd.federated.class_sums import size_of
+from incrowd.federated.counter import Counter
+from incrowd.federated.record_engines import record_engine
+from incrowd.federated.silo import Answer, Silo
+from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, Model
+from incrowd.learning.features import UnitNorm, transform
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Descent, Records
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.release import PrivateRun
+from tests.federated.silos import account, plan
+from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
+
+SIZES = (5, 9, 4, 7)
+SEEDED = SeededRandomness(seed=2)
+NAMES = ("GRU on tokens", "labels of a sequence", "transformer, inputs by name", "inputs in order", "adapters")
+
+
+def examples_of(case: Case) -> Examples:
+    tensors = case.clients(SIZES)
+    classes = CLASSES if tensors.labels.dtype == torch.int64 else None
+    features = each(lambda one: one.numpy(), tensors.features)
+    return Examples(features=features, labels=tensors.labels.numpy(), classes=classes, scale=case.scale)
+
+
+def clients_of(case: Case) -> Clients:
+    examples = examples_of(case)
+    lists = np.split(np.arange(len(examples)), np.cumsum(SIZES)[:-1])
+    return Clients(examples=examples, partition=Partition.of(lists), test=examples)
+
+
+def federation(case: Case, *, start: float = 1.0) -> FedAvg:
+    budget = Budget(epsilon=50.0, delta=1e-5)
+    config = PlanConfig(clients=len(SIZES), schedule=constant(rounds=2, cohort=len(SIZES)), sampling=Everyone)
+    promise, model = config.calibrate(budget), case.model()
+    data, local = clients_of(case), LocalTraining(learning_rate=0.1, batch_size=4, loss=case.loss)
+    ledger = Ledger.in_memory(budget=budget, relation=promise.relation)
+    private = PrivateRun(promise, ledger=ledger, randomness=SEEDED, size=model.size)
+    engine = CohortEngine(model, ClientTensors.of(data), local)
+    return FedAvg(engine=engine, private=private, server=ServerStep(), start=start)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_learn_under_a_plan_from_the_module_s_own_weights(name: str) -> None:
+    case = CASES[name]
+    algorithm, data = federation(case), clients_of(case)
+    state = algorithm.init()
+    assert np.array_equal(state.weights, case.model().weights.numpy())
+    for _ in range(2):
+        state, _ = algorithm.apply(state)
+    assert data.test is not None
+    found = score(algorithm.engine.model, state.published, data.test, loss=case.loss)
+    assert np.isfinite(found.loss)
+    assert found.accuracy is not None
+    assert 0 <= found.accuracy <= 1
+    state_dict = algorithm.engine.model.state_dict(state.published)
+    assert state_dict.keys() == case.model().module.state_dict().keys()
+
+
+def test_weights_of_a_module_s_own_are_not_scaled() -> None:
+    with pytest.raises(ConfigError, match=r"start = 0\.5: the module keeps its own weights"):
+        federation(CASES["GRU on tokens"], start=0.5).init()
+    silos = SiloFedAvg(
+        asks=[lambda number, _: Answer(silo="north", round=number, epsilon=0.0)],
+        model=CASES["GRU on tokens"].model(), server=ServerStep(), rounds=1, randomness=SEEDED, start=0.5,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"start = 0\.5"):
+        silos.init()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_silo_rehearses_pays_and_answers(name: str) -> None:
+    case = CASES[name]
+    model, records = case.model(), case.records(40)
+    its_plan = plan() if records.labels.ndim == 1 else plan(count_std=None)
+    its_account = account()
+    engine = BatchedRecords(model, records, Descent(learning_rate=0.5), loss=case.loss)
+    counter = Counter(model=model, records=records) if records.labels.ndim == 1 else None
+    answer = Silo(its_plan, its_account, engine=engine, counter=counter).answer(0, model.weights.double().numpy())
+    assert answer.update is not None
+    assert answer.update.shape == (model.size,)
+    assert answer.epsilon > 0
+
+
+def test_what_fails_on_made_up_records_costs_nothing() -> None:
+    class OnlyAlone(nn.Module):
+        """Draws where one record is alone and gradients are wanted."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.layer(x)
+            if len(x) == 1 and torch.is_grad_enabled():
+                outputs = outputs + torch.rand(1)
+            return outputs
+
+    case = CASES["tied"]
+    model, its_account = Model(OnlyAlone()), account()
+    engine = BatchedRecords(model, case.records(40), Descent(learning_rate=0.5))
+    silo = Silo(plan(count_std=None), its_account, engine=engine)
+    with pytest.raises(RehearsalFailed, match="global generator"):
+        silo.answer(0, model.weights.double().numpy())
+    assert its_account.ledger.spent().epsilon == 0
+
+
+def test_sequences_are_scored_by_the_places_that_count() -> None:
+    class Copy(nn.Module):
+        """Says of each place what its token is."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor([9.0]))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            outputs: Tensor = self.factor * nn.functional.one_hot(tokens, 3)
+            return outputs
+
+    tokens = np.array([[0, 1, 2, 0], [1, 1, 1, 1]])
+    labels = np.array([[0, 1, 0, -100], [1, -100, -100, -100]])
+    found = score(Model(Copy()), np.array([9.0]), Examples(features=tokens, labels=labels, classes=3))
+    assert found.accuracy == pytest.approx((2 / 3 + 1) / 2)
+    right, wrong = np.log(1 + 2 * np.exp(-9)), np.log(np.exp(9) + 2)
+    assert found.loss == pytest.approx(((2 * right + wrong) / 3 + right) / 2, rel=1e-5)
+
+
+def test_what_is_for_one_array_says_so() -> None:
+    pairs, tokens = examples_of(CASES["inputs in order"]), examples_of(CASES["GRU on tokens"])
+    with pytest.raises(DataError, match=r"several inputs \(features\[0\], features\[1\]\)"):
+        transform(UnitNorm(), pairs)
+    with pytest.raises(DataError, match="features are int64: feature maps are for numbers, give float32"):
+        transform(UnitNorm(), tokens)
+    with pytest.raises(DataError, match="several inputs"):
+        size_of(clients_of(CASES["inputs in order"]))
+    with pytest.raises(DataError, match="those of sequences"):
+        size_of(clients_of(CASES["labels of a sequence"]))
+    with pytest.raises(DataError, match="several labels each"):
+        Counter(model=CASES["labels of a sequence"].model(), records=CASES["labels of a sequence"].records(3))
+
+
+def test_opacus_takes_one_input_of_a_module_that_is_trained_as_a_whole() -> None:
+    for name, message in (
+        ("inputs in order", "given one input"),
+        ("frozen body", "of which all is trained"),
+        ("adapters", "of which all is trained"),
+    ):
+        case = CASES[name]
+        with pytest.raises(ConfigError, match=message):
+            record_engine("opacus", case.model(), case.records(5), Descent(learning_rate=0.1), loss=case.loss)
+    still = Model(nn.Sequential(nn.Linear(WIDTH, CLASSES), nn.Dropout(0.5)).eval())
+    with pytest.raises(ConfigError, match="in evaluation mode; take the engine own"):
+        record_engine("opacus", still, CASES["tied"].records(5), Descent(learning_rate=0.1))
+
+
+def test_opacus_and_our_engine_agree_on_several_labels() -> None:
+    case = CASES["several labels"]
+    records = case.records(12)
+    found = [
+        Silo(
+            plan(count_std=None, records=12, batch_size=12), account(),
+            engine=record_engine(name, case.model(), records, Descent(learning_rate=0.5), loss=case.loss),
+        ).answer(0, case.model().weights.double().numpy()).update
+        for name in ("own", "opacus")
+    ]  # fmt: skip
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]  # both have answered
+
+
+def test_a_model_with_one_output_says_class_one_above_zero() -> None:
+    records = Records(features=torch.tensor([[1.0], [-2.0], [3.0], [-1.0]]), labels=torch.tensor([1, 0, 0, 1]))
+    counter = Counter(model=Model(nn.Linear(1, 1)), records=records)
+    assert counter.count(np.array([1.0, 0.0])) == (4, 2)
+    assert counter.count(np.array([1.0, 2.0])) == (4, 3)
+    assert counter.count(np.array([0.0, 1.0])) == (4, 2)
