@@ -14,16 +14,8 @@ from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
 from incrowd.runs.build import NOTHING, Given
-from incrowd.runs.config import (
-    GIVEN,
-    Config,
-    GivenData,
-    GivenModel,
-    Local,
-    Private,
-    RunOptions,
-    ServerOptimizer,
-)
+from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOptions, ServerOptimizer
+from incrowd.runs.data_config import GivenData
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.result import Result
@@ -113,7 +105,7 @@ class Federation:
         if local.loss is not None:
             raise ConfigError(field="loss", value=local.loss, remedy="it is stated twice: leave out one of the two")
         name = loss if isinstance(loss, str) else GIVEN
-        update = {"local": local.model_validate({**local.model_dump(), "loss": name})}
+        update = {"local": type(local)(**{**local.model_dump(), "loss": name})}
         self.settings = self.settings.model_copy(update=update)
         if not isinstance(loss, str):
             self.given = replace(self.given, loss=as_loss(loss))

@@ -15,8 +15,10 @@ from incrowd.privacy.ledger.home import Home
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
-SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, plot=False)
-QUICK = incrowd.RunOptions(plot=False)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SEEDED = incrowd.RunOptions(randomness="seeded", seed=3, threads=1, plot=False)
+QUICK = incrowd.RunOptions(threads=1, plot=False)
 
 
 def arrays(seed: int = 0, count: int = 240) -> tuple[Any, Any, Any]:
@@ -102,7 +104,7 @@ class Wider(nn.Module):
         ({"module": Wider()}, "module"),
         ({"module": nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))}, "module"),
         ({"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}, r"local\.loss = None"),
-        ({"privacy": incrowd.PrivateRecords(epsilon=4, delta=1e-3)}, "privacy"),
+        ({"privacy": incrowd.PrivateRecords(epsilon=4, delta=1e-3)}, "a run with .* was begun there"),
     ],
 )
 def test_another_federation_does_not_go_on_in_the_folder(tmp_path: Path, other: dict[str, Any], message: str) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
@@ -14,7 +14,7 @@ from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
 from incrowd.data.names import check_safe
-from incrowd.data.partition import Indices, Partition, Sizes
+from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 
@@ -33,6 +33,20 @@ class Tensors:
     labels: "torch.Tensor"
     offsets: "torch.Tensor"
     indices: "torch.Tensor"
+
+
+class Stated(TypedDict, total=False):
+    """What everybody may know of clients, and somebody has to state.
+
+    `name` is what their ledger knows them by, and `clients` their public number, of which nobody is counted; both may
+    be left out of data that are `public`, where nobody is to be protected. `test` is a pair of features and labels that
+    are public and that the server holds.
+    """
+
+    name: str
+    clients: int | None
+    test: tuple[Any, Any] | None
+    public: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,52 +111,30 @@ class Clients:
         labels: Any,
         *,
         owner: ArrayLike,
-        name: str = "",
-        clients: int | None = None,
         classes: int | None = None,
-        test: tuple[Any, Any] | None = None,
-        public: bool = False,
         scale: float = 1.0,
         offset: float = 0.0,
+        **stated: Unpack[Stated],
     ) -> "Clients":
-        """One client for each distinct ``owner``, one of whom is stated for each example.
-
-        ``clients`` is the public number of clients, of which nobody is counted: state it unless the data are
-        ``public``. ``test`` is a pair of features and labels that are public and that the server holds.
+        """One client for each distinct ``owner``, one of whom is stated for each example; see `Stated`.
 
         Edge cases: whatever is wrong with the arrays is a `DataError` (`incrowd.data.from_arrays`).
         """
         examples = from_arrays(features, labels, classes=classes, scale=scale, offset=offset)
-        return cls._owned(examples, owner, test=test, name=name, declared=clients, public=public)
+        return cls._owned(examples, np.asarray(owner), stated)
 
     @classmethod
     def from_dataset(
-        cls,
-        dataset: MapDataset,
-        *,
-        owner: ArrayLike,
-        name: str = "",
-        clients: int | None = None,
-        classes: int | None = None,
-        test: tuple[Any, Any] | None = None,
-        public: bool = False,
+        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[Stated]
     ) -> "Clients":
         """The same of a map-style data set (torch's, or another) of pairs of features and a label."""
-        examples = from_dataset(dataset, classes=classes)
-        return cls._owned(examples, owner, test=test, name=name, declared=clients, public=public)
+        return cls._owned(from_dataset(dataset, classes=classes), np.asarray(owner), stated)
 
     @classmethod
     def from_partitions(
-        cls,
-        parts: Mapping[str, tuple[Any, Any]],
-        *,
-        name: str = "",
-        clients: int | None = None,
-        classes: int | None = None,
-        test: tuple[Any, Any] | None = None,
-        public: bool = False,
+        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[Stated]
     ) -> "Clients":
-        """Clients as they are: features and labels of each, by the client's name.
+        """Clients as they are: features and labels of each, by the client's name, in this order.
 
         Edge cases: no client, or clients whose examples do not look alike: `DataError`.
         """
@@ -151,40 +143,36 @@ class Clients:
             raise DataError("there is no client: give features and labels of at least one")
         for one in each[1:]:
             check_alike(each[0], one)
-        owner = np.repeat(np.array(list(parts), str), [len(one) for one in each])
-        together = from_arrays(
-            joined([one.features for one in each]),
-            np.concatenate([one.labels for one in each]),
-            classes=classes,
-        )
-        return cls._owned(together, owner, test=test, name=name, declared=clients, public=public)
+        features, labels = joined([one.features for one in each]), np.concatenate([one.labels for one in each])
+        together = from_arrays(features, labels, classes=classes)
+        sizes = np.array([len(one) for one in each], np.int64)
+        return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated)
 
     @classmethod
-    def _owned(
-        cls,
-        examples: Examples,
-        owner: ArrayLike,
-        *,
-        test: tuple[Any, Any] | None,
-        name: str,
-        declared: int | None,
-        public: bool,
-    ) -> "Clients":
-        whose = np.asarray(owner)
-        partition = by_column(whose)
-        if len(whose) != len(examples):
-            raise DataError(f"owner has {len(whose)} entries for {len(examples)} examples: say whose each example is")
-        held = None
+    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: Stated) -> "Clients":
+        partition = by_column(owner)
+        if len(owner) != len(examples):
+            raise DataError(f"owner has {len(owner)} entries for {len(examples)} examples: say whose each example is")
+        return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated)
+
+    @classmethod
+    def _stated(cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: Stated) -> "Clients":
+        unknown = stated.keys() - Stated.__annotations__.keys()
+        if unknown:
+            field = min(unknown)
+            remedy = f"there is no such argument; known are {', '.join(Stated.__annotations__)}"
+            raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
+        test, held = stated.get("test"), None
         if test is not None:
             held = from_arrays(*test, classes=examples.classes, scale=examples.scale, offset=examples.offset)
         return cls(
             examples=examples,
             partition=partition,
             test=held,
-            name=name,
-            declared=declared,
-            public=public,
-            owners=tuple(map(str, np.unique(whose))),
+            name=stated.get("name", ""),
+            declared=stated.get("clients"),
+            public=stated.get("public", False),
+            owners=owners,
         )
 
     def named(self) -> "Clients":

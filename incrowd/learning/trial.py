@@ -14,6 +14,7 @@ from incrowd.learning.inputs import calling, meant, shown, zeros
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
+from incrowd.learning.threads import one_thread
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError)
 _SEVERAL = 3
@@ -41,7 +42,9 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), warnings.catch_warnings():
+    """One thread, because processes are forked later, and would wait for those that others had begun."""
+    forked = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
+    with one_thread(), forked, warnings.catch_warnings():
         warnings.filterwarnings("error", message="Using a target size")
         yield
 

@@ -51,24 +51,18 @@ from incrowd.learning.features import (
 )
 from incrowd.runs.config import (
     GIVEN,
-    NEVER_COUNTED,
     CnnSection,
     CommonSections,
     Config,
-    DealtData,
-    DigitsData,
     EnergyFeatures,
-    FunctionData,
     FunctionModel,
-    GivenData,
     GivenModel,
     MlpSection,
-    MnistData,
     NoFeatures,
-    TableData,
     UnitFeatures,
     Weights,
 )
+from incrowd.runs.data_config import NEVER_COUNTED, DealtData, DigitsData, FunctionData, GivenData, MnistData, TableData
 from incrowd.runs.functions import call
 
 

@@ -31,7 +31,8 @@ from incrowd.runs.build import (
     section,
     start_of,
 )
-from incrowd.runs.config import Config, clip_of
+from incrowd.runs.clip_config import clip_of
+from incrowd.runs.config import Config
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, Summary
 from incrowd.runs.identity import identity_of

@@ -5,42 +5,21 @@ Here are names, types and defaults. Whether a number makes sense is decided wher
 spent. Paths in a file are relative to that file.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import AfterValidator, Field, Tag
 
-from incrowd.data import Columns, Reading, TestClients, columns_of
-from incrowd.data._cells import MISSING
-from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism.clipping import (
-    Clip,
-    ElementwiseClip,
-    FixedClip,
-    MedianClip,
-    NormalisedClip,
-    PerLayerClip,
-    QuantileClip,
-)
 from incrowd.privacy.plan.promise import Place
-from incrowd.runs.explained import explained
+from incrowd.runs.clip_config import AnyClip, NormalisedSection
+from incrowd.runs.data_config import DataSection, DigitsData
+from incrowd.runs.section import Counts, Every, Section, tag
 
-Numbers = Annotated[tuple[float, ...], Field(strict=False)]
-Words = Annotated[tuple[str, ...], Field(strict=False)]
-Every = Annotated[int, Field(ge=1)]
-Counts = Annotated[tuple[Every, ...], Field(strict=False)]
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
 
 
 GIVEN = "given"
 """What settings say of an object that a program hands over."""
-
-NEVER_COUNTED = (
-    "how many clients private data have is never counted: state a public number that they do not exceed, say "
-    "clients = 1200"
-)
 
 LOSSES = ("cross entropy", "logistic", "squared", "poisson", "absolute", "huber")
 
@@ -52,156 +31,6 @@ def _known_loss(name: str) -> str:
 
 
 LossName = Annotated[str, AfterValidator(_known_loss)]
-
-
-class Section(BaseModel):
-    """A section of the file: exact types, finite numbers, no other keys, no changes afterwards."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    if not TYPE_CHECKING:  # so that types are checked by the fields
-
-        def __init__(self, /, **values: Any) -> None:
-            """What cannot be used is a `ConfigError`."""
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise explained(error, type(self)) from error
-
-        __init__.__pydantic_base_init__ = True  # sections in sections are pydantic's, which knows where they are
-
-
-class DealtData(Section):
-    """Examples that this machine deals out to simulated clients; `seed` decides who gets which.
-
-    With `validation`, that share of the training examples is declared public and takes the place of the test examples:
-    for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
-
-    Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
-    share of them tells how many there are.
-    """
-
-    clients: int = 100
-    partition: Literal["iid", "shards", "dirichlet", "sizes"] = "iid"
-    per_client: int | None = None
-    alpha: float | None = None
-    sigma: float | None = None
-    validation: float | None = None
-    seed: int = 0
-    identity: str | None = None
-    public: bool = True
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Refuse numbers of other partitions, and ask for those of this one."""
-        if self.validation is not None and not self.public:
-            remedy = "a share of private examples tells how many there are: leave it out, or say public = true"
-            raise ConfigError(field="data.validation", value=self.validation, remedy=remedy)
-        for partition, name, needed in (
-            ("shards", "per_client", False),
-            ("dirichlet", "alpha", True),
-            ("sizes", "sigma", True),
-        ):
-            value = getattr(self, name)
-            if value is not None and partition != self.partition:
-                raise ConfigError(field=f"data.{name}", value=value, remedy=f'it goes with partition = "{partition}"')
-            if value is None and needed and partition == self.partition:
-                raise ConfigError(field=f"data.{name}", value=value, remedy=f'partition = "{partition}" needs a number')
-
-
-class DigitsData(DealtData):
-    """The embedded digits: real, 8 x 8 pixels, no file needed."""
-
-    name: Literal["digits"] = "digits"
-
-
-class MnistData(DealtData):
-    """MNIST, or a data set in the same four files, in `folder`/mnist or `folder` itself."""
-
-    name: Literal["mnist"] = "mnist"
-    folder: str | None = None
-
-
-class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
-
-    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
-    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
-    silos, whom everybody knows.
-
-    `columns` says what the columns mean (`incrowd.data.spelling`); `delimiter` to `missing_texts`, how the cells are
-    written (`incrowd.data.Reading`).
-    """
-
-    name: Literal["table"] = "table"
-    folder: str | None = None
-    file: str
-    test_file: str | None = None
-    client: str
-    label: str
-    features: Words = ()
-    classes: int | Words | None = None
-    columns: dict[str, Any] = {}
-    delimiter: str = ","
-    decimal: str = "."
-    thousands: str | None = None
-    encoding: str = "utf-8"
-    blanks: Literal["refuse", "strip", "keep"] = "refuse"
-    missing_texts: Words = MISSING
-    clients: int | None = None
-    names: Words = ()
-    test_clients: TestClients = "separate"
-    holdout_clients: float | None = None
-    partition: Literal["column"] = "column"
-    identity: str | None = None
-    public: bool = False
-
-    def meaning(self) -> Columns:
-        """What the columns mean, and how they are written."""
-        written = self.model_dump(include={field.name for field in fields(Reading)})
-        return Columns(
-            client=self.client,
-            label=self.label,
-            features=self.features,
-            classes=self.classes,
-            schema=columns_of(self.columns),
-            reading=Reading(**written),
-        )
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Ask for what may not be counted, and for what a template leaves open."""
-        for name, value, what in (
-            ("client", self.client, "name the column that says whose row it is"),
-            ("label", self.label, "name the column to learn"),
-            ("classes", self.classes, "give the labels in order, or leave it out where they are numbers"),
-        ):
-            if value in (BLANK, (BLANK,)):
-                raise ConfigError(field=f"data.{name}", value=BLANK, remedy=f"fill it in: {what}")
-        try:
-            self.meaning()
-        except ConfigError as error:
-            raise ConfigError(field=f"data.{error.field}", value=error.value, remedy=error.remedy) from error
-        if self.clients is None and not self.public:
-            remedy = f"{NEVER_COUNTED}; or public = true, where nobody is to be protected"
-            raise ConfigError(field="data.clients", value=None, remedy=remedy)
-
-
-class GivenData(Section):
-    """Clients that a program hands over (`incrowd.Federation`); they say themselves what they are called, how many
-    they are and whether they are public.
-    """
-
-    name: Literal["given"] = "given"
-
-
-class FunctionData(Section):
-    """What a `function` of one's own, "package:name", returns for these `arguments`: `incrowd.Clients`. It is imported
-    from `folder`, that of the settings' file, or from where Python finds it.
-    """
-
-    name: Literal["function"] = "function"
-    function: str
-    arguments: dict[str, Any] = {}
-    folder: str | None = None
 
 
 class NoFeatures(Section):
@@ -274,7 +103,7 @@ class FunctionModel(Section):
 
     kind: Literal["module"] = "module"
     module: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
     folder: str | None = None
 
 
@@ -292,126 +121,11 @@ class Local(Section):
     shuffle: bool = True
 
 
-class NormalisedSection(Section):
-    """Every contribution has the same norm."""
-
-    kind: Literal["normalised"] = "normalised"
-    clip_norm: float = 1.0
-
-    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
-        """The clip, for contributions of these layers and an expected cohort."""
-        return NormalisedClip(clip_norm=self.clip_norm)
-
-
-class FixedSection(Section):
-    """No contribution is longer than a constant."""
-
-    kind: Literal["fixed"]
-    clip_norm: float
-
-    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
-        """See `NormalisedSection.clip`."""
-        return FixedClip(clip_norm=self.clip_norm)
-
-
-class PerLayerSection(Section):
-    """No layer of a contribution is longer than its own constant."""
-
-    kind: Literal["per-layer"]
-    clip_norms: Numbers
-
-    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
-        """See `NormalisedSection.clip`."""
-        if len(self.clip_norms) != len(parts):
-            raise ConfigError(
-                field="clip.clip_norms", value=self.clip_norms, remedy=f"give one for each of the {len(parts)} layers"
-            )
-        return PerLayerClip(clip_norms=self.clip_norms, parts=parts)
-
-
-class ElementwiseSection(Section):
-    """No number of a contribution is larger than a constant."""
-
-    kind: Literal["elementwise"]
-    limit: float
-
-    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
-        """See `NormalisedSection.clip`."""
-        return ElementwiseClip(limit=self.limit, size=sum(parts))
-
-
-class QuantileSection(Section):
-    """The bound follows a quantile of the norms, privately; the bit noise is a twentieth of the cohort by default."""
-
-    kind: Literal["quantile"]
-    clip_norm: float = 0.1
-    bit_noise: float | None = None
-    quantile: float = 0.5
-    learning_rate: float = 0.2
-
-    def clip(self, parts: tuple[int, ...], cohort: float) -> Clip:
-        """See `NormalisedSection.clip`."""
-        return QuantileClip(
-            clip_norm=self.clip_norm,
-            bit_noise=cohort / 20 if self.bit_noise is None else self.bit_noise,
-            quantile=self.quantile,
-            learning_rate=self.learning_rate,
-        )
-
-
-class MedianSection(Section):
-    """The paper's clip, which is NOT private; every statement of such a run says so."""
-
-    kind: Literal["median"]
-    floor: float = 1e-12
-
-    def clip(self, parts: tuple[int, ...], cohort: float) -> MedianClip:
-        """See `NormalisedSection.clip`."""
-        return MedianClip(floor=self.floor)
-
-
-def _tag(key: str, default: str, *, own: str | None = None) -> Discriminator:
-    """Which of several sections is meant: the one that `key` names, or `own` where that is a key."""
-
-    def tag(value: Any) -> str:
-        if isinstance(value, Mapping):
-            return str(value.get(key, own if own in value else default))
-        return str(getattr(value, key, default))
-
-    return Discriminator(tag)
-
-
-def _clip_section(value: Any) -> Any:
-    """A clip as its section; whatever else there is stays for pydantic to judge."""
-    for kind, (clip, given) in _CLIPS.items():
-        if isinstance(value, clip):
-            return {"kind": kind, **{name: getattr(value, name) for name in given}}
-    return value
-
-
-_CLIPS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "normalised": (NormalisedClip, ("clip_norm",)),
-    "fixed": (FixedClip, ("clip_norm",)),
-    "per-layer": (PerLayerClip, ("clip_norms",)),
-    "elementwise": (ElementwiseClip, ("limit",)),
-    "quantile": (QuantileClip, ("clip_norm", "bit_noise", "quantile", "learning_rate")),
-    "median": (MedianClip, ("floor",)),
-}
-
-
-DataSection = Annotated[
-    Annotated[DigitsData, Tag("digits")]
-    | Annotated[MnistData, Tag("mnist")]
-    | Annotated[TableData, Tag("table")]
-    | Annotated[FunctionData, Tag("function")]
-    | Annotated[GivenData, Tag("given")],
-    _tag("name", "digits", own="function"),
-]
 FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
     | Annotated[UnitFeatures, Tag("unit")]
     | Annotated[EnergyFeatures, Tag("energies")],
-    _tag("name", "none"),
+    tag("name", "none"),
 ]
 ModelSection = Annotated[
     Annotated[LinearSection, Tag("linear")]
@@ -419,29 +133,8 @@ ModelSection = Annotated[
     | Annotated[CnnSection, Tag("cnn")]
     | Annotated[FunctionModel, Tag("module")]
     | Annotated[GivenModel, Tag("given")],
-    _tag("kind", "linear", own="module"),
+    tag("kind", "linear", own="module"),
 ]
-ClipSection = Annotated[
-    Annotated[NormalisedSection, Tag("normalised")]
-    | Annotated[FixedSection, Tag("fixed")]
-    | Annotated[PerLayerSection, Tag("per-layer")]
-    | Annotated[ElementwiseSection, Tag("elementwise")]
-    | Annotated[QuantileSection, Tag("quantile")]
-    | Annotated[MedianSection, Tag("median")],
-    _tag("kind", "normalised"),
-    BeforeValidator(_clip_section),
-]
-
-if TYPE_CHECKING:
-    AnyClip = ClipSection | FixedClip | NormalisedClip | PerLayerClip | ElementwiseClip | QuantileClip | MedianClip
-else:
-    AnyClip = ClipSection
-
-
-def clip_of(wanted: AnyClip, parts: tuple[int, ...], cohort: float) -> Clip | MedianClip:
-    """The clip, for contributions of these layers and an expected cohort."""
-    section: ClipSection = _clip_section(wanted)  # validated settings hold sections: this is for types
-    return section.clip(parts, cohort)
 
 
 class Private(Section):

@@ -9,6 +9,9 @@ from typing import Any
 
 from incrowd.errors import ConfigError
 
+_RAISED = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""What functions raise that cannot do what they are asked; errors of ours say more, and go on as they are."""
+
 
 def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field: str) -> Any:
     """What the function returns for these arguments.
@@ -19,7 +22,7 @@ def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field
     function = _found(source, folder=folder, field=field)
     try:
         return function(**arguments)
-    except Exception as error:
+    except _RAISED as error:
         remedy = f"calling it failed: {type(error).__name__}: {error}"
         raise ConfigError(field=field, value=source, remedy=remedy) from error
 

@@ -11,7 +11,8 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
 from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
-from incrowd.runs.config import CommonSections, DealtData, DigitsData, MnistData, TableData
+from incrowd.runs.config import CommonSections
+from incrowd.runs.data_config import DealtData, DigitsData, MnistData, TableData
 
 _NOT_PUBLIC = "leave data.public out"
 

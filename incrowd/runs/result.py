@@ -20,7 +20,8 @@ from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.metrics import probabilities
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples
-from incrowd.runs.config import CommonSections, TableData
+from incrowd.runs.config import CommonSections
+from incrowd.runs.data_config import TableData
 from incrowd.runs.database import Record
 from incrowd.runs.folder import MODEL, SUMMARY, Summary, database_in
 from incrowd.runs.run import Run

@@ -11,7 +11,8 @@ from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.selection import Repetitions
-from incrowd.runs.config import Config, DealtData, TableData
+from incrowd.runs.config import Config
+from incrowd.runs.data_config import DealtData, TableData
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Point, drawn, grid
 

@@ -33,7 +33,7 @@ from incrowd.runs.build import (
     section,
     start_of,
 )
-from incrowd.runs.config import clip_of
+from incrowd.runs.clip_config import clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
 
 

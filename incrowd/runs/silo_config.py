@@ -6,17 +6,9 @@ The sections for data, features and model are those of any run (`incrowd.runs.co
 from typing import Any, Literal
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import (
-    AnyClip,
-    BasicRunOptions,
-    CommonSections,
-    Counts,
-    Every,
-    LossName,
-    NormalisedSection,
-    Numbers,
-    Section,
-)
+from incrowd.runs.clip_config import AnyClip, NormalisedSection
+from incrowd.runs.config import BasicRunOptions, CommonSections, LossName
+from incrowd.runs.section import Counts, Every, Numbers, Section
 
 EngineName = Literal["own", "opacus"]
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]

@@ -9,16 +9,9 @@ from incrowd import Budget, ConfigError, Plan
 from incrowd.data import Split
 from incrowd.learning import LocalTraining
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.config import (
-    Config,
-    Local,
-    MedianSection,
-    MlpSection,
-    MnistData,
-    Private,
-    RunOptions,
-    ServerOptimizer,
-)
+from incrowd.runs.clip_config import MedianSection
+from incrowd.runs.config import Config, Local, MlpSection, Private, RunOptions, ServerOptimizer
+from incrowd.runs.data_config import MnistData
 from incrowd.runs.database import Database
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress

@@ -30,7 +30,8 @@ from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import assemble
-from incrowd.runs.config import Config, DigitsData
+from incrowd.runs.config import Config
+from incrowd.runs.data_config import DigitsData
 from incrowd.runs.run import Run
 from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import assemble_silos

@@ -21,7 +21,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.config import TableData
+from incrowd.runs.data_config import TableData
 from incrowd.runs.identity import identity_of
 from incrowd.runs.run import Run
 from incrowd.runs.run_ledger import RunLedger

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.runs.config import Config, MlpSection, MnistData
+from incrowd.runs.config import Config, MlpSection
+from incrowd.runs.data_config import MnistData
 from incrowd.runs.explained import known_keys
 from incrowd.runs.settings import DEMONSTRATION, load, parse, tables
 from incrowd.runs.silo_config import SiloConfig

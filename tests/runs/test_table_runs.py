@@ -10,7 +10,8 @@ from incrowd.data import Category, Reading
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs.build import federated_data
 from incrowd.runs.client_work import assemble
-from incrowd.runs.config import Config, TableData
+from incrowd.runs.config import Config
+from incrowd.runs.data_config import TableData
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load, parse, tables

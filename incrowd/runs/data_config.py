@@ -1,0 +1,160 @@
+"""Where the examples come from: the section `data` of the settings."""
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from incrowd.data import Columns, Reading, TestClients, columns_of
+from incrowd.data._cells import MISSING
+from incrowd.data.spelling import BLANK
+from incrowd.errors import ConfigError
+from incrowd.runs.section import Section, Words, tag
+
+NEVER_COUNTED = (
+    "how many clients private data have is never counted: state a public number that they do not exceed, say "
+    "clients = 1200"
+)
+
+
+class DealtData(Section):
+    """Examples that this machine deals out to simulated clients; `seed` decides who gets which.
+
+    With `validation`, that share of the training examples is declared public and takes the place of the test examples:
+    for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
+
+    Edge cases: a number that belongs to another partition is refused; so is `validation` of private examples, because a
+    share of them tells how many there are.
+    """
+
+    clients: int = 100
+    partition: Literal["iid", "shards", "dirichlet", "sizes"] = "iid"
+    per_client: int | None = None
+    alpha: float | None = None
+    sigma: float | None = None
+    validation: float | None = None
+    seed: int = 0
+    identity: str | None = None
+    public: bool = True
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse numbers of other partitions, and ask for those of this one."""
+        if self.validation is not None and not self.public:
+            remedy = "a share of private examples tells how many there are: leave it out, or say public = true"
+            raise ConfigError(field="data.validation", value=self.validation, remedy=remedy)
+        for partition, name, needed in (
+            ("shards", "per_client", False),
+            ("dirichlet", "alpha", True),
+            ("sizes", "sigma", True),
+        ):
+            value = getattr(self, name)
+            if value is not None and partition != self.partition:
+                raise ConfigError(field=f"data.{name}", value=value, remedy=f'it goes with partition = "{partition}"')
+            if value is None and needed and partition == self.partition:
+                raise ConfigError(field=f"data.{name}", value=value, remedy=f'partition = "{partition}" needs a number')
+
+
+class DigitsData(DealtData):
+    """The embedded digits: real, 8 x 8 pixels, no file needed."""
+
+    name: Literal["digits"] = "digits"
+
+
+class MnistData(DealtData):
+    """MNIST, or a data set in the same four files, in `folder`/mnist or `folder` itself."""
+
+    name: Literal["mnist"] = "mnist"
+    folder: str | None = None
+
+
+class TableData(Section):
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
+
+    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
+    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
+    silos, whom everybody knows.
+
+    `columns` says what the columns mean (`incrowd.data.spelling`); `delimiter` to `missing_texts`, how the cells are
+    written (`incrowd.data.Reading`).
+    """
+
+    name: Literal["table"] = "table"
+    folder: str | None = None
+    file: str
+    test_file: str | None = None
+    client: str
+    label: str
+    features: Words = ()
+    classes: int | Words | None = None
+    columns: dict[str, Any] = Field(default_factory=dict)
+    delimiter: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+    encoding: str = "utf-8"
+    blanks: Literal["refuse", "strip", "keep"] = "refuse"
+    missing_texts: Words = MISSING
+    clients: int | None = None
+    names: Words = ()
+    test_clients: TestClients = "separate"
+    holdout_clients: float | None = None
+    partition: Literal["column"] = "column"
+    identity: str | None = None
+    public: bool = False
+
+    def meaning(self) -> Columns:
+        """What the columns mean, and how they are written."""
+        written = self.model_dump(include={field.name for field in fields(Reading)})
+        return Columns(
+            client=self.client,
+            label=self.label,
+            features=self.features,
+            classes=self.classes,
+            schema=columns_of(self.columns),
+            reading=Reading(**written),
+        )
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Ask for what may not be counted, and for what a template leaves open."""
+        for name, value, what in (
+            ("client", self.client, "name the column that says whose row it is"),
+            ("label", self.label, "name the column to learn"),
+            ("classes", self.classes, "give the labels in order, or leave it out where they are numbers"),
+        ):
+            if value in (BLANK, (BLANK,)):
+                raise ConfigError(field=f"data.{name}", value=BLANK, remedy=f"fill it in: {what}")
+        try:
+            self.meaning()
+        except ConfigError as error:
+            raise ConfigError(field=f"data.{error.field}", value=error.value, remedy=error.remedy) from error
+        if self.clients is None and not self.public:
+            remedy = f"{NEVER_COUNTED}; or public = true, where nobody is to be protected"
+            raise ConfigError(field="data.clients", value=None, remedy=remedy)
+
+
+class GivenData(Section):
+    """Clients that a program hands over (`incrowd.Federation`); they say themselves what they are called, how many
+    they are and whether they are public.
+    """
+
+    name: Literal["given"] = "given"
+
+
+class FunctionData(Section):
+    """What a `function` of one's own, "package:name", returns for these `arguments`: `incrowd.Clients`. It is imported
+    from `folder`, that of the settings' file, or from where Python finds it.
+    """
+
+    name: Literal["function"] = "function"
+    function: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    folder: str | None = None
+
+
+DataSection = Annotated[
+    Annotated[DigitsData, Tag("digits")]
+    | Annotated[MnistData, Tag("mnist")]
+    | Annotated[TableData, Tag("table")]
+    | Annotated[FunctionData, Tag("function")]
+    | Annotated[GivenData, Tag("given")],
+    tag("name", "digits", own="function"),
+]
