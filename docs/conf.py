@@ -70,7 +70,7 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", NAMES[target], node, content) or content
 
 
-def state_settings(app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, result: str) -> Any:
+def state_settings(_app: Sphinx, _what: str, _name: str, value: Any, *_: Any) -> tuple[str, str] | None:
     """The signature of a section of settings: what is to be stated, and what else has which default."""
     if not hasattr(value, "model_fields"):
         return None
