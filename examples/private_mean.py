@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 def the_clients() -> Clients:
-    """Real handwritten digits (8 x 8 pixels), dealt to 100 clients."""
+    """Real handwritten digits (8 x 8 pixels), divided among 100 clients."""
     split = load_digits()
     partition = iid(split.train.labels, clients=CLIENTS, randomness=SystemRandomness())
     return Clients.of(split, partition)
@@ -48,9 +48,9 @@ def main() -> None:
     )
     plan = config.calibrate(BUDGET)
     OUT.mkdir(parents=True, exist_ok=True)
-    # The digits are public, and every run asks clients that were dealt afresh: so each has a ledger of its own.
+    # The digits are public, and every run asks clients that were divided afresh: so each has a ledger of its own.
     place = OUT / f"ledger-{len(list(OUT.glob('ledger-*.sqlite'))) + 1}.sqlite"
-    identity = DataIdentity(name="digits, dealt afresh", public=True)
+    identity = DataIdentity(name="digits, divided afresh", public=True)
     with Ledger.open(place, budget=BUDGET, relation=plan.relation, data_identity=identity) as ledger:
         run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=DIGITS * PIXELS)
         asked = run.round(0)
