@@ -97,6 +97,18 @@ def test_no_other_name_is_documented() -> None:
         assert last in importlib.import_module(package).__all__, name
 
 
+def test_every_public_class_has_its_word() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    classes = [name for name in incrowd.__all__ if isinstance(value_of(f"incrowd.{name}"), type)]
+    assert len(classes) > 40
+    assert [name for name in classes if f"`{name}`" not in glossary] == []
+
+
+def test_the_glossary_is_in_order() -> None:
+    words = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(set(words))
+
+
 def test_every_link_has_a_text_for_readers_without_sphinx() -> None:
     assert [page.name for page in PAGES if re.search(r"(?<!!)\[\]\(", page.read_text())] == []
 
