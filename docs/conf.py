@@ -42,6 +42,10 @@ PACKAGES = (
     *(f"incrowd.privacy.{part}" for part in ("plan", "mechanism", "account", "ledger")),
     "incrowd.drawdiscard",
     "incrowd.cli",
+    "incrowd.runs.search",
+    "incrowd.runs.space",
+    "incrowd.runs.sweep",
+    "incrowd.learning.opacus_engine",
 )
 
 
