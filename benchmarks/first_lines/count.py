@@ -15,18 +15,16 @@ def names(text: str) -> set[str]:
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found = {name.name for node in imports if node.module not in ("first_lines.task", "typing") for name in node.names}
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     found |= {node.attr for node in attributes if not _of_numpy(node)}
-    return found | {
-        keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords if keyword.arg
-    }
+    return found | {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
 
 
 def lines(text: str) -> int:
     """The lines of code, without what explains them."""
-    tree = ast.parse(text)
-    words = {
-        line for node in ast.walk(tree) if _explains(node) for line in range(node.lineno, (node.end_lineno or 0) + 1)
-    }
+    expressions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+    texts = [node for node in expressions if isinstance(node.value, ast.Constant)]
+    words = {line for node in texts for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     return sum(bool(line.strip()) and number not in words for number, line in enumerate(text.splitlines(), start=1))
 
 
@@ -44,7 +42,3 @@ def _of_numpy(node: ast.Attribute) -> bool:
     while isinstance(value, ast.Attribute | ast.Call | ast.Subscript):
         value = value.func if isinstance(value, ast.Call) else value.value
     return isinstance(value, ast.Name) and value.id in ("np", "OWNER", "X", "Y", "clients")
-
-
-def _explains(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
