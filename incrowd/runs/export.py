@@ -3,6 +3,7 @@
 | file                             | holds                                                                       |
 | -------------------------------- | --------------------------------------------------------------------------- |
 | `model.safetensors`, `curve.png` | as they are                                                                 |
+| `card.md`                        | as it is                                                                    |
 | `statement.txt`, `.json`         | as they are                                                                 |
 | `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
 | `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
@@ -27,6 +28,7 @@ from incrowd.privacy.account.events import event_to_json
 from incrowd.runs.contents import RESULT_KEYS, ROW_KEYS, SEARCH_KEYS, part, shown_settings
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
+    CARD,
     CURVE,
     LEDGER,
     MODEL,
@@ -80,7 +82,7 @@ def export(folder: Path, out: Path) -> list[str]:
 def _of_a_run(folder: Path) -> Files:
     settings = settings_in(folder)
     _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
-    for name in (MODEL, STATEMENT_TEXT, STATEMENT):
+    for name in (MODEL, CARD, STATEMENT_TEXT, STATEMENT):
         yield name, _content(folder / name)
     if (folder / CURVE).exists():
         yield CURVE, _content(folder / CURVE)

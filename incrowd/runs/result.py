@@ -23,13 +23,15 @@ from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import TableData
 from incrowd.runs.database import Record
-from incrowd.runs.folder import MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.folder import CARD, MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.prediction import labels_of
 from incrowd.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """A finished run: the released model, how good it is, and what is promised.
+    """A finished run: the released model, how good it is, and what is promised; `card` is a page for whoever is handed
+    the model.
 
     Edge cases: a run that is not over has no result: `ConfigError`.
     """
@@ -39,6 +41,7 @@ class Result:
     model: Model = field(repr=False)
     loss: Loss = field(repr=False)
     settings: CommonSections = field(repr=False)
+    card: str = field(repr=False)
     scaling: tuple[float, float] = (1.0, 0.0)
     number_of_classes: int | None = None
 
@@ -54,6 +57,7 @@ class Result:
             model=run.work.model.loaded(load_file(run.folder / MODEL)),
             loss=run.work.loss,
             settings=run.config,
+            card=(run.folder / CARD).read_text(encoding="utf-8"),
             scaling=_scaling(data),
             number_of_classes=data.examples.classes,
         )
@@ -87,18 +91,19 @@ class Result:
 
     def predict(self, features: Any) -> NDArray[Any]:
         """The label of each example: a class, by its name where classes have names, or a number."""
-        outputs = self.outputs(features)
-        if self.number_of_classes is None:
-            return outputs
-        found: NDArray[Any] = probabilities(outputs).argmax(-1)
         names = self.settings.data.classes if isinstance(self.settings.data, TableData) else None
-        return np.array(names)[found] if isinstance(names, tuple) else found
+        return labels_of(
+            self.outputs(features),
+            loss=self.loss.name,
+            names=names if isinstance(names, tuple) else None,
+            classes=self.number_of_classes,
+        )
 
     def predict_proba(self, features: Any) -> NDArray[Any]:
         """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
         if self.number_of_classes is None:
             raise ConfigError(field="predict_proba", value=None, remedy="the labels are numbers: use predict")
-        return probabilities(self.outputs(features))
+        return probabilities(self.outputs(features).astype(np.float64))
 
     def outputs(self, features: Any) -> NDArray[Any]:
         """What the module gives for each example."""
