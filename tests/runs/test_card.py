@@ -8,7 +8,7 @@ from incrowd.runs.card import card
 from incrowd.runs.folder import settings_in
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load
-from tests.runs.small import small
+from tests.runs.small import SEEDED, small
 from tests.runs.test_silo_run import small as silos
 from tests.runs.test_table_runs import SIX, write
 
@@ -39,7 +39,7 @@ def test_a_card_shows_promise_metrics_columns_and_settings(tmp_path: Path) -> No
 
 def test_a_card_tells_no_path_no_seed_and_no_time(tmp_path: Path) -> None:
     Run.create(load(write(tmp_path, SIX)), tmp_path / "run").train()
-    Run.create(small(), tmp_path / "seeded").train()
+    Run.create(small(*SEEDED), tmp_path / "seeded").train()
     for folder in ("run", "seeded"):
         text = (tmp_path / folder / "card.md").read_text()
         assert str(tmp_path) not in text
