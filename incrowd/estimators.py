@@ -43,7 +43,7 @@ _STATED = {
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """What both estimators are: settings, a fit that is a private federation, and outputs.
 
     The constructor of a dataclass does what scikit-learn asks of one: it stores its arguments, by their names.
@@ -51,9 +51,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     epsilon: float = 1.0
     delta: float = 1e-5
-    rounds: int = 50
+    rounds: int = 20
     cohort: float | None = None
-    clip_norm: float = 1.0
+    clip_norm: float = 0.2
     learning_rate: float = 0.1
     batch_size: int | None = None
     epochs: int = 1
@@ -124,9 +124,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             if getattr(self, field) is None:
                 raise ConfigError(field=field, value=None, remedy=_STATED[field])
         if self.random_state is not None:
-            remedy = (
-                "who knows it can remove the noise: leave it out; or public = True, where nobody is to be protected"
-            )
+            remedy = "who knows it can remove the noise: leave it out; or public = True"
             raise ConfigError(field="random_state", value=self.random_state, remedy=remedy)
 
     def _scaled(self, x: NDArray[Any]) -> NDArray[np.float32]:
@@ -154,14 +152,15 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A classifier that one private federation trains: linear, or a perceptron with these `hidden` layers, or a `module`.
+class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # sklearn has no types
+    """A classifier that one private federation trains: linear, a perceptron with these `hidden` layers, or a `module`.
 
     `groups` in `fit` says whose each row is; without them each row is a client of its own. `ranges` are stated, one
     pair or one for each feature: a feature becomes its place there, from -1 to 1, and what lies beyond is taken for the
     nearest end. `classes` are stated in order, or, of `public` data, found in the labels. `folder` keeps the run, so
     that a fit that was cut off goes on when it is called again with the same data; without it nothing is kept but the
-    ledger. With `cohort`, so many clients are sampled for a round. `n_jobs` is the number of threads, -1 all.
+    ledger. With `cohort`, so many clients are sampled for a round; `clip_norm` is how long the
+    contribution of each is made, and so how far a round may go. `n_jobs` is the number of threads, -1 all.
 
     After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a data frame), `n_iter_` (the rounds), `result_`
     (`incrowd.Result`) and `statement_`.
@@ -176,7 +175,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
     classes: Sequence[Any] | None = None
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> "PrivateClassifier":  # noqa: N803 - scikit-learn's name
+    def fit(self, X: Any, y: Any, groups: Any = None) -> "PrivateClassifier":
         """Train one private federation, whose clients are `groups` of rows; it is charged to the ledger of the data."""
         self._check_stated("classes")
         x, y = validate_data(self, X, y)
@@ -187,13 +186,13 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         self._fit(x, y, groups)
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
+    def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row."""
         check_is_fitted(self)
         found: NDArray[Any] = self.classes_[self._outputs(X).argmax(1)]
         return found
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803 - scikit-learn's name
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, [rows, classes]."""
         logits = self._outputs(X)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -209,7 +208,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # sklearn has no types
     """The same for numbers, by least squares: see `PrivateClassifier`.
 
     Instead of `classes` it has a `target_range`, the lowest and the highest label: what is learned is the label's place
@@ -218,14 +217,14 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
 
     target_range: Range | None = None
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> "PrivateRegressor":  # noqa: N803 - scikit-learn's name
+    def fit(self, X: Any, y: Any, groups: Any = None) -> "PrivateRegressor":
         """See `PrivateClassifier.fit`."""
         self._check_stated("target_range")
         x, y = validate_data(self, X, y, y_numeric=True)
         self._fit(x, y, groups)
         return self
 
-    def predict(self, X: Any) -> NDArray[np.float64]:  # noqa: N803 - scikit-learn's name
+    def predict(self, X: Any) -> NDArray[np.float64]:
         """The number of each row."""
         found = self._outputs(X).reshape(-1)
         if self.target_range is None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 
 from incrowd.data import Columns, Examples, read_features
+from incrowd.data.examples import Labels
 from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.metrics import probabilities
@@ -80,7 +81,8 @@ def predict(folder: Path, table: Path) -> Predictions:
         raise ConfigError(field="run", value=str(folder), remedy=remedy)
     columns = _columns(wanted, settings)
     features = read_features(table, columns)
-    labels = np.zeros(len(features), np.float32 if columns.classes is None else np.int64)
+    unknown = np.zeros(len(features))
+    labels: Labels = unknown.astype(np.float32) if columns.classes is None else unknown.astype(np.int64)
     examples = Examples(features=features, labels=labels, classes=columns.number_of_classes)
     return _predicted(config, columns, featured_examples(config, examples), (folder / MODEL).read_bytes())
 

@@ -94,7 +94,9 @@ class SiloWork:
         """Ready to train, for as long as the `with` block lasts."""
         ledger = self.payer
         with ExitStack() as stack:
-            silos = [stack.enter_context(each) for each in ledger.open(folder, [plan.name for plan in self.federation.plans])]
+            silos = [
+                stack.enter_context(each) for each in ledger.open(folder, [plan.name for plan in self.federation.plans])
+            ]
             outboxes = [self._outbox(place, each, folder) for place, each in enumerate(silos)]
             server = None if ledger.server is None else stack.enter_context(ledger.server.open(folder / LEDGER))
             asks = tuple(outbox.answer for outbox in outboxes)

@@ -45,8 +45,9 @@ def test_a_card_tells_no_path_no_seed_and_no_time(tmp_path: Path) -> None:
         assert str(tmp_path) not in text
         for word in ("tables/", "seconds", "seed ", "threads", "ledger.sqlite"):
             assert word not in text
-    assert "| simulated | True |" in text
-    assert "Examples like those that it learned from." in text
+    seeded = (tmp_path / "seeded" / "card.md").read_text()
+    assert "| simulated | True |" in seeded
+    assert "Examples like those that it learned from." in seeded
 
 
 def test_epsilon_is_never_rounded_down(tmp_path: Path) -> None:
