@@ -96,7 +96,7 @@ def test_it_says_what_the_result_says(incrowd: Command, classes: str, more: str)
     assert np.array_equal(found.labels, result.predict(numbers).reshape(3))
     if classes:
         assert found.probabilities is not None
-        assert np.allclose(found.probabilities, result.predict_proba(numbers))
+        assert found.probabilities == pytest.approx(result.predict_proba(numbers))
         assert found.to_json()["classes"] == ["0", "1"]
     else:
         assert found.to_csv().splitlines()[0] == "prediction"
@@ -105,7 +105,7 @@ def test_it_says_what_the_result_says(incrowd: Command, classes: str, more: str)
 
 def test_a_poisson_run_predicts_rates() -> None:
     outputs = np.array([[0.0], [1.0]])
-    assert np.allclose(labels_of(outputs, loss="poisson", names=None, classes=None), [[1], [np.e]])
+    assert np.allclose(labels_of(outputs, loss="poisson", names=None, classes=None), np.array([[1.0], [np.e]]))
     assert np.array_equal(labels_of(outputs, loss="squared", names=None, classes=None), outputs)
 
 
@@ -148,7 +148,7 @@ def test_a_run_that_cannot_say_anything_is_refused(incrowd: Command) -> None:
     )
     Run.create(small(), "digits").train()
     assert incrowd("predict", "digits", "new.csv").err == (
-        "incrowd: run = 'digits': it learned from digits, which is no table: in Python, result.predict(features)\n"
+        "incrowd: run = 'digits': it learned from digits, which is no table: in Python, call result.predict(features)\n"
     )
 
 
@@ -157,5 +157,5 @@ def test_a_run_that_a_program_began_has_its_module_there(incrowd: Command) -> No
 
     federation().train("given", progress=False)
     assert incrowd("predict", "given", "new.csv").err == (
-        "incrowd: run = 'given': a program began the run, and has the module: let it ask, result.predict(features)\n"
+        "incrowd: run = 'given': a program began the run, and has the module: let it call result.predict(features)\n"
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
+from incrowd import _files
 from incrowd.data import Clients, from_arrays
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
@@ -24,6 +25,7 @@ from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import TableData
 from incrowd.runs.database import Record
 from incrowd.runs.folder import CARD, MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.onnx_file import onnx_of
 from incrowd.runs.prediction import labels_of
 from incrowd.runs.run import Run
 
@@ -44,6 +46,7 @@ class Result:
     card: str = field(repr=False)
     scaling: tuple[float, float] = (1.0, 0.0)
     number_of_classes: int | None = None
+    example: tuple[tuple[int, ...], np.dtype[Any]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, run: Run) -> "Result":
@@ -60,6 +63,7 @@ class Result:
             card=(run.folder / CARD).read_text(encoding="utf-8"),
             scaling=_scaling(data),
             number_of_classes=data.examples.classes,
+            example=_example(data),
         )
 
     @property
@@ -112,6 +116,14 @@ class Result:
         examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)
         return outputs_of(self.module, featured_examples(self.settings, examples))
 
+    def to_onnx(self, path: Path | str) -> Path:
+        """Write the module as ONNX (`incrowd.runs.onnx_file`); what it takes are examples as the module sees them."""
+        if self.example is None:
+            remedy = "it takes several inputs, which is not written as ONNX; model.safetensors has its weights"
+            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
+        _files.write(Path(path), onnx_of(self.module, *self.example))
+        return Path(path)
+
     def _repr_html_(self) -> str:
         shown = {name: value for name, value in self.summary.items() if isinstance(value, int | float | str)}
         rows = "".join(
@@ -120,6 +132,12 @@ class Result:
             for name, value in shown.items()
         )
         return f"<table>{rows}</table><pre>{html.escape(self.statement)}</pre>"
+
+
+def _example(data: Clients) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and type of an example as the module sees it; None where it is several arrays."""
+    values = data.examples.values(slice(1))
+    return (values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
 
 
 def _scaling(data: Clients) -> tuple[float, float]:
