@@ -14,6 +14,7 @@ if typing.TYPE_CHECKING:
     from incrowd.drawdiscard.server import Server
     from incrowd.drawdiscard.specification import Specification
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+    from incrowd.estimators import PrivateClassifier, PrivateRegressor
     from incrowd.federation import Federation
     from incrowd.privacy.account.accounting import Budget, Price, Relation
     from incrowd.privacy.ledger.ledger import Ledger
@@ -64,7 +65,9 @@ __all__ = [
     "Poisson",
     "Price",
     "Private",
+    "PrivateClassifier",
     "PrivateRecords",
+    "PrivateRegressor",
     "PrivateRun",
     "QuantileClip",
     "Question",
@@ -104,6 +107,7 @@ _HOMES = {
         "ServerOptimizer",
     ),
     "incrowd.data.clients": ("Clients",),
+    "incrowd.estimators": ("PrivateClassifier", "PrivateRegressor"),
     "incrowd.federation": ("Federation",),
     "incrowd.drawdiscard.device": ("Device",),
     "incrowd.drawdiscard.server": ("Server",),

@@ -128,6 +128,7 @@ def load_table(
         owners=found,
         names=names,
         test_clients=test_clients,
+        columns=columns.features,
     )
     if holdout_clients is None:
         return data
