@@ -137,6 +137,9 @@ class Database:
         with closing(self._connection.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             (version,) = cursor.execute("PRAGMA user_version").fetchone()
+            tables = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables:
+                raise DataError(f"{self.path} is another program's database, not that of a run: name the run's folder")
             if version > len(MIGRATIONS):
                 raise DataError(f"{self.path} is of version {version}: this incrowd knows {len(MIGRATIONS)}; update it")
             for change in MIGRATIONS[version:]:

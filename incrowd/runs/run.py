@@ -124,7 +124,7 @@ class Run:
         given = replace(given, start=results.first_state_in(folder))
         steps = settings.get("schedule")
         schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
-        config, payer = read_back(settings["config"]), payer_in(folder)
+        config, payer = _settings_of_version(settings), payer_in(folder)
         if payer.get("search") != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
@@ -209,6 +209,18 @@ def free_folder(parent: Path) -> Path:
     while (parent / f"run-{number}").exists():
         number += 1
     return parent / f"run-{number}"
+
+
+def _settings_of_version(settings: Summary) -> Config | SiloConfig:
+    """The settings that another version may have written, which knows other keys."""
+    try:
+        return read_back(settings["config"])
+    except ConfigError as error:
+        made = settings.get("version")
+        if made == __version__:
+            raise
+        remedy = f"the run was made with another version, and this is {__version__}: go on with that one ({error})"
+        raise ConfigError(field="version", value=made, remedy=remedy) from error
 
 
 def _form(model: Model) -> str:

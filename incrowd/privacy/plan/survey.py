@@ -47,6 +47,9 @@ class Wish:
         self._check_unknown()
         if self.grow_from is not None and self.noise_multiplier is not None:
             raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
+        if self.grow_from is not None and not (self.rounds and (self.cohorts or self.shares)):
+            remedy = "say how many rounds there are, and the cohort to grow to"
+            raise ConfigError(field="grow_from", value=self.grow_from, remedy=remedy)
         for share in self.shares:
             _validate.probability(cohort=share)
 
