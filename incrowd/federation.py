@@ -54,7 +54,15 @@ class Federation:
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
         sections: dict[str, Any] = {"local": local, "server": server, "run": run}
-        kind = SiloConfig if isinstance(privacy, PrivateRecords) else Config
+        of_records = isinstance(privacy, PrivateRecords)
+        kind = SiloConfig if of_records else Config
+        kinds: dict[str, type] = {
+            "local": LocalRecords if of_records else Local,
+            "server": ServerOptimizer,
+            "run": SiloRunOptions if of_records else RunOptions,
+        }
+        for name, value in sections.items():
+            _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
             data=GivenData(),
             model=GivenModel(),
@@ -77,6 +85,8 @@ class Federation:
     @classmethod
     def from_tables(cls, found: Mapping[str, Any]) -> "Federation":
         """What the tables of a TOML file describe."""
+        if not isinstance(found, Mapping):
+            raise ConfigError(field="found", value=found, remedy="give the tables of a TOML file, a dict of dicts")
         federation = cls.__new__(cls)
         federation.settings, federation.given = settings_of(found), NOTHING
         return federation
@@ -87,6 +97,8 @@ class Federation:
 
     def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
         """Train to the end, from wherever the run in this folder stands, and give the result."""
+        if not isinstance(folder, str | Path):
+            raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self._resumed(Path(folder)) if (Path(folder) / DATABASE).exists() else self.start(folder)
         run.train([*([shown(sys.stderr)] if progress else []), *watchers])
         return Result.of(run)
@@ -119,7 +131,8 @@ def _module(module: Any) -> nn.Module:
 
 def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
     if not isinstance(value, kinds):
-        remedy = f"give {' or '.join(f'incrowd.{kind.__name__}' for kind in kinds)}"
+        named = (f"incrowd.{kind.__name__}" for kind in kinds if kind is not type(None))
+        remedy = f"give {' or '.join(named)}"
         raise ConfigError(field=field, value=type(value).__name__, remedy=remedy)
     return value
 

@@ -1,5 +1,6 @@
 """How a command ends that cannot go on: one line on standard error, and an exit status."""
 
+import difflib
 import sqlite3
 from importlib.util import find_spec
 from sys import platform
@@ -17,7 +18,7 @@ def finished(app: typer.Typer) -> int:
     """Run the command line; the exit status. Whatever a user can mend is one line, which says how."""
     try:
         check_platform()
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="incrowd")
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # older versions of click have no such class
             error.show()
@@ -90,7 +91,8 @@ def _other(error: click.NoSuchOption, context: Any) -> str | None:
     keys = _keys_like(name) if takes_settings else []
     if keys:
         return f"it is a setting: --set {keys[0]}=VALUE"
-    return f"did you mean {error.possibilities[0]}?" if error.possibilities else None
+    near = difflib.get_close_matches(name, [each.lstrip("-") for each in error.possibilities or ()], n=1)
+    return f"did you mean --{near[0]}?" if near else None
 
 
 def _keys_like(name: str) -> list[str]:

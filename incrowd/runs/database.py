@@ -144,7 +144,8 @@ class Database:
                 raise DataError(f"{self.path} is of version {version}: this incrowd knows {len(MIGRATIONS)}; update it")
             for change in MIGRATIONS[version:]:
                 change(self._connection)
-            cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            if version < len(MIGRATIONS):  # who only looks changes nothing
+                cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
             cursor.execute("COMMIT")
 
 

@@ -23,6 +23,8 @@ def check_unused(folder: Path, *names: str) -> None:
     taken = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
     if taken is not None:
         raise ConfigError(field="out", value=str(folder), remedy=f"{taken.name} is a file: name a new folder")
+    if (folder / "search.json").exists():
+        raise ConfigError(field="out", value=str(folder), remedy="it holds a search: name another folder")
     for name in names:
         if (folder / name).exists():
             raise ConfigError(
