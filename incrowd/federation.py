@@ -18,6 +18,7 @@ from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOp
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
+from incrowd.runs.progress import say
 from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
@@ -100,7 +101,9 @@ class Federation:
         if not isinstance(folder, str | Path):
             raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self._resumed(Path(folder)) if (Path(folder) / DATABASE).exists() else self.start(folder)
-        run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        say(run.advice() if progress else (), sys.stderr)
+        summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
 
     def _resumed(self, folder: Path) -> Run:

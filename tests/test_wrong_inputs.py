@@ -50,9 +50,7 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     """All that is in a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def told(text: str, place: Path) -> str:
@@ -69,9 +67,11 @@ def answer_of_command(words: str, place: Path, patch: pytest.MonkeyPatch, capsys
 
 def answer_of_call(call: str, place: Path) -> str:
     """The kind of the error, and what it says."""
-    with warnings.catch_warnings(), pytest.raises(IncrowdError) as raised:
+    known = names()
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        eval(call.removeprefix(">>> "), names())  # noqa: S307 - our own table
+        with pytest.raises(IncrowdError) as raised:
+            eval(call.removeprefix(">>> "), known)  # noqa: S307 - our own table
     return told(f"{type(raised.value).__name__}: {raised.value}", place)
 
 

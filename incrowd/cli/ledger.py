@@ -41,7 +41,7 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
     from incrowd.privacy.ledger.ledger import verify as check
     from incrowd.privacy.ledger.overview import describe
 
-    found: dict[str, Any] = dict(check(_there(file)))
+    found: dict[str, Any] = dict(check(_no_folder(file)))
     if found["intact"]:
         with Ledger.read(file) as ledger:
             found |= describe(ledger)
@@ -69,7 +69,7 @@ def verify(
     """
     from incrowd.privacy.ledger.ledger import verify as check
 
-    found = dict(check(_there(file), head=head))
+    found = dict(check(_no_folder(file), head=head))
     print_json(found) if as_json else print_facts(found)
     if not found["intact"]:
         raise typer.Exit(1)
@@ -259,12 +259,17 @@ def fresh(
     _say([_facts(care.fresh(home, known, budget=Budget(epsilon=epsilon, delta=delta), relation=its))], as_json)
 
 
-def _there(file: Path) -> Path:
-    """A ledger's file. Edge cases: nothing there, or a folder: `ConfigError`."""
+def _no_folder(file: Path) -> Path:
+    """A ledger's file, or what its witness remembers. Edge cases: a folder: `ConfigError`."""
     if file.is_dir():
         remedy = f"it is a folder: name the ledger itself, say {file / 'ledger.sqlite'}"
         raise ConfigError(field="FILE", value=str(file), remedy=remedy)
-    if not file.exists():
+    return file
+
+
+def _there(file: Path) -> Path:
+    """A ledger's file. Edge cases: nothing there, or a folder: `ConfigError`."""
+    if not _no_folder(file).exists():
         raise ConfigError(field="FILE", value=str(file), remedy="nothing is there: see `incrowd ledger list`")
     return file
 

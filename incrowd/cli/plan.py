@@ -69,9 +69,12 @@ def plan(
 
     Example: incrowd plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220
 
+    Several rounds and cohorts are ranked by the noise of all rounds beside what they can learn. odds is how often an
+    attacker is right at most, who knows all about everyone else.
+
     What if: incrowd plan --clients 100,1000 --epsilon 1,2,4,8 --delta 1e-5 --plot plans.png
     """
-    from incrowd.privacy.plan.survey import Wish, paper_row, row, what_if
+    from incrowd.privacy.plan.survey import Wish, paper_row, ranked, row, what_if
 
     numbers_of_clients = _some("clients", whole_numbers, clients)
     epsilons: Sequence[float | None] = _some("epsilon", numbers, epsilon) if epsilon else (None,)
@@ -101,10 +104,16 @@ def plan(
         (_what_if(plan) if several else {}) | row(plan, weights=weights) | (paper_row(plan) if moments else {})
         for plan in plans
     ]
+    if len(found) > 1 and not several:
+        found = [{"rank": rank} | one for rank, one in zip(ranked(plans), found, strict=True)]
     if as_json:
         print_json({"plans": found, "plot": None if plot is None else str(plot)})
     else:
-        print_table(found, leave_out={"schedule", "by_accountant", *(("sampling", "place") if several else ())})
+        found.sort(key=lambda one: one.get("rank", 0))
+        print_table(
+            found,
+            leave_out={"schedule", "by_accountant", "over_all_rounds", *(("sampling", "place") if several else ())},
+        )
 
 
 T = TypeVar("T")

@@ -67,10 +67,12 @@ def resume(
 
 def _finish(run: "Run", as_json: bool) -> None:
     from incrowd.federated.metrics import scalars
-    from incrowd.runs.progress import progress
+    from incrowd.runs.progress import progress, say
 
     try:
+        say(run.advice(), sys.stderr)
         summary = run.train([progress(sys.stderr)])
+        say(run.verdict(summary), sys.stderr)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: incrowd resume {run.folder}", err=True)
         raise typer.Exit(1) from None

@@ -252,8 +252,10 @@ def _number(reading: Reading, cell: Any) -> float:
     try:
         return reading.number(cell)
     except DataError as error:
-        if isinstance(cell, str) and any(letter.isalpha() for letter in cell):
-            raise DataError('is a text; state the labels in order, say classes = ["no", "yes"]') from error
+        if isinstance(cell, str) and cell.strip().isalpha():
+            raise DataError(
+                'is not a number; if the labels are texts, state them in order, say classes = ["no", "yes"]'
+            ) from error
         raise
 
 

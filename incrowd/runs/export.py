@@ -62,9 +62,10 @@ def export(folder: Path, out: Path) -> list[str]:
     folder, out = folder.resolve(), out.absolute()
     if out.exists() or out.is_symlink():
         raise ConfigError(field="out", value=str(out), remedy="name a folder that does not exist yet")
-    if folder in out.parents or not out.parent.is_dir():
-        where = "outside of the run" if folder in out.parents else "in a folder that is there"
-        raise ConfigError(field="out", value=str(out), remedy=f"name a new folder {where}")
+    if folder in out.parents:
+        raise ConfigError(field="out", value=str(out), remedy="name a new folder outside of the run")
+    if any(place.exists() and not place.is_dir() for place in out.parents):
+        raise ConfigError(field="out", value=str(out), remedy="it would lie in a file: name a new folder")
     files = dict(_of_a_search(folder) if (folder / SEARCH).is_file() else _of_a_run(folder))
     fresh = out.with_name(f"{out.name}.{secrets.token_hex(8)}{_files.PART}")
     try:

@@ -25,6 +25,7 @@ from incrowd.federated import State
 from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
+from incrowd.runs.advice import advice, verdict
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
@@ -177,6 +178,10 @@ class Run:
                 watchers=watchers,
             )
 
+    def advice(self) -> list[str]:
+        """What is doubtful before the first round; see `incrowd.runs.advice`."""
+        return advice(self.work)
+
     def _begin(self) -> None:
         _files.folder(self.folder)
         write_payer(self.folder, self.work.payer.to_json())
@@ -201,6 +206,11 @@ class Run:
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }
         return write_results(self.folder, session.claims(), summary)
+
+    def verdict(self, summary: Summary) -> list[str]:
+        """What is doubtful about the result; see `incrowd.runs.advice`."""
+        with database_in(self.folder) as database:
+            return verdict(self.work, summary, database.rounds())
 
 
 def free_folder(parent: Path) -> Path:

@@ -63,6 +63,7 @@ TEXTS = {
     "broken.parquet": "PAR1 and no more",
 }
 
+
 def prepare(place: Path) -> None:
     """Put everything there."""
     for name, text in TEXTS.items():
