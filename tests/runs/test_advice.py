@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import incrowd
-from incrowd.privacy.statement import guess
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
