@@ -1,4 +1,4 @@
-"""LoRA: a small transformer stays frozen, and adapters of rank 4 are trained.
+"""LoRA: a small transformer stays frozen, and adapters of rank 2 are trained.
 
 Run: python examples/fine_tuning.py
 """
@@ -30,7 +30,7 @@ class Transformer(nn.Module):
 
 
 torch.manual_seed(0)  # stands for a pretrained module, which you would load
-adapted = lora(Transformer(), rank=4, on=("query", "value", "output"))
+adapted = lora(Transformer(), rank=2, on=("query", "value", "output"))
 
 generator = np.random.default_rng(0)
 topic = generator.integers(0, 2, 700)

@@ -18,7 +18,7 @@ parts = {
     "south": (readings[300:600], ill[300:600]),
     "west": (readings[600:1000], ill[600:1000]),
 }
-data = incrowd.Clients.from_partitions(parts, classes=2, test=(readings[1000:], ill[1000:]), public=True)
+data = incrowd.Clients.from_partitions(parts, classes=2, test=(readings[1000:], ill[1000:]), public=True).named()
 federation = incrowd.Federation(
     nn.Linear(5, 2),
     data,

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError
 from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
+from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOptions, ServerOptimizer
 from incrowd.runs.data_config import GivenData
@@ -34,7 +35,8 @@ class Federation:
     `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
     stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
     is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
-    the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. With a `schedule`
+    cohorts and noise of the rounds are taken from it, and only whether it fits the budget is asked.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -52,6 +54,7 @@ class Federation:
         loss: LossLike | None = None,
         server: ServerOptimizer | None = None,
         run: RunOptions | SiloRunOptions | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
         sections: dict[str, Any] = {"local": local, "server": server, "run": run}
@@ -70,6 +73,7 @@ class Federation:
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
             **{name: value for name, value in sections.items() if value is not None},
         )
+        self.schedule = schedule
         self.given = Given(data=_a(data, (Clients,), "data"), model=model)
         if loss is not None:
             self._take(loss)
@@ -84,17 +88,17 @@ class Federation:
         return cls.from_tables(tables(path, overrides=overrides, data=data))
 
     @classmethod
-    def from_tables(cls, found: Mapping[str, Any]) -> "Federation":
+    def from_tables(cls, found: Mapping[str, Any], *, schedule: Schedule | None = None) -> "Federation":
         """What the tables of a TOML file describe."""
         if not isinstance(found, Mapping):
             raise ConfigError(field="found", value=found, remedy="give the tables of a TOML file, a dict of dicts")
         federation = cls.__new__(cls)
-        federation.settings, federation.given = settings_of(found), NOTHING
+        federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, schedule
         return federation
 
     def start(self, folder: Path | str) -> Run:
         """A new run in a folder; nothing is spent yet."""
-        return Run.create(self.settings, folder, given=self.given)
+        return Run.create(self.settings, folder, given=self.given, schedule=self.schedule)
 
     def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
         """Train to the end, from wherever the run in this folder stands, and give the result."""
@@ -113,6 +117,10 @@ class Federation:
             if values != found.get(section):
                 remedy = f"a run with {_differing(section, values, found.get(section))} was begun there: name another"
                 raise ConfigError(field="folder", value=str(folder), remedy=remedy)
+        steps = None if self.schedule is None else [asdict(step) for step in self.schedule.steps]
+        if steps is not None and run.settings.get("schedule") != steps:
+            remedy = "a run with another schedule was begun there: name another"
+            raise ConfigError(field="folder", value=str(folder), remedy=remedy)
         return run
 
     def _take(self, loss: LossLike) -> None:

@@ -10,18 +10,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 OUTSIDE = [path for folder in ("papers", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
 
-RUNS = ROOT / "papers/geyer/kept.py"
-"""The one module that works with run folders, whose parts have no door of their own."""
 
-
-def beyond_the_doors(path: Path, text: str) -> Iterator[str]:
+def beyond_the_doors(text: str) -> Iterator[str]:
     """What a module imports of ours that no package offers."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name.startswith("incrowd."))
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "incrowd":
-            if path == RUNS and node.module.startswith("incrowd.runs."):
-                continue
             door = importlib.import_module(node.module)
             offered = door.__all__ if hasattr(door, "__path__") else ()
             yield from (f"{node.module}.{name.name}" for name in node.names if name.name not in offered)
@@ -29,7 +24,7 @@ def beyond_the_doors(path: Path, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_is_taken_from_beyond_the_doors(path: Path) -> None:
-    assert list(beyond_the_doors(path, path.read_text())) == []
+    assert list(beyond_the_doors(path.read_text())) == []
 
 
 @pytest.mark.parametrize(
@@ -47,7 +42,7 @@ def test_nothing_is_taken_from_beyond_the_doors(path: Path) -> None:
     ],
 )
 def test_what_is_beyond_the_doors_is_found(text: str, found: list[str]) -> None:
-    assert list(beyond_the_doors(ROOT / "papers/some.py", text)) == found
+    assert list(beyond_the_doors(text)) == found
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,9 @@ def model_of(config: CommonSections, data: Clients, loss: Loss, given: Given = N
     if isinstance(wanted, FunctionModel):
         return _started(_own_model(wanted), given)
     shape = data.examples.shape
-    outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else 1
+    labels = data.examples.labels
+    several = labels.shape[1] if labels.ndim > 1 else 1
+    outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else several
     if isinstance(wanted, CnnSection):
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
             raise ConfigError(field="kind", value="cnn", remedy=f"it needs square images, these examples are {shape}")

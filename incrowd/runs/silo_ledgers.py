@@ -42,15 +42,15 @@ class SiloLedgers:
         ]
         ledgers = cls(silos=tuple(found), server=_server(federation, folder))
         with ExitStack() as stack:
-            opened = [stack.enter_context(each) for each in ledgers.open(folder)]
+            opened = [stack.enter_context(each) for each in ledgers.open(folder, [plan.name for plan in plans])]
             for plan, ledger in zip(plans, opened, strict=True):
                 _check_budget(plan, ledger)
             _check_room(plans, opened)
         return ledgers
 
-    def open(self, folder: Path) -> Sequence[Ledger]:
-        """The silos' ledgers, for writing."""
-        return [each.open(own_place(folder, f"silo-{place}")) for place, each in enumerate(self.silos, start=1)]
+    def open(self, folder: Path, names: Sequence[str]) -> Sequence[Ledger]:
+        """The ledgers of silos of these names, for writing."""
+        return [each.open(own_place(folder, name)) for name, each in zip(names, self.silos, strict=True)]
 
     def check_same(self, federation: SiloFederation) -> None:
         """The data are those with which the run began (`DataError`)."""

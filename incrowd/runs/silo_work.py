@@ -92,9 +92,9 @@ class SiloWork:
     @contextmanager
     def open(self, folder: Path) -> Iterator["SiloSession"]:
         """Ready to train, for as long as the `with` block lasts."""
-        ledger = self.payer
+        ledger, names = self.payer, [plan.name for plan in self.federation.plans]
         with ExitStack() as stack:
-            silos = [stack.enter_context(each) for each in ledger.open(folder)]
+            silos = [stack.enter_context(each) for each in ledger.open(folder, names)]
             outboxes = [self._outbox(place, each, folder) for place, each in enumerate(silos)]
             server = None if ledger.server is None else stack.enter_context(ledger.server.open(folder / LEDGER))
             asks = tuple(outbox.answer for outbox in outboxes)

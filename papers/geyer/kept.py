@@ -1,21 +1,11 @@
 """Federations of hours, in run folders: one that was stopped, however it ended, goes on when it is asked for again."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from incrowd import Budget, ConfigError, Plan
+from incrowd import Budget, Federation, Plan
 from incrowd.data import Split
-from incrowd.learning import LocalTraining
-from incrowd.runs.client_work import ClientWork
-from incrowd.runs.clip_config import MedianSection
-from incrowd.runs.config import Config, Local, MlpSection, Private, RunOptions, ServerOptimizer
-from incrowd.runs.data_config import MnistData
-from incrowd.runs.database import Database
-from incrowd.runs.folder import DATABASE
-from incrowd.runs.progress import progress
-from incrowd.runs.run import Run
 from papers.geyer.measure import PER_CLIENT, Curve, Measured, Point, followed, shaped
 from papers.geyer.paper import HIDDEN, PaperSetup
 
@@ -45,57 +35,38 @@ class Kept:
 
     def curve(self, setup: PaperSetup, plan: Plan, *, seed: int) -> Curve:
         """The accuracy over the rounds, from wherever the run stands to its end."""
-        run = self._run(setup, plan, seed)
-        run.train([progress(sys.stderr)])
-        database = Database(run.folder / DATABASE)
-        try:
-            records = database.rounds()
-        finally:
-            database.close()
-        return [Point(round=one.round + 1, accuracy=one.accuracy) for one in records if one.accuracy is not None]
+        result = self.federation(setup, plan, seed).train(self.place(plan, seed))
+        return [Point(round=one.round + 1, accuracy=one.accuracy) for one in result.rounds if one.accuracy is not None]
 
     def place(self, plan: Plan, seed: int) -> Path:
         """The run folder of a federation."""
         return self.folder / f"{plan.config.clients}-clients-{plan.rounds}-rounds-seed-{seed}"
 
-    def _run(self, setup: PaperSetup, plan: Plan, seed: int) -> Run:
-        folder = self.place(plan, seed)
-        wanted, schedule = self.config(setup, plan, seed), plan.config.schedule
-        if not (folder / DATABASE).is_file():
-            return Run.create(wanted, folder, schedule=schedule)
-        run = Run.open(folder)
-        found = run.work.plan if isinstance(run.work, ClientWork) else None
-        if run.config != wanted or not isinstance(found, Plan) or found.config.schedule != schedule:
-            remedy = "it holds a run with other settings: name another folder, or delete it"
-            raise ConfigError(field="runs", value=str(folder), remedy=remedy)
-        return run
-
-    def config(self, setup: PaperSetup, plan: Plan, seed: int) -> Config:
-        """The federation as the settings of a run; the schedule goes beside them."""
-        rounds = plan.config.schedule.rounds
-        return Config(
-            data=MnistData(
-                folder=str(self.data.resolve()),
-                clients=plan.config.clients,
-                partition="shards",
-                per_client=PER_CLIENT,
-                seed=seed,
-            ),
-            model=MlpSection(hidden=HIDDEN, bias=False, start=setup.start),
-            local=_local(setup.local),
-            privacy=Private(
-                epsilon=plan.budget.epsilon,
-                delta=plan.budget.delta,
-                rounds=rounds,
-                cohort=plan.config.schedule.steps[-1].cohort,
-                sampling="fixed",
-                clip=MedianSection(kind="median"),
-            ),
-            server=ServerOptimizer(),
-            run=RunOptions(randomness="seeded", seed=seed, report_every=max(1, rounds // 80)),
-        )
+    def federation(self, setup: PaperSetup, plan: Plan, seed: int) -> Federation:
+        """The federation as settings spell it; the schedule goes beside them."""
+        rounds, clients = plan.config.schedule.rounds, plan.config.clients
+        settings = {
+            "data": {
+                "name": "mnist",
+                "folder": str(self.data.resolve()),
+                "clients": clients,
+                "partition": "shards",
+                "per_client": PER_CLIENT,
+                "seed": seed,
+            },
+            "model": {"kind": "mlp", "hidden": HIDDEN, "bias": False, "start": setup.start},
+            "local": {name: getattr(setup.local, name) for name in _LOCAL},
+            "privacy": {
+                "epsilon": plan.budget.epsilon,
+                "delta": plan.budget.delta,
+                "rounds": rounds,
+                "cohort": plan.config.schedule.steps[-1].cohort,
+                "sampling": "fixed",
+                "clip": {"kind": "median"},
+            },
+            "run": {"randomness": "seeded", "seed": seed, "report_every": max(1, rounds // 80)},
+        }
+        return Federation.from_tables(settings, schedule=plan.config.schedule)
 
 
-def _local(local: LocalTraining) -> Local:
-    names = ("learning_rate", "epochs", "batch_size", "batches", "momentum", "weight_decay", "proximal", "shuffle")
-    return Local(**{name: getattr(local, name) for name in names})
+_LOCAL = ("learning_rate", "epochs", "batch_size", "batches", "momentum", "weight_decay", "proximal", "shuffle")

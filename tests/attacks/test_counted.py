@@ -170,7 +170,7 @@ def test_clients_that_are_counted_tell_who_is_there(folder: Path) -> None:
 
 
 REFUSED: list[tuple[Callable[[Tables], object], str]] = [
-    (of_clients, r"data\.clients = None: how many clients a private table has is never counted"),
+    (of_clients, r"data\.clients = None: how many clients private data have is never counted"),
     (lambda data: assemble(of_clients(data | {"clients": 49})), r"data\.clients = 49: .* fewer or more"),
     (lambda data: assemble(of_clients(data | {"clients": 60})), r"data\.clients = 60: .* fewer or more"),
     (lambda data: assemble(of_clients(data | {"clients": 0})), r"data\.clients = 0"),

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,6 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.data_config import TableData
 from incrowd.runs.identity import identity_of
 from incrowd.runs.run import Run
 from incrowd.runs.run_ledger import RunLedger
@@ -247,10 +247,11 @@ def test_a_hash_of_the_file_would_not_know_them(
 ) -> None:
     """The control: a fingerprint of the bytes, and no name that is known."""
 
-    def rows_of(data: TableData) -> list[bytes]:
+    def rows_of(source: Any) -> list[bytes]:
+        data = source.data
         return [hashlib.sha256((Path(data.folder or ".") / data.file).read_bytes()).digest()]
 
-    monkeypatch.setattr("incrowd.runs.identity._rows", rows_of)
+    monkeypatch.setattr("incrowd.runs.identity._Table.rows", rows_of)
     trained(shop, tmp_path / "run")
     dress(tmp_path / "dress.csv")
     trained(tmp_path / "dress.csv", tmp_path / "new")

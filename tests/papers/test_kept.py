@@ -9,7 +9,6 @@ from incrowd.learning import LocalTraining
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.schedule import constant
 from incrowd.runs.database import Record
-from incrowd.runs.run import Run
 from incrowd.runs.trackers import Facts
 from papers.geyer.kept import Kept
 from papers.geyer.measure import curve, measure
@@ -39,7 +38,7 @@ def test_it_is_the_federation_in_memory_and_goes_on_where_it_was_stopped(
 ) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     expected = curve(SETUP, PLAN, split, seed=3)
-    run = Run.create(kept.config(SETUP, PLAN, 3), kept.place(PLAN, 3), schedule=PLAN.config.schedule)
+    run = kept.federation(SETUP, PLAN, 3).start(kept.place(PLAN, 3))
     with pytest.raises(KeyboardInterrupt):
         run.train([Impatient()])
     assert kept.curve(SETUP, PLAN, seed=3) == expected
@@ -63,5 +62,5 @@ def test_a_folder_with_another_run_is_refused(folder: Path, tmp_path: Path) -> N
     other = PaperSetup(local=LocalTraining(learning_rate=0.2, batches=2), schedule=SETUP.schedule)
     louder = executed(constant(rounds=4, cohort=3).scaled(0.03), clients=CLIENTS, delta=1e-3)
     for setup, plan in ((other, PLAN), (SETUP, louder)):
-        with pytest.raises(ConfigError, match="it holds a run with other settings"):
+        with pytest.raises(ConfigError, match=r"a run with .* was begun there"):
             kept.curve(setup, plan, seed=3)

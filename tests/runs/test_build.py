@@ -1,11 +1,15 @@
 import re
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from incrowd._random import SystemRandomness
+from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
+from incrowd.federated.record_engines import ENGINES
+from incrowd.learning import LOGISTIC, LOSSES
 from incrowd.privacy.mechanism.clipping import (
     ElementwiseClip,
     FixedClip,
@@ -14,10 +18,12 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.runs.build import federated_data, randomness, untouched_test
+from incrowd.runs import config
+from incrowd.runs.build import federated_data, model_of, randomness, untouched_test
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
+from incrowd.runs.silo_config import EngineName
 from tests.runs.small import planned, seeded, small, write_mnist
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -258,3 +264,15 @@ def test_data_that_are_loaded_already_are_not_loaded_again() -> None:
     config = small()
     data = federated_data(config)
     assert assemble(config, data=data).data is data
+
+
+def test_the_names_of_losses_are_those_that_there_are() -> None:
+    """Settings are read without torch, so they are written down twice."""
+    assert tuple(LOSSES) == config.LOSSES
+    assert get_args(EngineName) == ENGINES
+
+
+def test_several_labels_have_an_output_each() -> None:
+    features, labels = np.ones((6, 3), np.float32), np.eye(6, 2, dtype=np.float32)
+    data = Clients.from_arrays(features, labels, owner=np.arange(6), public=True)
+    assert model_of(small(), data, LOGISTIC).size == 3 * 2 + 2
