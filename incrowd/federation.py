@@ -19,6 +19,7 @@ from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOp
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
+from incrowd.runs.progress import say
 from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
@@ -57,7 +58,15 @@ class Federation:
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
         sections: dict[str, Any] = {"local": local, "server": server, "run": run}
-        kind = SiloConfig if isinstance(privacy, PrivateRecords) else Config
+        of_records = isinstance(privacy, PrivateRecords)
+        kind = SiloConfig if of_records else Config
+        kinds: dict[str, type] = {
+            "local": LocalRecords if of_records else Local,
+            "server": ServerOptimizer,
+            "run": SiloRunOptions if of_records else RunOptions,
+        }
+        for name, value in sections.items():
+            _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
             data=GivenData(),
             model=GivenModel(),
@@ -81,6 +90,8 @@ class Federation:
     @classmethod
     def from_tables(cls, found: Mapping[str, Any], *, schedule: Schedule | None = None) -> "Federation":
         """What the tables of a TOML file describe."""
+        if not isinstance(found, Mapping):
+            raise ConfigError(field="found", value=found, remedy="give the tables of a TOML file, a dict of dicts")
         federation = cls.__new__(cls)
         federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, schedule
         return federation
@@ -91,8 +102,12 @@ class Federation:
 
     def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
         """Train to the end, from wherever the run in this folder stands, and give the result."""
+        if not isinstance(folder, str | Path):
+            raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self._resumed(Path(folder)) if (Path(folder) / DATABASE).exists() else self.start(folder)
-        run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        say(run.advice() if progress else (), sys.stderr)
+        summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
 
     def _resumed(self, folder: Path) -> Run:
@@ -127,7 +142,8 @@ def _module(module: Any) -> nn.Module:
 
 def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
     if not isinstance(value, kinds):
-        remedy = f"give {' or '.join(f'incrowd.{kind.__name__}' for kind in kinds)}"
+        named = (f"incrowd.{kind.__name__}" for kind in kinds if kind is not type(None))
+        remedy = f"give {' or '.join(named)}"
         raise ConfigError(field=field, value=type(value).__name__, remedy=remedy)
     return value
 

@@ -144,7 +144,7 @@ def _filled_up(sizes: Sizes, at_least: int) -> NDArray[np.int64]:
 def _check_enough(examples: int, clients: int, at_least: int) -> None:
     _validate.count(clients=clients)
     if clients * at_least > examples:
-        raise DataError(f"{examples} examples do not go round: {clients} clients need at least {clients * at_least}")
+        raise DataError(f"{examples} examples are too few: {clients} clients need at least {clients * at_least}")
 
 
 def _equal_sizes(total: int, parts: int) -> Sizes:
