@@ -1,5 +1,6 @@
 """The front door: a module, clients, a promise, and a folder in which it is kept."""
 
+import copy
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +36,7 @@ class Federation:
     `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
     stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
     is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
-    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. With a `schedule`
-    cohorts and noise of the rounds are taken from it, and only whether it fits the budget is asked.
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -54,7 +54,6 @@ class Federation:
         loss: LossLike | None = None,
         server: ServerOptimizer | None = None,
         run: RunOptions | SiloRunOptions | None = None,
-        schedule: Schedule | None = None,
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
         sections: dict[str, Any] = {"local": local, "server": server, "run": run}
@@ -73,7 +72,7 @@ class Federation:
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
             **{name: value for name, value in sections.items() if value is not None},
         )
-        self.schedule = schedule
+        self.schedule: Schedule | None = None
         self.given = Given(data=_a(data, (Clients,), "data"), model=model)
         if loss is not None:
             self._take(loss)
@@ -88,13 +87,19 @@ class Federation:
         return cls.from_tables(tables(path, overrides=overrides, data=data))
 
     @classmethod
-    def from_tables(cls, found: Mapping[str, Any], *, schedule: Schedule | None = None) -> "Federation":
+    def from_tables(cls, found: Mapping[str, Any]) -> "Federation":
         """What the tables of a TOML file describe."""
         if not isinstance(found, Mapping):
             raise ConfigError(field="found", value=found, remedy="give the tables of a TOML file, a dict of dicts")
         federation = cls.__new__(cls)
-        federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, schedule
+        federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, None
         return federation
+
+    def scheduled(self, schedule: Schedule) -> "Federation":
+        """The same, with cohorts and noise of the rounds from a schedule: only whether it fits the budget is asked."""
+        same = copy.copy(self)
+        same.schedule = schedule
+        return same
 
     def start(self, folder: Path | str) -> Run:
         """A new run in a folder; nothing is spent yet."""

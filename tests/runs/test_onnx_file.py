@@ -26,7 +26,8 @@ pytest.importorskip("onnxscript", reason="ONNX is an extra")
 def answers(content: bytes, features: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
-    return ReferenceEvaluator(onnx.load_from_string(content)).run([OUTPUT], {INPUT: features})[0]
+    found: Any = ReferenceEvaluator(onnx.load_from_string(content)).run([OUTPUT], {INPUT: features})
+    return found[0]
 
 
 class Gru(nn.Module):
