@@ -22,6 +22,7 @@ class Content:
 
 OF_A_RUN = (
     Content("model.safetensors", "the released model, under torch's names and in its shapes", "as it is"),
+    Content("card.md", "the model's card: data, promise, how good it is, columns, settings", "as it is"),
     Content("statement.txt", "what is promised, to whom, and what is not", "as it is"),
     Content("statement.json", "the same for programs", "as it is"),
     Content("curve.png", "accuracy and epsilon over the rounds", "as it is"),

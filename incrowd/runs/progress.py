@@ -88,6 +88,12 @@ def progress(stream: TextIO) -> Tracker:
     return Bar(console) if console.is_terminal else Lines(stream)
 
 
+def say(lines: Sequence[str], stream: TextIO) -> None:
+    """Tell what is doubtful, a line each."""
+    for line in lines:
+        print(f"advice: {line}", file=stream, flush=True)
+
+
 def figures(record: Record, *, measured: Record | None = None) -> str:
     """Epsilon, the last measured accuracy (or loss), the silos that had to stop, and, in a simulation, the speed."""
     measured = measured or record
