@@ -5,7 +5,7 @@ The names are found when they are asked for, so that `import incrowd` and `incro
 
 import typing
 
-from incrowd._lazy import lazily
+from incrowd._lazy import lazily as _lazily
 
 if typing.TYPE_CHECKING:
     from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
@@ -133,7 +133,7 @@ _HOMES = {
 }
 
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = _lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
