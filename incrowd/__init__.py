@@ -3,8 +3,9 @@
 The names are found when they are asked for, so that `import incrowd` and `incrowd --help` take no time.
 """
 
-import importlib
 import typing
+
+from incrowd._lazy import lazily
 
 if typing.TYPE_CHECKING:
     from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
@@ -132,12 +133,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name from the module that it lives in."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(home), name)
-    raise AttributeError(f"module 'incrowd' has no attribute {name!r}")
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

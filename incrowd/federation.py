@@ -1,5 +1,6 @@
 """The front door: a module, clients, a promise, and a folder in which it is kept."""
 
+import copy
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOp
 from incrowd.runs.data_config import GivenData
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
+from incrowd.runs.progress import say
 from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
@@ -34,8 +36,7 @@ class Federation:
     `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
     stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
     is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
-    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. With a `schedule`
-    cohorts and noise of the rounds are taken from it, and only whether it fits the budget is asked.
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -53,18 +54,25 @@ class Federation:
         loss: LossLike | None = None,
         server: ServerOptimizer | None = None,
         run: RunOptions | SiloRunOptions | None = None,
-        schedule: Schedule | None = None,
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
         sections: dict[str, Any] = {"local": local, "server": server, "run": run}
-        kind = SiloConfig if isinstance(privacy, PrivateRecords) else Config
+        of_records = isinstance(privacy, PrivateRecords)
+        kind = SiloConfig if of_records else Config
+        kinds: dict[str, type] = {
+            "local": LocalRecords if of_records else Local,
+            "server": ServerOptimizer,
+            "run": SiloRunOptions if of_records else RunOptions,
+        }
+        for name, value in sections.items():
+            _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
             data=GivenData(),
             model=GivenModel(),
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
             **{name: value for name, value in sections.items() if value is not None},
         )
-        self.schedule = schedule
+        self.schedule: Schedule | None = None
         self.given = Given(data=_a(data, (Clients,), "data"), model=model)
         if loss is not None:
             self._take(loss)
@@ -79,11 +87,19 @@ class Federation:
         return cls.from_tables(tables(path, overrides=overrides, data=data))
 
     @classmethod
-    def from_tables(cls, found: Mapping[str, Any], *, schedule: Schedule | None = None) -> "Federation":
+    def from_tables(cls, found: Mapping[str, Any]) -> "Federation":
         """What the tables of a TOML file describe."""
+        if not isinstance(found, Mapping):
+            raise ConfigError(field="found", value=found, remedy="give the tables of a TOML file, a dict of dicts")
         federation = cls.__new__(cls)
-        federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, schedule
+        federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, None
         return federation
+
+    def scheduled(self, schedule: Schedule) -> "Federation":
+        """The same, with cohorts and noise of the rounds from a schedule: only whether it fits the budget is asked."""
+        same = copy.copy(self)
+        same.schedule = schedule
+        return same
 
     def start(self, folder: Path | str) -> Run:
         """A new run in a folder; nothing is spent yet."""
@@ -91,8 +107,12 @@ class Federation:
 
     def train(self, folder: Path | str, *, progress: bool = True, watchers: Sequence[Tracker] = ()) -> Result:
         """Train to the end, from wherever the run in this folder stands, and give the result."""
+        if not isinstance(folder, str | Path):
+            raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
         run = self._resumed(Path(folder)) if (Path(folder) / DATABASE).exists() else self.start(folder)
-        run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        say(run.advice() if progress else (), sys.stderr)
+        summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
+        say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
 
     def _resumed(self, folder: Path) -> Run:
@@ -127,7 +147,8 @@ def _module(module: Any) -> nn.Module:
 
 def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
     if not isinstance(value, kinds):
-        remedy = f"give {' or '.join(f'incrowd.{kind.__name__}' for kind in kinds)}"
+        named = (f"incrowd.{kind.__name__}" for kind in kinds if kind is not type(None))
+        remedy = f"give {' or '.join(named)}"
         raise ConfigError(field=field, value=type(value).__name__, remedy=remedy)
     return value
 

@@ -78,7 +78,7 @@ def test_a_fresh_start_needs_the_name(incrowd: Command, monkeypatch: pytest.Monk
     ("words", "message"),
     [
         (("new", "x.sqlite", "--epsilon", "1", "--delta", "1e-5"), "give --data-of CONFIG, or --name"),
-        (("new", "x.sqlite", *NAMED, "--unit", "house"), "--unit"),
+        (("new", "x.sqlite", *NAMED, "--unit", "house"), "unit = 'house'"),
         (("new", "x.sqlite", *NAMED, "--relation", "friends"), "choose from"),
         (("fresh", "x", "--epsilon", "1", "--delta", "1e-5"), "no data are known by this name"),
     ],

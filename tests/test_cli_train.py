@@ -92,7 +92,7 @@ BAD_SETTINGS = [
     ("privacy.cohort=13", "privacy.cohort = 13.0"),
     ("privacy={epsilon=1.0, delta=1e-3, sampling='poisson', cohort=13}", "privacy.cohort = 13.0"),
     ("privacy={epsilon=1.0, delta=1e-3, sampling='fixed', cohort=2.5}", "privacy.cohort = 2.5"),
-    ("data.clients=2000", "1500 examples do not go round"),
+    ("data.clients=2000", "1500 examples are too few"),
     ("model={kind='cnn'}", "model.side = 8"),
     ("local.loss=squared", "local.loss = 'squared': it is for labels that are numbers"),
     ("local.loss=logistic", "the loss 'logistic' does not fit"),

@@ -15,7 +15,7 @@ from incrowd.cli import folders, init, ledger, plan, predict, privacy, sweep, tr
 from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
 from incrowd.cli._plugins import Commands
 from incrowd.cli._print import print_facts, print_json, print_table, short
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+from incrowd.cli._stopped import finished
 
 __all__ = [
     "Json",
@@ -47,16 +47,9 @@ for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy")):
 
 
 def main() -> None:
-    """Run the command line; errors of ours become one line and an exit status."""
+    """Run the command line; errors become one line and an exit status."""
     warnings.showwarning = _show_warning  # a line, where the default shows code
-    try:
-        app()
-    except (ConfigError, DataError) as error:
-        _stop(error, 2)
-    except BudgetExceeded as error:
-        _stop(error, 3)
-    except IncrowdError as error:
-        _stop(error, 1)
+    sys.exit(finished(app))
 
 
 @app.callback(invoke_without_command=True)
@@ -68,8 +61,3 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     typer.echo(f"warning: {message}", err=True)
-
-
-def _stop(error: IncrowdError, status: int) -> None:
-    typer.echo(f"incrowd: {error}", err=True)
-    sys.exit(status)

@@ -27,7 +27,9 @@ def list_runs(
     if as_json:
         print_json({"runs": rows})
     elif rows:
-        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out=set())
+        for row in rows:
+            row["randomness"] = {None: None, True: "seeded", False: "system"}[row["simulated"]]
+        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out={"simulated"})
     else:
         typer.echo(f"no run below {folder}; start one with: incrowd train")
 

@@ -41,7 +41,7 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
     from incrowd.privacy.ledger.ledger import verify as check
     from incrowd.privacy.ledger.overview import describe
 
-    found: dict[str, Any] = dict(check(file))
+    found: dict[str, Any] = dict(check(_no_folder(file)))
     if found["intact"]:
         with Ledger.read(file) as ledger:
             found |= describe(ledger)
@@ -69,7 +69,7 @@ def verify(
     """
     from incrowd.privacy.ledger.ledger import verify as check
 
-    found = dict(check(file, head=head))
+    found = dict(check(_no_folder(file), head=head))
     print_json(found) if as_json else print_facts(found)
     if not found["intact"]:
         raise typer.Exit(1)
@@ -129,7 +129,9 @@ def new(
             tables(data_of, overrides=override or [], data=data), budget=budget, path=file, witness=witness
         )
     else:
-        if name is None or unit not in ("client", "record"):
+        if unit not in ("client", "record"):
+            raise ConfigError(field="unit", value=unit, remedy="choose from client, record")
+        if name is None:
             raise ConfigError(field="name", value=name, remedy="give --data-of CONFIG, or --name and --unit")
         identity = DataIdentity(name=name, unit=unit)
         its = _relation(relation or "zero-out-one")
@@ -181,7 +183,7 @@ def backup(file: LedgerFile, target: Target, as_json: Json = False) -> None:
     """
     from incrowd.privacy.ledger import care
 
-    mark = care.backup(file, target)
+    mark = care.backup(_there(file), target)
     _say([{"backup": str(target), "entries": mark.entries, "head": mark.head}], as_json)
 
 
@@ -197,7 +199,7 @@ def restore(
     """
     from incrowd.privacy.ledger import care
 
-    mark = care.restore(file, target)
+    mark = care.restore(_there(file), target)
     _say([{"ledger": str(target), "entries": mark.entries, "head": mark.head}], as_json)
 
 
@@ -213,7 +215,7 @@ def release(
     """
     from incrowd.privacy.ledger.ledger import Ledger
 
-    with Ledger.open(file) as ledger:
+    with Ledger.open(_there(file)) as ledger:
         ledger.release_reservation(label)
         found = asdict(ledger.reservation(label)) | {"epsilon": ledger.spent().epsilon}
     _say([{name: found[name] for name in ("label", "charged", "released", "epsilon")}], as_json)
@@ -233,7 +235,7 @@ def fresh(
 ) -> None:
     """Begin a new ledger for data on which something was spent. This breaks the promise that the old one kept.
 
-    The new ledger says for good what it forgets.
+    The new ledger notes for good what it forgets.
 
     Example: incrowd ledger fresh /data/shop.csv --epsilon 8 --delta 1e-5
     """
@@ -255,6 +257,21 @@ def fresh(
             raise ConfigError(field="NAME", value=name, remedy="another name was typed, and nothing was done")
     its = None if relation is None else _relation(relation)
     _say([_facts(care.fresh(home, known, budget=Budget(epsilon=epsilon, delta=delta), relation=its))], as_json)
+
+
+def _no_folder(file: Path) -> Path:
+    """A ledger's file, or what its witness remembers. Edge cases: a folder: `ConfigError`."""
+    if file.is_dir():
+        remedy = f"it is a folder: name the ledger itself, say {file / 'ledger.sqlite'}"
+        raise ConfigError(field="FILE", value=str(file), remedy=remedy)
+    return file
+
+
+def _there(file: Path) -> Path:
+    """A ledger's file. Edge cases: nothing there, or a folder: `ConfigError`."""
+    if not _no_folder(file).exists():
+        raise ConfigError(field="FILE", value=str(file), remedy="nothing is there: see `incrowd ledger list`")
+    return file
 
 
 def _relation(word: str) -> Any:

@@ -69,9 +69,12 @@ def plan(
 
     Example: incrowd plan --clients 1000 --epsilon 8 --delta 1e-5 --rounds 54 --cohort 220
 
+    Several rounds and cohorts are ranked by the noise of all rounds beside what they can learn. odds is how often an
+    attacker is right at most, who knows all about everyone else.
+
     What if: incrowd plan --clients 100,1000 --epsilon 1,2,4,8 --delta 1e-5 --plot plans.png
     """
-    from incrowd.privacy.plan.survey import Wish, paper_row, row, what_if
+    from incrowd.privacy.plan.survey import Wish, what_if
 
     numbers_of_clients = _some("clients", whole_numbers, clients)
     epsilons: Sequence[float | None] = _some("epsilon", numbers, epsilon) if epsilon else (None,)
@@ -97,14 +100,26 @@ def plan(
 
         draw_plans(plot, plans, weights=weights)
     several = len(numbers_of_clients) * len(epsilons) * len(deltas) > 1
+    found = _rows(plans, several=several, weights=weights, moments=moments)
+    if as_json:
+        print_json({"plans": found, "plot": None if plot is None else str(plot)})
+    else:
+        found.sort(key=lambda one: one.get("rank", 0))
+        hidden = {"schedule", "by_accountant", "over_all_rounds", *(("sampling", "place") if several else ())}
+        print_table(found, leave_out=hidden)
+
+
+def _rows(plans: "list[Plan]", *, several: bool, weights: int, moments: bool) -> list[dict[str, Any]]:
+    """A row for each plan; those that answer the same question are ranked."""
+    from incrowd.privacy.plan.survey import paper_row, ranked, row
+
     found = [
         (_what_if(plan) if several else {}) | row(plan, weights=weights) | (paper_row(plan) if moments else {})
         for plan in plans
     ]
-    if as_json:
-        print_json({"plans": found, "plot": None if plot is None else str(plot)})
-    else:
-        print_table(found, leave_out={"schedule", "by_accountant", *(("sampling", "place") if several else ())})
+    if len(found) > 1 and not several:
+        return [{"rank": rank} | one for rank, one in zip(ranked(plans), found, strict=True)]
+    return found
 
 
 T = TypeVar("T")

@@ -8,6 +8,8 @@ from incrowd import _validate
 from incrowd.cli._options import Json
 from incrowd.cli._print import print_facts, print_json
 
+_MOST = 700.0
+
 app = typer.Typer(help="What a way of learning promises, and to whom.", no_args_is_help=True)
 
 
@@ -32,7 +34,8 @@ def ddml(
     from incrowd.privacy.account.adversaries import Situation, adversaries
 
     _validate.count(k=k)
-    _validate.positive(gamma=gamma)
+    _validate.positive(gamma=gamma, epsilon=epsilon)
+    _validate.at_most(_MOST, "what a computer can exponentiate", epsilon=epsilon)
     situation = Situation(
         instances=k,
         epsilon=epsilon,

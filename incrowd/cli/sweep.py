@@ -115,6 +115,8 @@ def _repetitions(mean: float | None, law: str) -> "Repetitions | None":
 
     if mean is None:
         return None
+    if not mean >= 1:
+        raise ConfigError(field="expected_runs", value=mean, remedy="give a number of at least 1")
     try:
         shape = LAWS[law] if law in LAWS else float(law)
     except ValueError as error:

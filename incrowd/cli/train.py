@@ -1,5 +1,6 @@
 """`incrowd train` and `incrowd resume`: a private federation, simulated on this machine."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +43,7 @@ def train(
     need_training()
     from incrowd.runs.settings import settings_of, tables
 
-    overrides = [*(override or []), *([] if device is None else [f"run.device='{device}'"])]
+    overrides = [*(override or []), *([] if device is None else [f"run.device={json.dumps(device)}"])]
     overrides += ledger_overrides(ledger, witness)
     wanted = settings_of(tables(config, overrides=overrides, data=data))
     from incrowd.runs.run import Run, free_folder  # after the settings were read: it takes seconds
@@ -66,10 +67,12 @@ def resume(
 
 def _finish(run: "Run", as_json: bool) -> None:
     from incrowd.federated.metrics import scalars
-    from incrowd.runs.progress import progress
+    from incrowd.runs.progress import progress, say
 
     try:
+        say(run.advice(), sys.stderr)
         summary = run.train([progress(sys.stderr)])
+        say(run.verdict(summary), sys.stderr)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: incrowd resume {run.folder}", err=True)
         raise typer.Exit(1) from None
@@ -78,6 +81,7 @@ def _finish(run: "Run", as_json: bool) -> None:
         return
     statement, found = summary.pop("statement"), summary.pop("metrics")
     shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
+    shown["randomness"] = "seeded: a simulation" if shown.pop("simulated") else "the operating system's"
     print_facts({name.replace("_", " "): value for name, value in shown.items()})
     if found is not None:
         print_facts({name.replace("_", " "): value for name, value in scalars(found).items() if name not in summary})

@@ -1,7 +1,7 @@
 """Ways to deal examples out to clients: pure functions from labels to a `Partition`.
 
 Their randomness comes from the stream ``partition`` (sizes: ``sizes``), so that no other purpose of a run shares its
-values. They simulate clients; in a real federation, life has dealt.
+values. They simulate clients; real clients come with their own examples.
 """
 
 from typing import Any
@@ -144,7 +144,7 @@ def _filled_up(sizes: Sizes, at_least: int) -> NDArray[np.int64]:
 def _check_enough(examples: int, clients: int, at_least: int) -> None:
     _validate.count(clients=clients)
     if clients * at_least > examples:
-        raise DataError(f"{examples} examples do not go round: {clients} clients need at least {clients * at_least}")
+        raise DataError(f"{examples} examples are too few: {clients} clients need at least {clients * at_least}")
 
 
 def _equal_sizes(total: int, parts: int) -> Sizes:

@@ -50,6 +50,8 @@ class Columns:
             _validate.count(classes=self.classes)
         elif self.classes is not None and (not self.classes or len(set(self.classes)) != len(self.classes)):
             raise ConfigError(field="classes", value=self.classes, remedy="give each label's name once")
+        if self.client == self.label:
+            raise ConfigError(field="label", value=self.label, remedy="it is the client column, too: name two columns")
         if len({self.client, self.label, *self.features}) != 2 + len(self.features):
             raise ConfigError(
                 field="features", value=self.features, remedy="name each column once, neither client nor label"
@@ -236,7 +238,7 @@ def _labelled(cell: Any, columns: Columns) -> float:
             raise DataError(f"is no stated class; give one of {', '.join(classes)}")
         return classes.index(text_of(cell))
     if classes is None:
-        return as_float32(reading.number(cell))
+        return as_float32(_number(reading, cell))
     try:
         number = reading.number(cell)
     except DataError:
@@ -244,6 +246,18 @@ def _labelled(cell: Any, columns: Columns) -> float:
     if number not in range(classes):
         raise DataError(f"is no stated class; give a whole number from 0 to {classes - 1}")
     return number
+
+
+def _number(reading: Reading, cell: Any) -> float:
+    """A label that is a number. Edge cases: a text: `DataError`, which says that its classes may be stated."""
+    try:
+        return reading.number(cell)
+    except DataError as error:
+        if isinstance(cell, str) and cell.strip().isalpha():
+            raise DataError(
+                'is not a number; if the labels are texts, state them in order, say classes = ["no", "yes"]'
+            ) from error
+        raise
 
 
 def _client(table: Rows, place: int, cell: Any, columns: Columns) -> str:

@@ -40,6 +40,8 @@ def read_header(path: Path) -> Header:
     if not path.name.endswith((".csv", ".csv.gz")):
         raise DataError(f"{path}: unknown kind of table; give a file that ends in .csv, .csv.gz or .parquet")
     line = _first_line(path)
+    if any(byte < 32 and byte not in b"\t\r\n" for byte in line):
+        raise DataError(f"{path}: is no text, so it has no header; save the table as CSV")
     text, encoding = _decoded(line)
     delimiter = max(_DELIMITERS, key=lambda mark: len(_split(text, mark)))
     return Header(columns=_checked(path, _split(text, delimiter)), delimiter=delimiter, encoding=encoding)
@@ -53,6 +55,8 @@ def template(path: Path, header: Header, *, client: str | None = None, label: st
     for field, name in (("client", client), ("label", label)):
         if name is not None and name not in header.columns:
             raise ConfigError(field=field, value=name, remedy=f"choose from {', '.join(header.columns)}")
+    if client is not None and client == label:
+        raise ConfigError(field="label", value=label, remedy="it is the client column, too: name two columns")
     written = [f"delimiter = {_quoted(header.delimiter)}"] if header.delimiter != "," else []
     written += [f"encoding = {_quoted(header.encoding)}"] if header.encoding != "utf-8" else []
     columns = [f'{_key(name)} = "{BLANK}"' for name in header.columns if name not in (client, label)]

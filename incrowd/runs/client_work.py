@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
@@ -90,6 +91,9 @@ class ClientWork:
     def find_ledger(self, folder: Path) -> "ClientWork":
         """The same, charged to the ledger of its data, which has room for it."""
         plan, wanted, own = self.plan, self.config.privacy, folder / LEDGER
+        for name, path in (("ledger", wanted.ledger), ("witness", wanted.witness)):
+            if path is not None and Path(path).is_dir():
+                raise ConfigError(field=f"privacy.{name}", value=path, remedy="it is a folder: name a file")
         found = RunLedger.find(
             identity_of(self.config, self.held),
             own=own,
@@ -118,6 +122,8 @@ class ClientWork:
         """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
         size = self.engine.model.size
         private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        with section("model"):
+            _validate.non_negative(start=start_of(self.config))
         with section("run"):
             return FedAvg(
                 engine=self.engine,
@@ -227,6 +233,10 @@ def assemble(
     Edge cases: correlated noise has no schedule; this and whatever else cannot be used is a `ConfigError` that names
     the section and the key, or a `DataError`.
     """
+    with section("privacy"):
+        Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)  # before data are loaded, which takes long
+    with section("server"):
+        server = ServerStep(**config.server.model_dump())
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
@@ -239,8 +249,6 @@ def assemble(
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
-    with section("server"):
-        server = ServerStep(**config.server.model_dump())
     return ClientWork(
         config=config, data=data, held=held, engine=engine, plan=plan, server=server, randomness=randomness(config)
     )
@@ -263,6 +271,7 @@ def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None)
     wanted = config.privacy
     budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     if wanted.groups is not None:
+        _validate.count(groups=wanted.groups)
         if schedule is not None:
             raise ConfigError(field="schedule", value=schedule, remedy="correlated noise has none: leave it out")
         return CorrelatedPlan(

@@ -66,7 +66,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
-    "delta", "budget", "epsilon_by_silo", "left", "noise_multiplier", "simulated",
+    "delta", "budget", "epsilon_by_silo", "stopped", "noise_multiplier", "simulated",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 

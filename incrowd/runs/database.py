@@ -1,5 +1,6 @@
 """What a run is and what its rounds released, in an SQLite file that anyone can open."""
 
+import errno
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +93,8 @@ class Database:
     Guarantee: the schema is created or brought up to date in one transaction, and so is every write; a round that is
     added again replaces itself.
 
-    Edge cases: a file that is no such database, or is of a newer version, is a `DataError`.
+    Edge cases: a file that is no such database, or is of a newer version, is a `DataError`; a disk that cannot be
+    written is an `OSError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,6 +105,8 @@ class Database:
             self._connection.row_factory = sqlite3.Row
             self._migrate()
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in _OF_THE_DISK:
+                raise OSError(errno.EIO, str(error), str(path)) from error
             raise DataError(f"{path} is not the database of a run: {error}") from error
 
     def close(self) -> None:
@@ -137,15 +141,20 @@ class Database:
         with closing(self._connection.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             (version,) = cursor.execute("PRAGMA user_version").fetchone()
+            tables = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables:
+                raise DataError(f"{self.path} is another program's database, not that of a run: name the run's folder")
             if version > len(MIGRATIONS):
                 raise DataError(f"{self.path} is of version {version}: this incrowd knows {len(MIGRATIONS)}; update it")
             for change in MIGRATIONS[version:]:
                 change(self._connection)
-            cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            if version < len(MIGRATIONS):  # who only looks changes nothing
+                cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
             cursor.execute("COMMIT")
 
 
 _NESTED = ("simulation", "silos")
+_OF_THE_DISK = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 _COLUMNS = [field.name for field in fields(Record)]
 _INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + name for name in _COLUMNS)})"  # noqa: S608 - our own names
 

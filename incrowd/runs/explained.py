@@ -66,7 +66,7 @@ def _nearest(field: str, keys: set[str], *, alternative: str) -> str:
     section, _, name = field.rpartition(".")
     here = sorted(key for key in keys if key.rpartition(".")[0] == section)
     # The same name in another section, rather than a name like it here, rather than a name like it elsewhere.
-    for candidates, likeness in ((sorted(keys), 1.0), (here, 0.6), (sorted(keys), 0.6)):
+    for candidates, likeness in ((sorted(keys), 1.0), (here, 0.6), (sorted(keys), 0.75)):
         named = {key.rpartition(".")[2]: key for key in candidates}
         near = difflib.get_close_matches(name, named, n=1, cutoff=likeness)
         if near:

@@ -69,6 +69,10 @@ def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
     folder, out = folder.resolve(), out.absolute()
     if out.exists() or out.is_symlink():
         raise ConfigError(field="out", value=str(out), remedy="name a folder that does not exist yet")
+    if folder in out.parents:
+        raise ConfigError(field="out", value=str(out), remedy="name a new folder outside of the run")
+    if any(place.exists() and not place.is_dir() for place in out.parents):
+        raise ConfigError(field="out", value=str(out), remedy="it would lie in a file: name a new folder")
     searched = (folder / SEARCH).is_file()
     if searched and onnx:
         raise ConfigError(field="onnx", value=True, remedy="a search has many models: name the folder of one run")

@@ -20,7 +20,12 @@ Summary = dict[str, Any]
 
 
 def check_unused(folder: Path, *names: str) -> None:
-    """A new run may begin here: none of these files of another is there (`ConfigError`)."""
+    """A new run may begin here: it is no file, and none of these files of another run is there (`ConfigError`)."""
+    taken = next((place for place in (folder, *folder.parents) if place.exists() and not place.is_dir()), None)
+    if taken is not None:
+        raise ConfigError(field="out", value=str(folder), remedy=f"{taken.name} is a file: name a new folder")
+    if (folder / "search.json").exists():
+        raise ConfigError(field="out", value=str(folder), remedy="it holds a search: name another folder")
     for name in names:
         if (folder / name).exists():
             raise ConfigError(
@@ -40,6 +45,9 @@ def settings_in(folder: Path) -> Summary:
 
     Edge cases: no run there, one that was never begun: refused, with the remedy.
     """
+    if (folder / "search.json").is_file():
+        remedy = "it is a search: the same incrowd sweep command goes on with it"
+        raise ConfigError(field="run", value=str(folder), remedy=remedy)
     if not (folder / DATABASE).is_file():
         raise ConfigError(field="run", value=str(folder), remedy="there is no run; start one with incrowd train")
     with database_in(folder) as database:
@@ -59,7 +67,8 @@ def payer_in(folder: Path) -> Summary:
     try:
         return dict(json.loads((folder / PAYER).read_text()))
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder / PAYER} cannot be read ({error}), and says what the run is charged to") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{folder / PAYER} cannot be read ({why}), and says what is charged: put it back") from error
 
 
 def write_results(folder: Path, claims: Statement | Claims, summary: Summary) -> Summary:

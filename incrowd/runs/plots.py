@@ -37,6 +37,7 @@ def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) ->
         raise ConfigError(
             field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures"
         ) from error
+    _check_picture(path)
     figure = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained")
     yield list(figure.subplots(rows, columns, squeeze=False).ravel())
     try:
@@ -47,6 +48,18 @@ def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) ->
         raise ConfigError(
             field="plot", value=str(path), remedy=f"name a writable .png, .svg or .pdf ({error})"
         ) from error
+
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def _check_picture(path: Path) -> None:
+    """A picture can be written there: said before it is drawn, and nothing is left lying about."""
+    if path.suffix not in _PICTURES:
+        raise ConfigError(field="plot", value=str(path), remedy=f"name a file that ends in {', '.join(_PICTURES)}")
+    if path.is_dir() or not path.parent.is_dir():
+        remedy = "it is a folder: name a file" if path.is_dir() else "its folder is not there: make it first"
+        raise ConfigError(field="plot", value=str(path), remedy=remedy)
 
 
 def draw_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:

@@ -26,6 +26,7 @@ from incrowd.federated import State
 from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
+from incrowd.runs.advice import advice, verdict
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
@@ -127,7 +128,7 @@ class Run:
         given = replace(given, start=results.first_state_in(folder))
         steps = settings.get("schedule")
         schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
-        config, payer = read_back(settings["config"]), payer_in(folder)
+        config, payer = _settings_of_version(settings), payer_in(folder)
         if payer.get("search") != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
@@ -181,6 +182,10 @@ class Run:
                 watchers=watchers,
             )
 
+    def advice(self) -> list[str]:
+        """What is doubtful before the first round; see `incrowd.runs.advice`."""
+        return advice(self.work)
+
     def _begin(self) -> None:
         _files.folder(self.folder)
         write_payer(self.folder, self.work.payer.to_json())
@@ -208,6 +213,11 @@ class Run:
         _files.write(self.folder / CARD, card(self.settings, summary, statement=claims.text()))
         return write_results(self.folder, claims, summary)
 
+    def verdict(self, summary: Summary) -> list[str]:
+        """What is doubtful about the result; see `incrowd.runs.advice`."""
+        with database_in(self.folder) as database:
+            return verdict(self.work, summary, database.rounds())
+
 
 def free_folder(parent: Path) -> Path:
     """The first of parent/run-1, parent/run-2, ... that does not exist."""
@@ -215,6 +225,18 @@ def free_folder(parent: Path) -> Path:
     while (parent / f"run-{number}").exists():
         number += 1
     return parent / f"run-{number}"
+
+
+def _settings_of_version(settings: Summary) -> Config | SiloConfig:
+    """The settings that another version may have written, which knows other keys."""
+    try:
+        return read_back(settings["config"])
+    except ConfigError as error:
+        made = settings.get("version")
+        if made == __version__:
+            raise
+        remedy = f"the run was made with another version, and this is {__version__}: go on with that one ({error})"
+        raise ConfigError(field="version", value=made, remedy=remedy) from error
 
 
 def _form(model: Model) -> str:

@@ -21,7 +21,7 @@ UNITS = ("client", "record")
 
 C = TypeVar("C", bound=CommonSections)
 
-_BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]*")
+_BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./: -]*")
 
 
 def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None) -> Config:

@@ -66,7 +66,7 @@ class Kept:
             },
             "run": {"randomness": "seeded", "seed": seed, "report_every": max(1, rounds // 80)},
         }
-        return Federation.from_tables(settings, schedule=plan.config.schedule)
+        return Federation.from_tables(settings).scheduled(plan.config.schedule)
 
 
 _LOCAL = ("learning_rate", "epochs", "batch_size", "batches", "momentum", "weight_decay", "proximal", "shuffle")

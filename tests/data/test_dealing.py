@@ -279,7 +279,7 @@ def test_no_examples_are_refused(way: Callable[..., Partition]) -> None:
     ],
 )
 def test_more_clients_than_examples_are_refused(way: Callable[..., Partition]) -> None:
-    with pytest.raises(DataError, match=r"10 examples do not go round: .* clients need at least 1[12]"):
+    with pytest.raises(DataError, match=r"10 examples are too few: .* clients need at least 1[12]"):
         way(BALANCED[:10], randomness=SEED)
 
 

@@ -173,7 +173,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
         ({"classes": 0}, "classes"),
         ({"classes": ()}, "classes"),
         ({"classes": ("yes", "yes")}, "classes"),
-        ({"label": "user"}, "name each column once"),
+        ({"label": "user"}, "label = 'user': it is the client column, too"),
         ({"features": ("age", "age")}, "name each column once"),
         ({"features": ("bought",)}, "name each column once"),
     ],

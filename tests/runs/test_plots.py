@@ -39,7 +39,7 @@ def test_without_accuracy_there_is_the_loss_and_without_both_only_epsilon(tmp_pa
 
 
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name a writable"):
+    with pytest.raises(ConfigError, match="name a file that ends in"):
         draw_curve(tmp_path / "curve.doc", RECORDS, simulated=False)
 
 

@@ -289,6 +289,8 @@ def check_own(path: Path, *, write: bool = True) -> None:
         found = path.stat()
     except OSError:
         return
+    if path.is_dir():
+        raise LedgerMisplaced(f"{path} is a folder: name the ledger in it, say {path / 'ledger.sqlite'}")
     if found.st_nlink > 1:
         raise LedgerMisplaced(
             f"{path} has {found.st_nlink} names (hard links), which would not share one journal: remove the others, or "

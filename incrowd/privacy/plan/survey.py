@@ -13,6 +13,7 @@ from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanCon
 from incrowd.privacy.plan.planner import Question
 from incrowd.privacy.plan.promise import Place
 from incrowd.privacy.plan.schedule import Step, growing
+from incrowd.privacy.statement import guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,9 @@ class Wish:
         self._check_unknown()
         if self.grow_from is not None and self.noise_multiplier is not None:
             raise ConfigError(field="grow_from", value=self.grow_from, remedy="a growing schedule finds its own noise")
+        if self.grow_from is not None and not (self.rounds and (self.cohorts or self.shares)):
+            remedy = "say how many rounds there are, and the cohort to grow to"
+            raise ConfigError(field="grow_from", value=self.grow_from, remedy=remedy)
         for share in self.shares:
             _validate.probability(cohort=share)
 
@@ -145,7 +149,8 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
     """A plan as one line of a table.
 
     `noise_to_signal` is the L2 norm of the noise on the last round's mean over the largest norm that the mean can have,
-    for a model of so many weights.
+    for a model of so many weights; `over_all_rounds` is the same for the sum of all rounds, whose noise adds up more
+    slowly than what they learn. `odds` is how often an attacker is right at most (`incrowd.privacy.statement.guess`).
     """
     _validate.count(weights=weights)
     last = plan.config.sampler(plan.config.schedule.steps[-1])
@@ -160,12 +165,35 @@ def row(plan: Plan, *, weights: int) -> dict[str, object]:
         "noise_multiplier": noise,
         "epsilon": plan.price.epsilon,
         "delta": plan.budget.delta,
+        "odds": guess(plan.price.epsilon, plan.budget.delta),
         "accountant": plan.price.accountant,
         "by_accountant": dict(plan.price.by_accountant),
         "communications": plan.config.schedule.communications,
         "noise_to_signal": noise * math.sqrt(weights) / last.expected_cohort,
+        "over_all_rounds": over_all_rounds(plan, weights=weights),
         "schedule": [_step(plan.config, step) for step in plan.config.schedule.steps],
     }
+
+
+def over_all_rounds(plan: Plan, *, weights: int) -> float:
+    """The L2 norm of the noise of all rounds together over the farthest that their means can go together."""
+    config = plan.config
+    parts = ((step, config.sampler(step).expected_cohort) for step in config.schedule.steps)
+    variance = sum(step.rounds * (step.noise_multiplier / cohort) ** 2 for step, cohort in parts)
+    return math.sqrt(weights * variance) / plan.rounds
+
+
+def ranked(plans: Sequence[Plan]) -> list[int]:
+    """The rank of each plan among these, 1 where the noise of all rounds together is least beside what they can learn.
+
+    Plans of one rank are told apart by the number of communications: fewer come first.
+    """
+    order = [(over_all_rounds(plan, weights=1), plan.config.schedule.communications) for plan in plans]
+    places = sorted(range(len(plans)), key=lambda place: order[place])
+    ranks = [0] * len(plans)
+    for rank, place in enumerate(places, start=1):
+        ranks[place] = rank
+    return ranks
 
 
 def _step(config: PlanConfig, step: Step) -> dict[str, object]:

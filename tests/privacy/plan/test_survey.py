@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.survey import Wish, paper_row, row, what_if
+from incrowd.privacy.plan.survey import Wish, over_all_rounds, paper_row, ranked, row, what_if
 
 # Asking one accountant is faster, and which one does not matter here.
 BASE: dict[str, Any] = {"clients": 100, "epsilon": 1.0, "delta": 1e-3, "accountant": "pld"}
@@ -105,8 +105,21 @@ def test_a_row_is_json_and_says_what_the_plan_says() -> None:
     assert found["noise_multiplier"] == plan.noise_multiplier
     assert found["communications"] == 150
     assert found["noise_to_signal"] == pytest.approx(plan.noise_multiplier * math.sqrt(400) / 50)
+    assert found["over_all_rounds"] == pytest.approx(found["noise_to_signal"] / math.sqrt(3))
+    certain = math.exp(plan.price.epsilon)
+    assert found["odds"] == pytest.approx((certain + plan.budget.delta) / (1 + certain))
     step = {"rounds": 3, "cohort": 50, "sampling_prob": 0.5, "noise_multiplier": plan.noise_multiplier}
     assert found["schedule"] == [step]
+
+
+def test_plans_are_ranked_by_the_noise_of_all_rounds_and_then_by_what_is_sent() -> None:
+    wish = Wish(**BASE | {"accountant": "rdp"}, rounds=(3, 12), cohorts=(10, 50))
+    plans = list(wish.plans())
+    ranks = ranked(plans)
+    assert sorted(ranks) == [1, 2, 3, 4]
+    best = plans[ranks.index(1)]
+    assert all(over_all_rounds(best, weights=7) <= over_all_rounds(plan, weights=7) for plan in plans)
+    assert ranked([best, best]) == [1, 2]
 
 
 def test_the_paper_s_figure_comes_with_the_honest_one_only() -> None:

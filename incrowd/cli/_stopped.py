@@ -1,0 +1,104 @@
+"""How a command ends that cannot go on: one line on standard error, and an exit status."""
+
+import difflib
+import sqlite3
+from importlib.util import find_spec
+from sys import platform
+from typing import Any
+
+import click
+import typer
+
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
+
+DONE, FAILED, WRONG_USE, NO_BUDGET = 0, 1, 2, 3
+
+
+def finished(app: typer.Typer) -> int:
+    """Run the command line; the exit status. Whatever a user can mend is one line, which says how."""
+    try:
+        check_platform()
+        status = app(standalone_mode=False, prog_name="incrowd")
+    except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # older versions of click have no such class
+            error.show()
+            return error.exit_code
+        return _say(_usage(error), error.exit_code)
+    except click.Abort:
+        return _say("stopped", FAILED)
+    except (ConfigError, DataError) as error:
+        return _say(str(error), WRONG_USE)
+    except BudgetExceeded as error:
+        return _say(str(error), NO_BUDGET)
+    except IncrowdError as error:
+        return _say(str(error), FAILED)
+    except OSError as error:
+        return _say(_of_system(error), FAILED)
+    except sqlite3.OperationalError as error:
+        return _say(f"a database cannot be written: {error}; see to the disk, then do the same again", FAILED)
+    return status if isinstance(status, int) else DONE
+
+
+def check_platform() -> None:
+    """Refuse at once where files cannot be locked: two processes could spend the same budget.
+
+    Edge cases: Windows has no fcntl: `ConfigError`.
+    """
+    if find_spec("fcntl") is None:
+        remedy = "files cannot be locked here (no fcntl): use Linux, macOS, or on Windows its subsystem for Linux (WSL)"
+        raise ConfigError(field="platform", value=platform, remedy=remedy)
+
+
+def _say(line: str, status: int) -> int:
+    typer.echo("incrowd: " + " ".join(line.splitlines()), err=True)
+    return status
+
+
+def _of_system(error: OSError) -> str:
+    """What the operating system refused, of which file."""
+    place = "" if error.filename is None else f"{error.filename}: "
+    return f"{place}{error.strerror or error}; nothing that was paid for is lost: mend it, then do the same again"
+
+
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with the words of a command, and where to look."""
+    context = getattr(error, "ctx", None)
+    command = "incrowd" if context is None else context.command_path
+    help_ = f"see {command} --help"
+    if isinstance(error, click.NoSuchOption):
+        return f"{error.option_name}: {command} has no such option; {_other(error, context) or help_}"
+    if isinstance(error, click.MissingParameter):
+        name = _named(error.param)
+        return f"{name} is missing: state it; {help_}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{_named(error.param)}: {error.message.rstrip('.')}; {help_}"
+    return f"{error.message.rstrip('.')}; {help_}"
+
+
+def _named(parameter: click.Parameter | None) -> str:
+    if parameter is None:
+        return "an argument"
+    return parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(_EMPTY).strip("[]")
+
+
+_EMPTY = click.Context(click.Command("incrowd"))
+
+
+def _other(error: click.NoSuchOption, context: Any) -> str | None:
+    """What may have been meant: a setting of this name, or an option like it."""
+    name = error.option_name.lstrip("-").replace("-", "_")
+    takes_settings = context is not None and any("--set" in each.opts for each in context.command.params)
+    keys = _keys_like(name) if takes_settings else []
+    if keys:
+        return f"it is a setting: --set {keys[0]}=VALUE"
+    near = difflib.get_close_matches(name, [each.lstrip("-") for each in error.possibilities or ()], n=1)
+    return f"did you mean --{near[0]}?" if near else None
+
+
+def _keys_like(name: str) -> list[str]:
+    """The settings of this name; those of the promise come first."""
+    from incrowd.runs.config import Config
+    from incrowd.runs.explained import known_keys
+
+    found = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
+    return sorted((key for key in found if "." in key), key=lambda key: (not key.startswith("privacy."), key))

@@ -1,0 +1,115 @@
+"""What is doubtful about a run: each a sentence with a figure and what to do, all of it from what is public.
+
+Before the first round it is the plan, the stated ranges and the settings that are looked at; at the end, how good the
+model is on a public test set. No private example is touched, so advice costs nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from incrowd.data.schema import Number
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.plan.survey import over_all_rounds
+from incrowd.privacy.statement import guess, rounded_up
+from incrowd.runs.client_work import ClientWork
+from incrowd.runs.data_config import TableData
+from incrowd.runs.database import Record
+from incrowd.runs.folder import Summary
+from incrowd.runs.silo_work import SiloWork
+
+PROMISES_LITTLE = 50.0
+"""An epsilon above this is no longer called a promise."""
+
+LOUD = 1.0
+"""Noise that is larger than all rounds together can move the model."""
+
+DIVERGED = 10.0
+"""So many times the smallest loss is called astray."""
+
+
+def advice(work: ClientWork | SiloWork) -> list[str]:
+    """What is doubtful before the first round.
+
+    Guarantee: it depends on the settings, the declared numbers and the shape of the model alone.
+    """
+    return [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
+
+
+def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Record]) -> list[str]:
+    """What is doubtful at the end: a model that is no better than none, and one that went astray.
+
+    Guarantee: it depends on the public test set, and on what was released and measured there. Edge cases: where there
+    is no test set that is public, there is nothing to say.
+    """
+    if work.data.test is None or work.data.test_clients != "separate":
+        return []
+    return [*_astray(records), *_trivial(summary)]
+
+
+def _of_promise(work: ClientWork | SiloWork) -> Iterator[str]:
+    """An epsilon that promises little; of silos, each can have its own."""
+    plans = work.federation.plans if isinstance(work, SiloWork) else (work.plan,)
+    epsilon = max(plan.budget.epsilon for plan in plans)
+    if epsilon > PROMISES_LITTLE:
+        right = rounded_up(100 * guess(epsilon, plans[0].budget.delta))
+        yield (
+            f"privacy.epsilon = {epsilon:g} promises little: who attacks may be right {right} % of the time. "
+            "Choose one below 10."
+        )
+
+
+def _of_clients(work: ClientWork | SiloWork) -> Iterator[str]:
+    if work.data.clients == 1:
+        yield "data.clients = 1: nobody hides among others, and one client's noise is all there is. Find more clients."
+
+
+def _of_noise(work: ClientWork | SiloWork) -> Iterator[str]:
+    """The noise of all rounds together, beside the farthest that their means can go together."""
+    if not isinstance(work, ClientWork) or not isinstance(work.plan, Plan):
+        return
+    plan = work.plan
+    ratio = over_all_rounds(plan, weights=work.model.size)
+    if ratio > LOUD:
+        yield (
+            f"noise is {ratio:.3g} times what {plan.rounds} rounds of {work.model.size:,} weights can move: expect "
+            "little to be learnt. Raise privacy.epsilon or privacy.cohort, find more clients, or take a smaller model."
+        )
+
+
+def _of_columns(work: ClientWork | SiloWork) -> Iterator[str]:
+    """Columns that go in as they are, although others are scaled by the range that is stated."""
+    wanted = work.config.data
+    if not isinstance(wanted, TableData):
+        return
+    columns = wanted.meaning()
+    names = columns.features or tuple(columns.schema)
+    bare = [name for name in names if _is_bare(columns.meaning(name))]
+    if not names or bare:
+        shown = ", ".join(bare[:3]) + (f" and {len(bare) - 3} more" if len(bare) > 3 else "")
+        yield (
+            f"{shown or 'all columns'} go in as they are, in whatever unit: the largest numbers rule the gradient. "
+            "State a range in data.columns, say age = {range = [0, 120]}."
+        )
+
+
+def _is_bare(column: object) -> bool:
+    return isinstance(column, Number) and column.range is None
+
+
+def _astray(records: Sequence[Record]) -> Iterator[str]:
+    measured = [record for record in records if record.accuracy is not None or record.loss is not None]
+    losses = [record.loss for record in measured if record.loss is not None]
+    last = measured[-1].loss if measured else None
+    if measured and (last is None or last > DIVERGED * min(losses)):
+        now = "not a finite number" if last is None else f"{last:.4g}, and was {min(losses):.4g}"
+        yield f"the loss on the test set is {now}: the model went astray. Lower server.learning_rate."
+
+
+def _trivial(summary: Summary) -> Iterator[str]:
+    """How right is who always says the most frequent class of the public test set."""
+    trivial = ((summary["metrics"] or {}).get("baseline") or {}).get("accuracy")
+    reached = summary["accuracy"]
+    if trivial is not None and reached is not None and reached <= trivial:
+        yield (
+            f"accuracy {reached:.4f} is no better than always saying the most frequent class, {trivial:.4f}. Take more "
+            "rounds, less noise or another learning rate."
+        )

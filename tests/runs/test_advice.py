@@ -1,0 +1,117 @@
+"""What is doubtful about a run is said with a figure and a remedy, before the first round and at the end."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import incrowd
+from incrowd.runs.advice import advice, verdict
+from incrowd.runs.client_work import ClientWork, assemble
+from incrowd.runs.config import Config
+from incrowd.runs.database import Record
+from incrowd.runs.settings import parse, settings_of
+from incrowd.runs.silo_build import assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import SiloWork
+
+ROWS = "".join(f"p{n // 4},{n % 60},{n % 2}\n" for n in range(40))
+
+
+def work(**sections: dict[str, Any]) -> ClientWork:
+    """The digits, with whatever is said otherwise."""
+    privacy = {"epsilon": 8.0, "delta": 1e-3, "rounds": 20} | sections.pop("privacy", {})
+    return assemble(parse({"data": {"clients": 100}, "privacy": privacy, **sections}))
+
+
+def of_table(folder: Path, **data: object) -> ClientWork:
+    (folder / "t.csv").write_text(f"owner,age,y\n{ROWS}")
+    told = {"name": "table", "folder": str(folder), "file": "t.csv", "client": "owner", "label": "y", "clients": 10}
+    config = settings_of({"data": told | {"classes": 2} | data, "privacy": {"epsilon": 8.0, "delta": 1e-3}})
+    assert isinstance(config, Config)
+    return assemble(config)
+
+
+def test_a_sensible_run_needs_no_advice() -> None:
+    assert advice(work()) == []
+
+
+def test_an_epsilon_that_promises_little_is_said_with_the_attacker_s_odds() -> None:
+    (said,) = advice(work(privacy={"epsilon": 60.0}))
+    assert said.startswith("privacy.epsilon = 60 promises little: who attacks may be right 100 % of the time.")
+    assert advice(work(privacy={"epsilon": 50.0})) == []
+
+
+def test_silos_are_seen_by_the_largest_of_their_budgets() -> None:
+    tables = {"data": {"clients": 2}, "privacy": {"unit": "record", "epsilon": [1.0, 80.0], "delta": 1e-5}}
+    found = SiloWork(federation=assemble_silos(parse(tables, SiloConfig)))
+    assert [said.partition(" promises")[0] for said in advice(found)] == ["privacy.epsilon = 80"]
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_one_client_is_said() -> None:
+    assert any(said.startswith("data.clients = 1: ") for said in advice(work(data={"clients": 1})))
+
+
+def test_noise_beside_signal_is_said_as_the_plan_has_it() -> None:
+    found = work(data={"clients": 20}, model={"kind": "mlp", "hidden": [200]}, privacy={"epsilon": 1.0})
+    (said,) = advice(found)
+    plan, size = found.plan, found.model.size
+    ratio = plan.noise_multiplier * np.sqrt(size) / 20 / np.sqrt(plan.rounds)
+    assert said.startswith(f"noise is {ratio:.3g} times what 20 rounds of {size:,} weights can move")
+
+
+def test_columns_without_a_range_are_named(tmp_path: Path) -> None:
+    plain = of_table(tmp_path, columns={"age": {"kind": "number"}})
+    assert any(said.startswith("age go in as they are") for said in advice(plain))
+    assert any(said.startswith("all columns go in as they are") for said in advice(of_table(tmp_path)))
+    scaled = of_table(tmp_path, columns={"age": {"range": [0, 60]}})
+    assert not any("go in as they are" in said for said in advice(scaled))
+
+
+def test_advice_does_not_depend_on_the_rows(tmp_path: Path) -> None:
+    before = advice(of_table(tmp_path))
+    global ROWS  # noqa: PLW0603 - other rows of the same clients
+    kept, ROWS = ROWS, ROWS.replace(",1\n", ",0\n")
+    try:
+        assert advice(of_table(tmp_path)) == before
+    finally:
+        ROWS = kept
+
+
+def summary(accuracy: float, baseline: float) -> dict[str, Any]:
+    return {"accuracy": accuracy, "metrics": {"baseline": {"accuracy": baseline}}}
+
+
+def test_a_model_no_better_than_a_trivial_one_is_said_with_both_scores() -> None:
+    (said,) = verdict(work(), summary(0.10, 0.12), [])
+    assert said.startswith("accuracy 0.1000 is no better than always saying the most frequent class, 0.1200.")
+    assert verdict(work(), summary(0.13, 0.12), []) == []
+
+
+@pytest.mark.parametrize(("losses", "words"), [((1.0, 2.0), None), ((1.0, 11.0), "11, and was 1"), ((None,), "not a")])
+def test_a_model_that_went_astray_is_said(losses: tuple[float | None, ...], words: str | None) -> None:
+    records = [Record(round=place, epsilon=1.0, accuracy=0.5, loss=loss) for place, loss in enumerate(losses)]
+    said = verdict(work(), summary(0.5, 0.1), records)
+    assert [words in one for one in said if words is not None] == ([] if words is None else [True])
+    assert bool(said) == (words is not None)
+
+
+def test_a_program_and_the_command_line_show_it_before_the_first_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    numbers = np.arange(40)
+    x, y = np.stack([numbers / 40, numbers % 3], 1), numbers % 2
+    data = incrowd.Clients.from_arrays(x, y, owner=numbers // 4, classes=2, public=True)
+    private = incrowd.Private(epsilon=70, delta=1e-3, rounds=1)
+    federation = incrowd.Federation(nn.Linear(2, 2), data, privacy=private)
+    federation.train(tmp_path / "shown")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("advice: privacy.epsilon = 70 promises little")
+    assert lines[-1].startswith("round 1/1")
+    federation.train(tmp_path / "quiet", progress=False)
+    assert capsys.readouterr().err == ""
