@@ -16,7 +16,7 @@ returned = np.where(visits[:, 0] + visits[:, 1] + generator.normal(size=3000) > 
 
 classifier = incrowd.PrivateClassifier(
     epsilon=4, delta=1e-4, rounds=30, learning_rate=0.3, batch_size=10, ranges=(-3, 3), public=True,
-    folder=sys.argv[1] if len(sys.argv) > 1 else "out/scikit-learn",
+    folder=sys.argv[1] if len(sys.argv) > 1 else "out/scikit-learn", verbose=True,
 )  # fmt: skip
 classifier.fit(visits[:2700], returned[:2700], groups=patient[:2700])
 print(classifier.statement_)
