@@ -11,7 +11,7 @@ import incrowd
 from incrowd.data import iid, load_digits
 
 split = load_digits()  # real handwriting, 8 x 8 pixels, embedded
-dealt = iid(split.train.labels, clients=100, randomness=incrowd.SeededRandomness(seed=0))
+partition = iid(split.train.labels, clients=100, randomness=incrowd.SeededRandomness(seed=0))
 network = nn.Sequential(
     nn.Unflatten(1, (1, 8)),
     nn.Conv2d(1, 8, 3),
@@ -23,7 +23,7 @@ network = nn.Sequential(
 )
 federation = incrowd.Federation(
     network,
-    incrowd.Clients.of(split, dealt, public=True),
+    incrowd.Clients.of(split, partition, public=True),
     local=incrowd.Local(learning_rate=0.2, batch_size=5, epochs=2),
     privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=15),
     server=incrowd.ServerOptimizer(kind="momentum", momentum=0.5),

@@ -7,12 +7,12 @@ nothing else; whoever holds the answer can read handwriting with it. Run: python
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from incrowd import Budget, Everyone, Ledger, NormalisedClip, PlanConfig, PrivateRun, SystemRandomness, constant
 from incrowd.data import Clients, iid, load_digits
-from incrowd.privacy.ledger.identity import DataIdentity
-from incrowd.runs.plots import axes
+from incrowd.privacy.ledger import DataIdentity
 
 CLIENTS, PIXELS, DIGITS = 100, 64, 10
 BUDGET = Budget(epsilon=8.0, delta=1e-3)
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 def the_clients() -> Clients:
-    """Real handwritten digits (8 x 8 pixels), dealt to 100 clients."""
+    """Real handwritten digits (8 x 8 pixels), divided among 100 clients."""
     split = load_digits()
     partition = iid(split.train.labels, clients=CLIENTS, randomness=SystemRandomness())
     return Clients.of(split, partition)
@@ -48,9 +48,9 @@ def main() -> None:
     )
     plan = config.calibrate(BUDGET)
     OUT.mkdir(parents=True, exist_ok=True)
-    # The digits are public, and every run asks clients that were dealt afresh: so each has a ledger of its own.
+    # The digits are public, and every run asks clients that were divided afresh: so each has a ledger of its own.
     place = OUT / f"ledger-{len(list(OUT.glob('ledger-*.sqlite'))) + 1}.sqlite"
-    identity = DataIdentity(name="digits, dealt afresh", public=True)
+    identity = DataIdentity(name="digits, divided afresh", public=True)
     with Ledger.open(place, budget=BUDGET, relation=plan.relation, data_identity=identity) as ledger:
         run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=DIGITS * PIXELS)
         asked = run.round(0)
@@ -83,11 +83,13 @@ def show(noise: float, epsilon: float, pictures: Array, exact: Array, data: Clie
     for name, value in rows:
         print(f"{name:32} {value}")
     picture = OUT / "pictures.png"
-    with axes(picture, height=1.6) as (panel,):
-        above, below = (np.hstack(list(side.reshape(DIGITS, 8, 8))) / np.abs(side).max() for side in (exact, pictures))
-        panel.imshow(np.vstack([above, np.full((1, DIGITS * 8), -0.5), below]), cmap="gray")
-        panel.set_title("above: exact, below: what was released")
-        panel.set_axis_off()
+    figure = Figure(figsize=(5.5, 1.6), layout="constrained")
+    panel = figure.subplots()
+    above, below = (np.hstack(list(side.reshape(DIGITS, 8, 8))) / np.abs(side).max() for side in (exact, pictures))
+    panel.imshow(np.vstack([above, np.full((1, DIGITS * 8), -0.5), below]), cmap="gray")
+    panel.set_title("above: exact, below: what was released")
+    panel.set_axis_off()
+    figure.savefig(picture, dpi=150)
     print(f"{'picture':32} {picture}\n")
 
 

@@ -3,8 +3,9 @@
 The names are found when they are asked for, so that `import incrowd` and `incrowd --help` take no time.
 """
 
-import importlib
 import typing
+
+from incrowd._lazy import lazily
 
 if typing.TYPE_CHECKING:
     from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
@@ -13,6 +14,7 @@ if typing.TYPE_CHECKING:
     from incrowd.drawdiscard.server import Server
     from incrowd.drawdiscard.specification import Specification
     from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, LedgerError
+    from incrowd.estimators import PrivateClassifier, PrivateRegressor
     from incrowd.federation import Federation
     from incrowd.privacy.account.accounting import Budget, Price, Relation
     from incrowd.privacy.ledger.ledger import Ledger
@@ -63,7 +65,9 @@ __all__ = [
     "Poisson",
     "Price",
     "Private",
+    "PrivateClassifier",
     "PrivateRecords",
+    "PrivateRegressor",
     "PrivateRun",
     "QuantileClip",
     "Question",
@@ -103,6 +107,7 @@ _HOMES = {
         "ServerOptimizer",
     ),
     "incrowd.data.clients": ("Clients",),
+    "incrowd.estimators": ("PrivateClassifier", "PrivateRegressor"),
     "incrowd.federation": ("Federation",),
     "incrowd.drawdiscard.device": ("Device",),
     "incrowd.drawdiscard.server": ("Server",),
@@ -128,12 +133,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name from the module that it lives in."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(home), name)
-    raise AttributeError(f"module 'incrowd' has no attribute {name!r}")
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

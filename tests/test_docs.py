@@ -1,6 +1,7 @@
-"""The pages cannot rot: their examples run, every command and every public module is on them."""
+"""The pages cannot rot: their examples run, every command and every public name is on them."""
 
 import doctest
+import importlib
 import pkgutil
 import re
 from pathlib import Path
@@ -61,15 +62,55 @@ def test_every_command_is_documented_with_its_present_help() -> None:
     assert cli_help.updated(page, cli_help.current_helps()) == page, "run python -m scripts.cli_help"
 
 
-def test_every_public_module_is_documented() -> None:
-    modules = {
-        module.name
-        for module in pkgutil.walk_packages(incrowd.__path__, "incrowd.")
-        if not module.ispkg and not any(part.startswith("_") for part in module.name.split("."))
-    }
-    modules -= {name for name in modules if name.startswith("incrowd.cli.")}  # the command line has a page of its own
-    page = (ROOT / "docs/api.md").read_text()
-    assert modules <= set(re.findall(r"automodule:: (\S+)", page)), "add these to docs/api.md"
+def public_names() -> set[str]:
+    """Where each public name is to be found; what two packages offer is named by the first of them."""
+    packages = [importlib.import_module("incrowd")]
+    inside = (module.name for module in pkgutil.walk_packages(incrowd.__path__, "incrowd.") if module.ispkg)
+    packages += [package for package in map(importlib.import_module, inside) if hasattr(package, "__all__")]
+    found: dict[int, str] = {}
+    for package in packages:
+        for name in set(package.__all__) - {"__version__"}:
+            found.setdefault(id(getattr(package, name)), f"{package.__name__}.{name}")
+    return set(found.values())
+
+
+def documented(page: str) -> list[str]:
+    """The names that a page of the interface has, in its order."""
+    return re.findall(r"^\.\. (?:auto|py:)\w+:: (incrowd\S+)$", page, re.MULTILINE)
+
+
+def value_of(name: str) -> object:
+    package, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(package), last)
+
+
+def test_every_public_name_is_documented_once() -> None:
+    names = documented((ROOT / "docs/api.md").read_text())
+    values = [id(value_of(name)) for name in names]  # what two packages offer may be documented under either
+    assert sorted(values) == sorted(set(values))
+    assert sorted(name for name in public_names() if id(value_of(name)) not in values) == []
+
+
+def test_no_other_name_is_documented() -> None:
+    for name in documented((ROOT / "docs/api.md").read_text()):
+        package, _, last = name.rpartition(".")
+        assert last in importlib.import_module(package).__all__, name
+
+
+def test_every_public_class_has_its_word() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    classes = [name for name in incrowd.__all__ if isinstance(value_of(f"incrowd.{name}"), type)]
+    assert len(classes) > 40
+    assert [name for name in classes if f"`{name}`" not in glossary] == []
+
+
+def test_the_glossary_is_in_order() -> None:
+    words = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(set(words))
+
+
+def test_every_link_has_a_text_for_readers_without_sphinx() -> None:
+    assert [page.name for page in PAGES if re.search(r"(?<!!)\[\]\(", page.read_text())] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

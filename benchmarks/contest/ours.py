@@ -36,7 +36,7 @@ PUBLIC = DataIdentity(name="bench", public=True)
 
 @dataclass(frozen=True)
 class _RealNoise:
-    """Everyone's first weights and batches, but noise as it is drawn in earnest, which takes longer."""
+    """Everyone's first weights and batches, but noise as it is drawn in a deployment, which takes longer."""
 
     simulated: bool = field(default=True, init=False)
     source: str = field(default="bench", init=False)

@@ -89,7 +89,7 @@ class Ours:
     """Our engine in whole rounds: batches drawn, bytes made floats, exact sums, noise, steps."""
 
     def __init__(self, task: RecordTask, *, earnest: bool = False) -> None:
-        self.name = "incrowd in earnest" if earnest else "incrowd"
+        self.name = "incrowd exact noise" if earnest else "incrowd"
         self.task = task
         self.earnest = earnest
         images = task.task.data.examples
@@ -234,7 +234,7 @@ class RecordContest:
         """Measure; `say` hears of the progress."""
         machine = describe() | {"data": "synthetic" if self.folder is None else "MNIST"}
         others: dict[str, Factory] = {
-            "incrowd in earnest": partial(Ours, earnest=True),
+            "incrowd exact noise": partial(Ours, earnest=True),
             "plain": partial(Loop, "plain"),
         }
         if "opacus" in self.against and "opacus" not in self.skipped:

@@ -27,7 +27,9 @@ def list_runs(
     if as_json:
         print_json({"runs": rows})
     elif rows:
-        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out=set())
+        for row in rows:
+            row["randomness"] = {None: None, True: "seeded", False: "system"}[row["simulated"]]
+        print_table([{name: short(value) for name, value in row.items()} for row in rows], leave_out={"simulated"})
     else:
         typer.echo(f"no run below {folder}; start one with: incrowd train")
 
@@ -36,6 +38,7 @@ def list_runs(
 def export_run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or of a search.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    onnx: Annotated[bool, typer.Option("--onnx", help="The model as ONNX, too: of a run on a table.")] = False,
     as_json: Json = False,
 ) -> None:
     """Copy what may be handed on of a run that is over, and nothing else: model, statement, result, what was spent.
@@ -45,7 +48,7 @@ def export_run(
     need_training()
     from incrowd.runs.export import export
 
-    files = export(folder, out)
+    files = export(folder, out, onnx=onnx)
     if as_json:
         print_json({"files": files, "out": str(out)})
     else:

@@ -235,7 +235,7 @@ def fresh(
 ) -> None:
     """Begin a new ledger for data on which something was spent. This breaks the promise that the old one kept.
 
-    The new ledger says for good what it forgets.
+    The new ledger notes for good what it forgets.
 
     Example: incrowd ledger fresh /data/shop.csv --epsilon 8 --delta 1e-5
     """

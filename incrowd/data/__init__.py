@@ -10,7 +10,7 @@
 
 from incrowd.data._cells import Reading
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, Tensors, TestClients
+from incrowd.data.clients import Clients, Stated, Tensors, TestClients
 from incrowd.data.dealing import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.digits import load_digits
 from incrowd.data.download import Source
@@ -38,6 +38,7 @@ __all__ = [
     "Reading",
     "Source",
     "Split",
+    "Stated",
     "Tensors",
     "TestClients",
     "Texts",

@@ -54,10 +54,11 @@ class Clients:
     """Clients over shared examples: client k holds ``examples.features[data.client(k)]``, and nothing is copied.
 
     ``examples`` and ``partition`` are private and stand for what clients hold at home; ``test`` is public and the
-    server's. ``declared`` is the public number of clients where life has dealt, and nobody may count them; without it
-    the clients were dealt, and their number is no secret. ``name`` is what the ledger of the data knows them by, and
-    ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have names.
-    ``names`` are theirs as well, where everybody may know them: silos (see `named`).
+    server's. ``declared`` is the public number of clients of real data, whom nobody may count; without it the examples
+    were divided among simulated clients, and their number is no secret. ``name`` is what the ledger of the data knows
+    them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
+    names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``columns`` names those of
+    a table that were learned from, which its header shows to everybody.
     ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
     public nor unseen, and `describe` says so.
 
@@ -77,6 +78,7 @@ class Clients:
     owners: tuple[str, ...] | None = field(default=None, repr=False)
     test_clients: TestClients = "separate"
     names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:

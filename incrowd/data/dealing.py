@@ -1,7 +1,7 @@
 """Ways to deal examples out to clients: pure functions from labels to a `Partition`.
 
 Their randomness comes from the stream ``partition`` (sizes: ``sizes``), so that no other purpose of a run shares its
-values. They simulate clients; in a real federation, life has dealt.
+values. They simulate clients; real clients come with their own examples.
 """
 
 from typing import Any

@@ -130,6 +130,7 @@ def load_table(
         owners=found,
         names=names,
         test_clients=test_clients,
+        columns=columns.features,
     )
     if holdout_clients is None:
         return data

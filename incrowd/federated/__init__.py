@@ -1,4 +1,4 @@
-"""Rounds: what a server and its clients do together, and what it says about itself."""
+"""Rounds: what a server and its clients do together, and what it reports."""
 
 from incrowd.federated.class_sums import class_sums, nearest_mean
 from incrowd.federated.diagnostics import Diagnostics, Watch

@@ -58,7 +58,7 @@ class SiloReport:
         return max(standing.epsilon for standing in self.silos)
 
     @property
-    def left(self) -> tuple[str, ...]:
+    def stopped(self) -> tuple[str, ...]:
         """The silos whose budget did not allow this round."""
         return tuple(standing.silo for standing in self.silos if standing.absence == "budget spent")
 
@@ -71,8 +71,8 @@ class SiloFedAvg:
     which clips and noises, all weigh the same and the denominator is its plan's. The first weights are the
     model's own, or fresh ones times `start`.
 
-    Guarantee: `apply` of equal states gives equal results under seeded randomness; a silo that has left does not stop
-    the others.
+    Guarantee: `apply` of equal states gives equal results under seeded randomness; a silo that had to stop does not
+    stop the others.
 
     Edge cases: a round in which nobody sends anything leaves the weights as they are (with `private`, they get its
     noise). Who answers is public here, so a `PrivateRun` in which only a sample takes part is refused.

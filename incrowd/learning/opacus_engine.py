@@ -25,6 +25,8 @@ from incrowd.learning.gradients import Formed, NoisedSums
 from incrowd.learning.records import StepNoise, Trained
 from incrowd.privacy.mechanism.steps import RecordTraining
 
+__all__ = ["OpacusRecords"]
+
 Criterion = Callable[[Any, Any], Tensor]
 """The loss of a batch, given outputs and labels: differentiable, and a mean or a sum over the records."""
 

@@ -1,4 +1,4 @@
-"""The noise of one step of record-level training: in earnest on a grid, and a fast one for simulations only."""
+"""The noise of one step of record-level training: on a grid, and a fast one for simulations only."""
 
 from collections.abc import Callable
 from functools import partial
@@ -74,7 +74,7 @@ class FastNoise:
     def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
         """The noise of a round (and silo, say)."""
         if not randomness.simulated:
-            raise ConfigError(field="randomness", value=type(randomness).__name__, remedy="use GridNoise in earnest")
+            raise ConfigError(field="randomness", value=type(randomness).__name__, remedy="simulate, or use GridNoise")
         seed = int(randomness.stream("noise", *indices).bits(1)[0] >> np.uint64(1))
         return cls(training, torch.Generator().manual_seed(seed))
 

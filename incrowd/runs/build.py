@@ -237,9 +237,9 @@ def _table(data: TableData) -> Clients:
     )
 
 
-def loss_of(name: str | None, data: Clients, given: Given = NOTHING) -> Loss:
+def loss_of(name: str | None, examples: Examples, given: Given = NOTHING) -> Loss:
     """The loss of this name, or the one that the labels suggest."""
-    classes = data.examples.classes
+    classes = examples.classes
     if name == GIVEN:
         return _handed_over(given.loss, "loss")
     if name is None:
@@ -251,17 +251,17 @@ def loss_of(name: str | None, data: Clients, given: Given = NOTHING) -> Loss:
     return LOSSES[name]
 
 
-def model_of(config: CommonSections, data: Clients, loss: Loss, given: Given = NOTHING) -> Model:
+def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Given = NOTHING) -> Model:
     """The model, for these examples and labels."""
     wanted = config.model
     if isinstance(wanted, GivenModel):
         return _started(_handed_over(given.model, "model"), given)
     if isinstance(wanted, FunctionModel):
         return _started(_own_model(wanted), given)
-    shape = data.examples.shape
-    labels = data.examples.labels
+    shape = examples.shape
+    labels = examples.labels
     several = labels.shape[1] if labels.ndim > 1 else 1
-    outputs = (data.examples.classes or 1) if loss is CROSS_ENTROPY else several
+    outputs = (examples.classes or 1) if loss is CROSS_ENTROPY else several
     if isinstance(wanted, CnnSection):
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
             raise ConfigError(field="kind", value="cnn", remedy=f"it needs square images, these examples are {shape}")

@@ -241,10 +241,10 @@ def assemble(
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
     with section("local"):
-        loss = loss_of(config.local.loss, data, given)
+        loss = loss_of(config.local.loss, data.examples, given)
         local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
     with section("model"):
-        model = model_of(config, data, loss, given)
+        model = model_of(config, data.examples, loss, given)
     engine = _engine(config, ClientTensors.of(data), model, local, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)

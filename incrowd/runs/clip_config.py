@@ -85,7 +85,7 @@ class QuantileSection(Section):
 
 
 class MedianSection(Section):
-    """The paper's clip, which is NOT private; every statement of such a run says so."""
+    """The paper's clip, which is NOT private; every statement of such a run notes that."""
 
     kind: Literal["median"]
     floor: float = 1e-12

@@ -108,7 +108,12 @@ class FunctionModel(Section):
 
 
 class Local(Section):
-    """What a client does in a round: see `incrowd.learning.local.LocalTraining`."""
+    """What a client does in a round: gradient descent over its own examples.
+
+    `epochs` is how often it passes over them, in batches of `batch_size`, or in so many `batches`; all at once unless
+    one of the two is given. `proximal` is the weight of the squared distance from where the round began. `loss` is a
+    name (`incrowd.learning.LOSSES`); it follows from the labels unless it is given.
+    """
 
     learning_rate: float = 0.1
     epochs: int = 1
@@ -149,7 +154,7 @@ class Private(Section):
     `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
     them it is in the user's state folder, or, of public data, in the run's.
 
-    With `unit` "record" the section is another one: see `incrowd.runs.silo_config`.
+    With `unit` "record" the section is `PrivateRecords`.
     """
 
     unit: Literal["client"] = "client"
@@ -181,7 +186,11 @@ class Private(Section):
 
 
 class ServerOptimizer(Section):
-    """What the server does with a round's mean: see `incrowd.federated.server.ServerStep`."""
+    """What the server does with the mean of a round, whose norm is at most the clip's.
+
+    With `decay` "linear" the learning rate falls to zero over the rounds; with `average` "tail" the mean over the last
+    half of the rounds is published. Both are free.
+    """
 
     kind: Literal["sgd", "momentum", "adam"] = "sgd"
     learning_rate: float = 1.0

@@ -22,6 +22,7 @@ class Content:
 
 OF_A_RUN = (
     Content("model.safetensors", "the released model, under torch's names and in its shapes", "as it is"),
+    Content("card.md", "the model's card: data, promise, how good it is, columns, settings", "as it is"),
     Content("statement.txt", "what is promised, to whom, and what is not", "as it is"),
     Content("statement.json", "the same for programs", "as it is"),
     Content("curve.png", "accuracy and epsilon over the rounds", "as it is"),
@@ -65,7 +66,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
-    "delta", "budget", "epsilon_by_silo", "left", "noise_multiplier", "simulated",
+    "delta", "budget", "epsilon_by_silo", "stopped", "noise_multiplier", "simulated",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 

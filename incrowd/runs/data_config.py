@@ -68,7 +68,7 @@ class MnistData(DealtData):
 
 
 class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client: life has dealt. Private unless stated.
+    """A table (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
     has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:

@@ -3,6 +3,8 @@
 | file                             | holds                                                                       |
 | -------------------------------- | --------------------------------------------------------------------------- |
 | `model.safetensors`, `curve.png` | as they are                                                                 |
+| `model.onnx`                     | the model as ONNX, where that is asked for                                  |
+| `card.md`                        | as it is                                                                    |
 | `statement.txt`, `.json`         | as they are                                                                 |
 | `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
 | `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
@@ -27,6 +29,7 @@ from incrowd.privacy.account.events import event_to_json
 from incrowd.runs.contents import RESULT_KEYS, ROW_KEYS, SEARCH_KEYS, part, shown_settings
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
+    CARD,
     CURVE,
     LEDGER,
     MODEL,
@@ -39,19 +42,23 @@ from incrowd.runs.folder import (
     payer_in,
     settings_in,
 )
+from incrowd.runs.prediction import as_onnx
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.search_ledger import SEARCH
 from incrowd.runs.search_report import MEASURED, table
 from incrowd.runs.silo_ledgers import own_place
 from incrowd.runs.sweep import BEST, PICTURE, RESULT, RUNS, TABLE
 
+ONNX = "model.onnx"
+
 Files = Iterator[tuple[str, bytes]]
 
 _ROUND = ("round", "epsilon", "clip_norm", "noise_std", "accuracy", "loss", "lost")
 
 
-def export(folder: Path, out: Path) -> list[str]:
-    """Copy what may be handed on of the run or the search in a folder; the names of the files.
+def export(folder: Path, out: Path, *, onnx: bool = False) -> list[str]:
+    """Copy what may be handed on of the run or the search in a folder; the names of the files. With `onnx`, a run's
+    model is among them as ONNX, too.
 
     Guarantee: nothing is written but what `incrowd.runs.contents` lists, and that not before all of it is there; every
     file bears the same date, which says nothing. Files are open to whom the umask says: they are to be handed on.
@@ -66,7 +73,12 @@ def export(folder: Path, out: Path) -> list[str]:
         raise ConfigError(field="out", value=str(out), remedy="name a new folder outside of the run")
     if any(place.exists() and not place.is_dir() for place in out.parents):
         raise ConfigError(field="out", value=str(out), remedy="it would lie in a file: name a new folder")
-    files = dict(_of_a_search(folder) if (folder / SEARCH).is_file() else _of_a_run(folder))
+    searched = (folder / SEARCH).is_file()
+    if searched and onnx:
+        raise ConfigError(field="onnx", value=True, remedy="a search has many models: name the folder of one run")
+    files = dict(_of_a_search(folder) if searched else _of_a_run(folder))
+    if onnx:
+        files[ONNX] = as_onnx(folder)
     fresh = out.with_name(f"{out.name}.{secrets.token_hex(8)}{_files.PART}")
     try:
         for name, content in files.items():
@@ -84,7 +96,7 @@ def export(folder: Path, out: Path) -> list[str]:
 def _of_a_run(folder: Path) -> Files:
     settings = settings_in(folder)
     _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
-    for name in (MODEL, STATEMENT_TEXT, STATEMENT):
+    for name in (MODEL, CARD, STATEMENT_TEXT, STATEMENT):
         yield name, _content(folder / name)
     if (folder / CURVE).exists():
         yield CURVE, _content(folder / CURVE)

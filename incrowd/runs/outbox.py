@@ -26,7 +26,7 @@ class Outbox:
     Guarantee: an answer is on disk before it is given, and its round was on the ledger before it was computed. Asked
     for a round again, the silo gives the same answer and charges nothing. Room for an answer is on the disk before its
     round is charged. A round that was charged and not kept is lost
-    in earnest, and repeated in a simulation (see `Silo`).
+    in a deployment, and repeated in a simulation (see `Silo`).
 
     Edge cases: answers older than the last few are gone, so their rounds count as lost. A ledger that does not know a
     round that was sent is an old copy, and refused, whichever round is asked for. A disk that is full, or may not be

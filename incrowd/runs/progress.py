@@ -95,16 +95,16 @@ def say(lines: Sequence[str], stream: TextIO) -> None:
 
 
 def figures(record: Record, *, measured: Record | None = None) -> str:
-    """Epsilon, the last measured accuracy (or loss), the silos that have left, and, in a simulation, the speed."""
+    """Epsilon, the last measured accuracy (or loss), the silos that had to stop, and, in a simulation, the speed."""
     measured = measured or record
     words = [f"epsilon {record.epsilon:.3f}"]
     if measured.accuracy is not None:
         words.append(f"accuracy {measured.accuracy:.4f}")
     elif measured.loss is not None:
         words.append(f"loss {measured.loss:.4f}")
-    left = [str(standing["silo"]) for standing in record.silos or () if standing["absence"] == "budget spent"]
-    if left:
-        words.append(f"left: {', '.join(left)}")
+    stopped = [str(standing["silo"]) for standing in record.silos or () if standing["absence"] == "budget spent"]
+    if stopped:
+        words.append(f"stopped: {', '.join(stopped)}")
     speed = record.clients_per_second
     if speed is not None:
         words.append(f"{speed:.0f} clients/s" if speed >= 1 else f"{speed:.2g} clients/s")

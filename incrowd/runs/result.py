@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
+from incrowd import _files
 from incrowd.data import Clients, from_arrays
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
@@ -23,13 +24,16 @@ from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import TableData
 from incrowd.runs.database import Record
-from incrowd.runs.folder import MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.folder import CARD, MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.onnx_file import onnx_of
+from incrowd.runs.prediction import labels_of
 from incrowd.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """A finished run: the released model, how good it is, and what is promised.
+    """A finished run: the released model, how good it is, and what is promised; `card` is a page for whoever is handed
+    the model.
 
     Edge cases: a run that is not over has no result: `ConfigError`.
     """
@@ -39,8 +43,10 @@ class Result:
     model: Model = field(repr=False)
     loss: Loss = field(repr=False)
     settings: CommonSections = field(repr=False)
+    card: str = field(repr=False)
     scaling: tuple[float, float] = (1.0, 0.0)
     number_of_classes: int | None = None
+    example: tuple[tuple[int, ...], np.dtype[Any]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, run: Run) -> "Result":
@@ -54,8 +60,10 @@ class Result:
             model=run.work.model.loaded(load_file(run.folder / MODEL)),
             loss=run.work.loss,
             settings=run.config,
+            card=(run.folder / CARD).read_text(encoding="utf-8"),
             scaling=_scaling(data),
             number_of_classes=data.examples.classes,
+            example=_example(data),
         )
 
     @property
@@ -87,18 +95,19 @@ class Result:
 
     def predict(self, features: Any) -> NDArray[Any]:
         """The label of each example: a class, by its name where classes have names, or a number."""
-        outputs = self.outputs(features)
-        if self.number_of_classes is None:
-            return outputs
-        found: NDArray[Any] = probabilities(outputs).argmax(-1)
         names = self.settings.data.classes if isinstance(self.settings.data, TableData) else None
-        return np.array(names)[found] if isinstance(names, tuple) else found
+        return labels_of(
+            self.outputs(features),
+            loss=self.loss.name,
+            names=names if isinstance(names, tuple) else None,
+            classes=self.number_of_classes,
+        )
 
     def predict_proba(self, features: Any) -> NDArray[Any]:
         """The probability of each class, [examples, classes]. Edge cases: labels are numbers: `ConfigError`."""
         if self.number_of_classes is None:
             raise ConfigError(field="predict_proba", value=None, remedy="the labels are numbers: use predict")
-        return probabilities(self.outputs(features))
+        return probabilities(self.outputs(features).astype(np.float64))
 
     def outputs(self, features: Any) -> NDArray[Any]:
         """What the module gives for each example."""
@@ -106,6 +115,14 @@ class Result:
         count = len(first(features))
         examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)
         return outputs_of(self.module, featured_examples(self.settings, examples))
+
+    def to_onnx(self, path: Path | str) -> Path:
+        """Write the module as ONNX (`incrowd.runs.onnx_file`); what it takes are examples as the module sees them."""
+        if self.example is None:
+            remedy = "it takes several inputs, which is not written as ONNX; model.safetensors has its weights"
+            raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
+        _files.write(Path(path), onnx_of(self.module, *self.example))
+        return Path(path)
 
     def _repr_html_(self) -> str:
         shown = {name: value for name, value in self.summary.items() if isinstance(value, int | float | str)}
@@ -115,6 +132,12 @@ class Result:
             for name, value in shown.items()
         )
         return f"<table>{rows}</table><pre>{html.escape(self.statement)}</pre>"
+
+
+def _example(data: Clients) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and type of an example as the module sees it; None where it is several arrays."""
+    values = data.examples.values(slice(1))
+    return (values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
 
 
 def _scaling(data: Clients) -> tuple[float, float]:

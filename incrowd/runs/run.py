@@ -10,6 +10,7 @@
 | `statement.txt`, `statement.json` | what is promised                                      |
 | `start.safetensors`               | the weights that a module of one's own began with      |
 | `silos/`                          | what each silo has sent, where records are protected   |
+| `card.md`                         | the model's card: all of this on one page             |
 | `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds      |
 """
 
@@ -27,10 +28,12 @@ from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.build import NOTHING, Given
+from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.database import Record
 from incrowd.runs.folder import (
+    CARD,
     DATABASE,
     LEDGER,
     SILOS,
@@ -151,6 +154,7 @@ class Run:
             "rounds": self.work.rounds,
             "clients": self.work.data.clients,
             "module": _form(self.work.model),
+            "columns": list(self.work.data.columns),
             **self.work.settings(),
         }
 
@@ -205,7 +209,9 @@ class Run:
             "simulated": simulated,
             "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
         }
-        return write_results(self.folder, session.claims(), summary)
+        claims = session.claims()
+        _files.write(self.folder / CARD, card(self.settings, summary, statement=claims.text()))
+        return write_results(self.folder, claims, summary)
 
     def verdict(self, summary: Summary) -> list[str]:
         """What is doubtful about the result; see `incrowd.runs.advice`."""

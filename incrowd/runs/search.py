@@ -16,6 +16,8 @@ from incrowd.runs.data_config import DealtData, TableData
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Point, drawn, grid
 
+__all__ = ["Candidate", "Search", "Select"]
+
 Select = Literal["all", "private", "public"]
 
 

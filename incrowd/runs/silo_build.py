@@ -94,12 +94,12 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     data = featured(config, source)
     tensors, wanted = ClientTensors.of(data), config.local
     with section("local"):
-        loss = loss_of(wanted.loss, data, given)
+        loss = loss_of(wanted.loss, data.examples, given)
         descent = Descent(
             learning_rate=wanted.learning_rate, momentum=wanted.momentum, weight_decay=wanted.weight_decay
         )
     with section("model"):
-        model = model_of(config, data, loss, given)
+        model = model_of(config, data.examples, loss, given)
     with section("server"):
         server = ServerStep(**config.server.model_dump())
     with section("data"):

@@ -43,7 +43,7 @@ class PrivateRecords(Section):
     """The budget of each silo, and how it is used up over the rounds.
 
     `records` is how many records a silo has, a public number that is declared and never counted: one for all silos, or
-    one for each. Only where the data are public it may be left out, for what was dealt (see
+    one for each. Only where the data are public it may be left out: then it is what each has (see
     `incrowd.privacy.plan.declared`).
 
     `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with

@@ -159,7 +159,7 @@ class SiloSession:
             "epsilon": max(self._spent.values()),
             "delta": self.work.config.privacy.delta,
             "epsilon_by_silo": self._spent,
-            "left": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
+            "stopped": [standing["silo"] for standing in standings if standing["absence"] == "budget spent"],
             "noise_multiplier": self.work.federation.noise_multiplier,
             "seconds": sum(record.seconds or 0.0 for record in records) if simulated else None,
         }

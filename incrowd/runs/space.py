@@ -9,6 +9,8 @@ from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
 
+__all__ = ["Axis", "Choice", "Point", "Range", "axis", "drawn", "grid"]
+
 Point = tuple[str, ...]
 """One value for each key, as the overrides `key=value` that `incrowd.runs.settings.load` takes."""
 

@@ -43,6 +43,8 @@ from incrowd.runs.search_cost import Cost
 from incrowd.runs.search_ledger import SEARCH, SearchLedger
 from incrowd.runs.search_report import Row, best_of, draw_search, table
 
+__all__ = ["Sweep"]
+
 RESULT, TABLE, PICTURE, BEST, RUNS = "result.json", "table.csv", "search.png", "best", "runs"
 ATTEMPTS = "attempts.json"
 LOCK = "search.lock"

@@ -176,7 +176,7 @@ _WITH_A_CLOCK = ("tensorboard", "mlflow")
 
 
 def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tracker]:
-    """The named trackers; those that know what time it is hear of a run in earnest when it is over.
+    """The named trackers; those that know what time it is hear of a run that is no simulation when it is over.
 
     Edge cases: one whose package is not installed is a `ConfigError`.
     """

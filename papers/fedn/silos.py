@@ -185,7 +185,7 @@ class Silos:
                 for place, silo in enumerate(first.silos)
             },
             "noise_by_round": [report.silos[0].noise_multiplier for report in first.reports],
-            "left": sorted({name for report in first.reports for name in report.left}),
+            "stopped": sorted({name for report in first.reports for name in report.stopped}),
             "pace": self.pace.name,
             "engine": self.engine,
             "seeds": self.seeds,

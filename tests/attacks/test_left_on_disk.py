@@ -243,7 +243,8 @@ def test_what_is_handed_on_holds_nothing_that_was_not_listed(
     found = exported(folder / "run", folder / "out", monkeypatch)
     assert "statement.txt" in found
     assert not any("contributions" in name or "checkpoint" in name or name.endswith(".sqlite") for name in found)
-    text = "".join(path.read_text() for path in (folder / "out").rglob("*") if path.suffix in (".json", ".csv", ".txt"))
+    read = (".json", ".csv", ".txt", ".md")
+    text = "".join(path.read_text() for path in (folder / "out").rglob("*") if path.suffix in read)
     assert str(folder) not in text
     for word in ("seconds", '"seed"', "per_second", '"at"', "nonce"):
         assert word not in text

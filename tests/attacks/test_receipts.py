@@ -161,7 +161,7 @@ def test_a_source_of_one_s_own_is_not_noted_as_the_system_s() -> None:
     class Mine(SeededRandomness):
         source = "system"
 
-    with pytest.raises(ConfigError, match="only SystemRandomness draws in earnest"):
+    with pytest.raises(ConfigError, match="only SystemRandomness may be called so"):
         roomy().charge(GaussianDpEvent(9.0), randomness=Mine(1))
 
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from first_lines import with_incrowd, with_opacus
 from first_lines.count import SOLUTIONS, lines, names, table
 

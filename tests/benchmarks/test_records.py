@@ -88,7 +88,7 @@ def test_a_contest_measures_both_modes_at_every_batch_size(monkeypatch: pytest.M
     monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
     said: list[str] = []
     found = RecordContest(models=["small"], batch_sizes=[5, 10], rounds=1, steps=2).run(said.append)
-    others = ("incrowd in earnest", "plain", "opacus", "opacus-ghost")
+    others = ("incrowd exact noise", "plain", "opacus", "opacus-ghost")
     assert set(found.ratios) == {f"records small b{size} vs {name}" for size in (5, 10) for name in others}
     assert len(said) == 2
     assert found.machine["data"] == "synthetic"
@@ -100,7 +100,7 @@ def test_who_is_not_installed_is_left_out_with_the_remedy(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "opacus", None)
     found = RecordContest(models=["small"], rounds=1, steps=1).run()
     assert found.skipped == {"opacus": "not installed: pip install 'incrowd[train]'"}
-    assert {one.name for one in found.results} == {"incrowd", "incrowd in earnest", "plain"}
+    assert {one.name for one in found.results} == {"incrowd", "incrowd exact noise", "plain"}
 
 
 def test_wrong_wishes_are_refused() -> None:

@@ -76,7 +76,7 @@ def test_the_server_moves_along_the_mean_of_what_was_sent() -> None:
     state, report = its.apply(its.init())
     np.testing.assert_allclose(state.weights - its.init().weights, 2.5)
     assert state.round == 1
-    assert (report.round, report.left, report.epsilon, report.learning_rate) == (0, (), 2.0, 1.0)
+    assert (report.round, report.stopped, report.epsilon, report.learning_rate) == (0, (), 2.0, 1.0)
     assert [standing.noise_multiplier for standing in report.silos] == [2.0, 2.0]
 
 
@@ -86,11 +86,11 @@ def test_public_weights_weigh_those_who_send() -> None:
     np.testing.assert_allclose(state.weights - its.init().weights, 1.75)
 
 
-def test_who_has_left_is_shown_and_does_not_stop_the_others() -> None:
+def test_who_has_stopped_is_shown_and_does_not_stop_the_others() -> None:
     its = federation(sending(1.0, None, 3.0))
     state, report = its.apply(its.init())
     np.testing.assert_allclose(state.weights - its.init().weights, 2.0)
-    assert report.left == ("silo 1",)
+    assert report.stopped == ("silo 1",)
     assert [standing.absence for standing in report.silos] == [None, "budget spent", None]
     assert report.epsilon == 3.0
 

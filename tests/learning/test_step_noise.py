@@ -59,7 +59,7 @@ def test_fast_noise_leaves_torchs_own_generator_alone() -> None:
 
 
 def test_fast_noise_is_for_simulations() -> None:
-    with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': use GridNoise in earnest"):
+    with pytest.raises(ConfigError, match="randomness = 'SystemRandomness': simulate, or use GridNoise"):
         FastNoise.of(SETTINGS, SystemRandomness())
 
 

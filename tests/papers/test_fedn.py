@@ -39,7 +39,7 @@ def test_every_silo_spends_its_budget_by_the_last_round_and_never_more(silos: Si
         assert len(epsilons) == ROUNDS
         assert epsilons == pytest.approx([8 * math.sqrt(t / ROUNDS) for t in range(1, ROUNDS + 1)], rel=1e-3)
         assert max(epsilons) <= 8
-    assert run["left"] == []
+    assert run["stopped"] == []
     assert "add or remove one record" in " ".join(run["statement"]["text"].split())
     assert "SIMULATION" in run["statement"]["text"]
 

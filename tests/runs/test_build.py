@@ -275,4 +275,4 @@ def test_the_names_of_losses_are_those_that_there_are() -> None:
 def test_several_labels_have_an_output_each() -> None:
     features, labels = np.ones((6, 3), np.float32), np.eye(6, 2, dtype=np.float32)
     data = Clients.from_arrays(features, labels, owner=np.arange(6), public=True)
-    assert model_of(small(), data, LOGISTIC).size == 3 * 2 + 2
+    assert model_of(small(), data.examples, LOGISTIC).size == 3 * 2 + 2

@@ -121,6 +121,7 @@ FORKED_AND_INTERRUPTED = """
 import os, signal, time
 from incrowd.runs.processes import side_by_side
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have told them to ignore it
 os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))  # an error there is dropped
 try:
     for _ in side_by_side([1, 2, 3], jobs=2, first=lambda _: None, work=lambda _: time.sleep(60)):
@@ -132,7 +133,7 @@ except KeyboardInterrupt:
 
 def test_an_interruption_while_a_process_begins_is_not_lost() -> None:
     words = [sys.executable, "-c", FORKED_AND_INTERRUPTED]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert ended.stdout == "interrupted\n", ended.stderr
 
 

@@ -70,6 +70,7 @@ def test_a_run_leaves_everything_in_its_folder(folder: Path) -> None:
     summary = run.train([watcher])
     assert watcher.told == [4, 0, 1, 2, 3, "done"]
     assert sorted(path.name for path in (folder / "run").iterdir()) == [
+        "card.md",
         "checkpoints",
         "curve.png",
         "ledger.json",

@@ -85,7 +85,7 @@ def test_each_silo_meets_its_budget_on_a_ledger_of_its_own(whole: tuple[Path, Su
     assert summary["rounds"] == ROUNDS
     assert set(summary["epsilon_by_silo"]) == {"silo-1", "silo-2"}
     assert 0.999 * 8 < summary["epsilon"] <= 8
-    assert summary["left"] == []
+    assert summary["stopped"] == []
     assert summary["accuracy"] > 0.5
     found = rows(folder)
     silos = found[-1]["silos"]
@@ -199,9 +199,9 @@ def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
 ) -> None:
     config = small("privacy.epsilon=[8, 3]", "privacy.noise_multiplier=2.2", "privacy.rounds=6")
     summary = Run.create(config, folder / "run").train([progress(sys.stderr)])
-    assert summary["left"] == ["silo-2"]
+    assert summary["stopped"] == ["silo-2"]
     assert summary["epsilon_by_silo"]["silo-2"] <= 3 < summary["epsilon_by_silo"]["silo-1"] <= 8
-    assert "left: silo-2" in capsys.readouterr().err
+    assert "stopped: silo-2" in capsys.readouterr().err
     absences = [[standing["absence"] for standing in standings(row)] for row in rows(folder / "run")]
     assert [pair[0] for pair in absences] == [None] * 6
     assert absences[0][1] is None
@@ -323,7 +323,7 @@ def test_a_silo_that_can_pay_for_nothing_keeps_none_of_the_others_from_it(folder
     epsilons = [8.0, 8.0]
     epsilons[place] = 1e-6
     summary = Run.create(small(f"privacy.epsilon={epsilons}"), folder / "run").train()
-    assert summary["left"] == [f"silo-{place + 1}"]
+    assert summary["stopped"] == [f"silo-{place + 1}"]
     assert summary["epsilon_by_silo"][f"silo-{place + 1}"] == 0
     assert 0.999 * 8 < summary["epsilon"] <= 8
 

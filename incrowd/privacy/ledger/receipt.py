@@ -19,8 +19,9 @@ class Receipt:
     """The noises that a charge pays for, each to be drawn as often as it was paid for, and never twice for one purpose.
 
     Guarantee: where there is a receipt, its event is on the ledger's disk. Noise comes from the randomness that the
-    ledger noted with the charge, so what was charged as drawn in earnest cannot be drawn from a seed. A noise that was
-    not paid for, a draw too many, and a second draw for the same purpose are refused, among any number of threads.
+    ledger noted with the charge, so what was charged as the operating system's cannot be drawn from a seed. A noise
+    that was not paid for, a draw too many, and a second draw for the same purpose are refused, among any number of
+    threads.
 
     Edge cases: a receipt is neither copied nor sent to another process.
     """
@@ -66,7 +67,7 @@ def noted(randomness: Randomness) -> str:
     Edge cases: one that calls itself the system's, and is not, is refused.
     """
     if randomness.source == "system" and type(randomness) is not SystemRandomness:
-        remedy = "only SystemRandomness draws in earnest: give another source a name of its own"
+        remedy = "only SystemRandomness may be called so: give another source a name of its own"
         raise ConfigError(field="randomness", value=type(randomness).__name__, remedy=remedy)
     return randomness.source
 

@@ -277,7 +277,7 @@ class MedianClip:
     """The 2017 paper's clip: the bound is the median norm of the cohort, read without noise.
 
     NOT private: the median is a function of private data and its leakage is not in epsilon. It is here to reproduce
-    published results, and every statement of a run with it says so.
+    published results, and every statement of a run with it notes that.
 
     Edge cases: an empty cohort, or one whose median is zero, gets the bound `floor`.
     """

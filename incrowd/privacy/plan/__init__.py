@@ -1,11 +1,16 @@
 """What is promised before anything is spent: who takes part, how often, with which noise."""
 
-from incrowd.privacy.plan.plan import Plan, PlanConfig
-from incrowd.privacy.plan.planner import Question
-from incrowd.privacy.plan.promise import Place
-from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
-from incrowd.privacy.plan.silo_plan import SiloPlan
+from typing import TYPE_CHECKING
+
+from incrowd._lazy import lazily
+
+if TYPE_CHECKING:
+    from incrowd.privacy.plan.plan import Plan, PlanConfig
+    from incrowd.privacy.plan.planner import Question
+    from incrowd.privacy.plan.promise import Place
+    from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+    from incrowd.privacy.plan.silo_plan import SiloPlan
 
 __all__ = [
     "Everyone",
@@ -22,3 +27,28 @@ __all__ = [
     "growing",
     "listed",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "incrowd.privacy.plan.plan": (
+            "Plan",
+            "PlanConfig",
+        ),
+        "incrowd.privacy.plan.planner": ("Question",),
+        "incrowd.privacy.plan.promise": ("Place",),
+        "incrowd.privacy.plan.sampling": (
+            "Everyone",
+            "FixedSize",
+            "Poisson",
+        ),
+        "incrowd.privacy.plan.schedule": (
+            "Schedule",
+            "Step",
+            "constant",
+            "growing",
+            "listed",
+        ),
+        "incrowd.privacy.plan.silo_plan": ("SiloPlan",),
+    },
+)

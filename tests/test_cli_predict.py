@@ -1,0 +1,161 @@
+"""`incrowd predict`: the folder of a run and a table, and nothing else."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from incrowd.runs.prediction import labels_of, predict
+from incrowd.runs.result import Result
+from incrowd.runs.run import Run
+from incrowd.runs.settings import settings_of, tables
+from tests.command import Command, command
+from tests.runs.small import small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STATED = 'columns = {age = {range = [0, 100]}, sex = {levels = ["f", "m"]}, note = "ignore"}'
+PRIVACY = "[privacy]\nepsilon = 50.0\ndelta = 1e-3\nrounds = 2\n[run]\nplot = false\nthreads = 1\n"
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys)
+
+
+def ward(columns: str = STATED, *, classes: str = 'classes = ["no", "yes"]', more: str = "", label: str = "ill") -> Run:
+    """A run on a small table, in the folder `run`."""
+    header = "who;age;note;sex;ill" if "note" in columns else "who;age;height;ill"
+    rows = [
+        f"u{place % 6};{place};{'x' if 'note' in columns else 150 + place};"
+        + (f"{'fm'[place % 2]};" if "note" in columns else "")
+        + (("no", "yes")[place % 3 == 0] if "yes" in classes else str(place % 2))
+        for place in range(60)
+    ]
+    Path("ward.csv").write_text("\n".join([header, *rows]) + "\n")
+    Path("ward.toml").write_text(
+        f'[data]\nname = "table"\nfile = "ward.csv"\nclient = "who"\nlabel = "{label}"\ndelimiter = ";"\nclients = 6\n'
+        f"{classes}\n{columns}\n{more}\n{PRIVACY}"
+    )
+    return Run.create(settings_of(tables("ward.toml")), "run")
+
+
+def test_nothing_is_needed_but_the_folder(incrowd: Command) -> None:
+    """The columns lie elsewhere, labels and clients are missing, and what the model learned from is gone."""
+    ward().train()
+    Path("elsewhere").mkdir()
+    shutil.move("run", "elsewhere/run")
+    Path("ward.csv").unlink()
+    Path("ward.toml").unlink()
+    Path("new.csv").write_text("sex;more;age\nf;;3\nm;;90\n")
+    done = incrowd("predict", "elsewhere/run", "new.csv")
+    assert done.status == 0
+    rows = list(csv.DictReader(done.out.splitlines()))
+    assert list(rows[0]) == ["prediction", "probability of no", "probability of yes"]
+    features = np.array([[2 * 0.03 - 1, 1, 0], [2 * 0.9 - 1, 0, 1]], np.float32)
+    state = load_file("elsewhere/run/model.safetensors")
+    logits = features @ state["1.weight"].numpy().T + state["1.bias"].numpy()
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    found = [[float(row["probability of no"]), float(row["probability of yes"])] for row in rows]
+    assert np.allclose(found, expected, atol=1e-6)
+    assert [row["prediction"] for row in rows] == [("no", "yes")[one] for one in expected.argmax(1)]
+    shown = incrowd("predict", "elsewhere/run", "new.csv", "--json").object()
+    assert shown["predictions"] == [row["prediction"] for row in rows]
+    assert shown["classes"] == ["no", "yes"]
+    assert np.allclose(np.array(shown["probabilities"]), expected, atol=1e-6)
+
+
+def test_a_file_for_the_predictions(incrowd: Command) -> None:
+    ward().train()
+    Path("new.csv").write_text("sex;age\nf;3\n")
+    done = incrowd("predict", "run", "new.csv", "--out", "to/said.csv")
+    assert done.out == "to/said.csv holds 1 predictions\n"
+    assert Path("to/said.csv").read_text() == incrowd("predict", "run", "new.csv").out
+    assert incrowd("predict", "run", "new.csv", "--out", "to/said.csv").err == (
+        "incrowd: out = 'to/said.csv': it is there already: name a new file\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("classes", "more"),
+    [("", ""), ("classes = 2", "[model]\nkind = 'mlp'\nhidden = [3]"), ("", "[local]\nloss = 'poisson'"),
+     ("classes = 2", "[features]\nname = 'unit'"), ("classes = 2", "[local]\nloss = 'logistic'")],
+)  # fmt: skip
+def test_it_says_what_the_result_says(incrowd: Command, classes: str, more: str) -> None:
+    """Where nothing says which columns are learned from, the run knows those of its table; the order is its own."""
+    run = ward("", classes=classes, more=more)
+    run.train()
+    result = Result.of(run)
+    numbers = np.array([[7.0, 151.0], [30.0, 170.0], [59.0, 200.0]], np.float32)
+    Path("new.csv").write_text("height;ill;age\n" + "".join(f"{height};0;{age}\n" for age, height in numbers))
+    found = predict(Path("run"), Path("new.csv"))
+    assert np.array_equal(found.labels, result.predict(numbers).reshape(3))
+    if classes:
+        assert found.probabilities is not None
+        assert found.probabilities == pytest.approx(result.predict_proba(numbers))
+        assert found.to_json()["classes"] == ["0", "1"]
+    else:
+        assert found.to_csv().splitlines()[0] == "prediction"
+        assert len(incrowd("predict", "run", "new.csv", "--json").object()["predictions"]) == 3
+
+
+def test_a_poisson_run_predicts_rates() -> None:
+    outputs = np.array([[0.0], [1.0]])
+    assert np.allclose(labels_of(outputs, loss="poisson", names=None, classes=None), np.array([[1.0], [np.e]]))
+    assert np.array_equal(labels_of(outputs, loss="squared", names=None, classes=None), outputs)
+
+
+def test_a_module_of_one_s_own_is_imported(incrowd: Command) -> None:
+    Path("ward_module.py").write_text("from torch import nn\n\ndef network():\n    return nn.Linear(3, 2)\n")
+    ward(more='[model]\nmodule = "ward_module:network"').train()
+    Path("new.csv").write_text("sex;age\nf;3\n")
+    assert incrowd("predict", "run", "new.csv", "--json").object()["predictions"][0] in ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sex;other\nf;3\n", "new.csv has no column 'age': name one of sex, other"),
+        ("sex,age\nf,3\n", "new.csv has no column 'age': its header is one cell with a comma in it: state delimiter ="),
+        ("sex;age\nf;3\nx;4\n", "new.csv, line 3: sex = 'x' is none of the stated levels, f, m; state it"),
+        ("sex;age\nf;300\n", "new.csv, line 2: age = '300' is outside of the stated range, 0 to 100; mend the row"),
+        ("sex;age\nf;\n", "new.csv, line 2: age = '' is missing; state what stands for it"),
+        ("sex;age\n", "new.csv: has a header and no rows; give at least one"),
+        (None, "new.csv: cannot be read (No such file or directory); check the path"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named(incrowd: Command, text: str | None, message: str) -> None:
+    ward().train()
+    if text is not None:
+        Path("new.csv").write_text(text)
+    done = incrowd("predict", "run", "new.csv", "--out", "said.csv")
+    assert done.status == 2
+    assert done.err.startswith(f"incrowd: {message}")
+    assert done.out == ""
+    assert not Path("said.csv").exists()
+
+
+def test_a_run_that_cannot_say_anything_is_refused(incrowd: Command) -> None:
+    done = incrowd("predict", "run", "new.csv")
+    assert (done.status, done.err) == (2, "incrowd: run = 'run': there is no run; start one with incrowd train\n")
+    ward()
+    assert incrowd("predict", "run", "new.csv").err == (
+        "incrowd: run = 'run': it is not over: go on with `incrowd resume run`\n"
+    )
+    Run.create(small(), "digits").train()
+    assert incrowd("predict", "digits", "new.csv").err == (
+        "incrowd: run = 'digits': it learned from digits, which is no table: in Python, call result.predict(features)\n"
+    )
+
+
+def test_a_run_that_a_program_began_has_its_module_there(incrowd: Command) -> None:
+    from tests.test_federation import federation
+
+    federation().train("given", progress=False)
+    assert incrowd("predict", "given", "new.csv").err == (
+        "incrowd: run = 'given': a program began the run, and has the module: let it call result.predict(features)\n"
+    )

@@ -1,0 +1,172 @@
+"""The estimators keep scikit-learn's rules, and of private data nothing is collected that is not stated."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import incrowd
+from incrowd.errors import BudgetExceeded, ConfigError, DataError
+from incrowd.estimators import PrivateClassifier, PrivateRegressor
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CHECKED: dict[str, Any] = {"public": True, "epsilon": 1e4, "rounds": 10, "learning_rate": 0.5, "clip_norm": 1.0}
+STATED: dict[str, Any] = {"name": "visits", "clients": 60, "ranges": (-4, 4)}
+CLASSIFIER: dict[str, Any] = {**STATED, "classes": ("no", "yes")}
+REGRESSOR: dict[str, Any] = {**STATED, "target_range": (-10, 10)}
+
+
+@pytest.mark.filterwarnings("ignore:Skipping check check_array_api_input:sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks([PrivateClassifier(**CHECKED), PrivateRegressor(**CHECKED)])  # type: ignore[untyped-decorator]  # sklearn has no types
+def test_scikit_learn_s_own_checks(estimator: Any, check: Any) -> None:
+    """All of them, so no list of exceptions. One skips itself: it is for arrays of other libraries."""
+    check(estimator)
+
+
+def visits(seed: int = 0, count: int = 300) -> tuple[Any, Any, Any]:
+    generator = np.random.default_rng(seed)
+    x = generator.uniform(-3, 3, size=(count, 3))
+    return x, np.where(x[:, 0] + x[:, 1] > 0, "yes", "no"), np.arange(count) % 60
+
+
+def classifier(**given: Any) -> PrivateClassifier:
+    return PrivateClassifier(
+        **{"epsilon": 50.0, "delta": 1e-3, "rounds": 6, "learning_rate": 0.5, "clip_norm": 0.3, **given}
+    )
+
+
+def regressor(**given: Any) -> PrivateRegressor:
+    return PrivateRegressor(
+        **{"epsilon": 50.0, "delta": 1e-3, "rounds": 6, "learning_rate": 0.5, "clip_norm": 0.3, **given}
+    )
+
+
+def test_private_data_are_learned_from_by_what_is_stated() -> None:
+    x, y, patient = visits()
+    fitted = classifier(**CLASSIFIER).fit(x, y, groups=patient)
+    assert list(fitted.classes_) == ["no", "yes"]
+    assert fitted.score(*visits(1)[:2]) > 0.8
+    assert fitted.predict_proba(x).sum(axis=1) == pytest.approx(np.ones(300))
+    assert np.array_equal(fitted.predict(x), fitted.classes_[fitted.predict_proba(x).argmax(1)])
+    assert "SIMULATION" not in fitted.statement_
+    assert fitted.result_.summary["clients"] == 60
+    assert fitted.n_iter_ == 6
+    with pytest.raises(BudgetExceeded):  # each fit is charged to the ledger of the data
+        classifier(**CLASSIFIER).fit(x, y, groups=patient)
+
+
+def test_numbers_are_learned_in_their_stated_range() -> None:
+    x, _, patient = visits()
+    y = 2 * x[:, 0] - x[:, 1]
+    fitted = regressor(**REGRESSOR, rounds=10).fit(x, y, groups=patient)
+    assert fitted.score(x, y) > 0.5
+    assert regressor(public=True, ranges=(-4, 4), hidden=(4,)).fit(x, y, groups=patient).predict(x).shape == (300,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "left_out", "message"),
+    [
+        (classifier, "name", "name = None: say what the ledger of the data is to know them by"),
+        (classifier, "clients", "clients = None: how many clients private data have is never counted"),
+        (classifier, "ranges", "ranges = None: state the lowest and the highest value of the features"),
+        (classifier, "classes", "classes = None: the labels of private data are never collected"),
+        (regressor, "target_range", "target_range = None: state the lowest and the highest label"),
+    ],
+)
+def test_what_private_data_may_not_tell_is_stated(kind: Any, left_out: str, message: str) -> None:
+    given = dict(REGRESSOR if kind is regressor else CLASSIFIER)
+    del given[left_out]
+    with pytest.raises(ConfigError, match=message):
+        kind(**given).fit([[0.0, 1, 2]], [0])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"random_state": 0}, ConfigError, "random_state = 0: who knows it can remove the noise"),
+        ({"ranges": (4, -4)}, ConfigError, "give the lowest and the highest value, in this order"),
+        ({"ranges": ((0, 1), (0, 1))}, ConfigError, "one for each of the 3 features"),
+        ({"classes": ("no",)}, DataError, "there is 1 class, so there is nothing to learn"),
+        ({"classes": ("no", "maybe")}, DataError, "^a label is no stated class: give one of no, maybe$"),
+        ({"module": nn.Linear(2, 2)}, incrowd.IncrowdError, "the model cannot take examples of the shape"),
+        ({"epsilon": -1.0}, ConfigError, "epsilon"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_costs_nothing(given: Any, error: type[Exception], message: str) -> None:
+    x, y, patient = visits()
+    with pytest.raises(error, match=message):
+        classifier(**{**CLASSIFIER, **given}).fit(x, y, groups=patient)
+    assert classifier(**CLASSIFIER).fit(x, y, groups=patient).result_.epsilon > 49
+
+
+def test_what_lies_beyond_a_range_is_taken_for_its_end() -> None:
+    x, y, patient = visits()
+    fitted = classifier(**CLASSIFIER).fit(x, y, groups=patient)
+    assert np.array_equal(fitted.predict_proba([[9.0, -99, 0]]), fitted.predict_proba([[4.0, -4, 0]]))
+
+
+def test_ranges_may_differ_from_feature_to_feature() -> None:
+    x, y, _ = visits()
+    stretched = x * [1, 10, 100]
+    one = classifier(public=True, random_state=3, ranges=(-4, 4)).fit(x, y)
+    other = classifier(public=True, random_state=3, ranges=((-4, 4), (-40, 40), (-400, 400))).fit(stretched, y)
+    assert np.allclose(one.predict_proba(x), other.predict_proba(stretched), atol=1e-5)
+
+
+def test_groups_are_the_clients() -> None:
+    x, y, patient = visits()
+    assert classifier(public=True).fit(x, y).result_.summary["clients"] == 300
+    assert classifier(public=True).fit(x, y, groups=patient).result_.summary["clients"] == 60
+    with pytest.raises(DataError, match="owner has 10 entries for 300 examples"):
+        classifier(public=True).fit(x, y, groups=patient[:10])
+
+
+def test_a_module_of_one_s_own_starts_as_it_is() -> None:
+    torch.manual_seed(0)
+    first = nn.Linear(3, 4)
+    own = nn.Sequential(first, nn.Tanh(), nn.Linear(4, 2))
+    before = first.weight.clone()
+    x, y, patient = visits()
+    fitted = classifier(public=True, module=own, learning_rate=1e-6, rounds=1, clip_norm=1e-6)
+    fitted = fitted.fit(x, y, groups=patient)
+    assert torch.equal(first.weight, before)
+    assert torch.allclose(fitted.result_.module.state_dict()["0.weight"], before, atol=1e-4)
+
+
+def test_a_folder_keeps_the_run(tmp_path: Path) -> None:
+    x, y, patient = visits()
+    first = classifier(**CLASSIFIER, folder=tmp_path / "run").fit(x, y, groups=patient)
+    again = clone(first).fit(x, y, groups=patient)  # it is over: nothing is spent twice
+    assert np.array_equal(first.predict_proba(x), again.predict_proba(x))
+    with pytest.raises(ConfigError, match=r"privacy\.rounds = 6"):
+        clone(first).set_params(rounds=7).fit(x, y, groups=patient)
+
+
+def test_names_of_a_frame_s_columns_are_kept() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y, _ = visits()
+    frame = pandas.DataFrame(x, columns=["age", "weight", "height"])
+    fitted = classifier(public=True, rounds=2).fit(frame, y)
+    assert list(fitted.feature_names_in_) == ["age", "weight", "height"]
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(frame[["weight", "age", "height"]])
+
+
+def test_settings_are_compared_on_public_data() -> None:
+    x, y, _ = visits(count=120)
+    search = GridSearchCV(classifier(public=True, rounds=2), {"learning_rate": [1e-3, 0.5]}, cv=2).fit(x, y)
+    assert search.best_estimator_.score(x, y) > 0.7
+
+
+def test_import_incrowd_does_not_import_scikit_learn() -> None:
+    code = "import sys, incrowd; assert 'sklearn' not in sys.modules; assert incrowd.PrivateClassifier"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
