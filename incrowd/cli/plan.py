@@ -105,7 +105,8 @@ def plan(
         print_json({"plans": found, "plot": None if plot is None else str(plot)})
     else:
         found.sort(key=lambda one: one.get("rank", 0))
-        hidden = {"schedule", "by_accountant", "over_all_rounds", *(("sampling", "place") if several else ())}
+        hidden = {"schedule", "by_accountant", "over_all_rounds", "sensitivity_in_clips"}
+        hidden |= {"sampling", "place"} if several else set()
         print_table(found, leave_out=hidden)
 
 

@@ -4,6 +4,7 @@ The plan is the one place that states the sampling probability, the clip bound, 
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
 """
 
+import html
 import math
 import warnings
 from dataclasses import dataclass, field, replace
@@ -198,6 +199,21 @@ class Plan:
     def start(self, size: int) -> Carry:
         """See `Promise.start`."""
         return Carry(clip=self.config.clip)
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the promise and its price, all of it public."""
+        shown = {
+            "clients": self.config.clients,
+            "rounds": self.rounds,
+            "sampling": self.config.sampling.__name__,
+            "noise": f"added by the {'clients' if self.place == 'local' else 'server'}",
+            "noise multiplier": f"{self.noise_multiplier:.6g}",
+            "epsilon": f"{self.price.epsilon:.6g}, of {self.budget.epsilon:g}",
+            "delta": f"{self.budget.delta:g}",
+            "accountant": self.price.accountant,
+        }
+        cells = ((html.escape(name), html.escape(str(value))) for name, value in shown.items())
+        return f"<table>{''.join(f'<tr><th>{name}</th><td>{value}</td></tr>' for name, value in cells)}</table>"
 
     def noises(self, number: int, clip: Clip) -> Noises:
         """See `Promise.noises`. A quantile's bits take their part of the round's noise."""

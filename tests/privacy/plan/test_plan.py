@@ -166,3 +166,13 @@ class TestStatement:
         caveats = plan.statement(spent_on(plan), own=3).caveats
         assert any(caveat.startswith("SIMULATION") for caveat in caveats)
         assert "the median is not private, and its leakage is not in epsilon" in caveats
+
+
+def test_a_notebook_shows_a_plan_as_a_table() -> None:
+    schedule = Schedule((Step(rounds=3, cohort=100, noise_multiplier=5.0),))
+    config = PlanConfig(clients=100, schedule=schedule, sampling=Everyone, place="local")
+    found = config.plan(Budget(epsilon=20.0, delta=1e-5))
+    shown = found._repr_html_()
+    for name, value in (("rounds", "3"), ("noise", "added by the clients"), ("noise multiplier", "5")):
+        assert f"<tr><th>{name}</th><td>{value}</td></tr>" in shown
+    assert f"<td>{found.price.epsilon:.6g}, of 20</td>" in shown
