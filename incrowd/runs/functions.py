@@ -31,6 +31,9 @@ def _found(source: str, *, folder: str | None, field: str) -> Callable[..., Any]
     package, colon, name = source.partition(":")
     if not (colon and package and name):
         raise ConfigError(field=field, value=source, remedy="write it as package:function")
+    if package.split(".")[0] in sys.stdlib_module_names:
+        # What Python brings makes neither clients nor modules of torch, but `subprocess:run` would do much else.
+        raise ConfigError(field=field, value=source, remedy="it is Python's own: name a function of yours")
     with _importing_from(folder):
         try:
             found = getattr(importlib.import_module(package), name)

@@ -103,7 +103,7 @@ class Run:
         """
         folder = Path(folder).resolve()
         check_unused(folder, DATABASE, *([LEDGER, f"{LEDGER}.witness", SILOS] if ledger is None else []))
-        if data is not None and ledger is None and not data.public:
+        if data is not None and ledger is None and not (data.public and getattr(config.data, "public", True)):
             remedy = "leave them out: which data a ledger is charged for is seen when they are loaded"
             raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
         work = _work(config, given, schedule=schedule, data=data)

@@ -19,7 +19,7 @@ POLICY = Policy(epsilon=2.0, daily_epsilon=4.0, budget=BUDGET)
 
 
 def test_a_contribution_goes_all_the_way(tmp_path: Path) -> None:
-    server = Server(mail.asked())
+    server = Server(mail.asked(), turned_away=1e-6)
     with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
         outcomes = [own.contribute(server) for _ in range(3)]
         assert mail.charges(own.ledger) == 3
@@ -34,9 +34,9 @@ def test_a_file_has_its_ledger_beside_it(tmp_path: Path) -> None:
         app.executemany("INSERT INTO mails VALUES (?, ?, ?)", [tuple(row.values()) for row in mail.mails()])
     with Device(tmp_path / "phone.db", table="mails") as own:
         assert own.check(mail.asked()) == Fit(20, 20, ())
-        own.contribute(Server(mail.asked()))
+        own.contribute(Server(mail.asked(), turned_away=1e-6))
         with pytest.raises(BudgetExceeded, match="daily limit is 2"):
-            own.contribute(Server(mail.asked()))
+            own.contribute(Server(mail.asked(), turned_away=1e-6))
     assert mail.charges(tmp_path / "phone.db.ledger") == 1
 
 
@@ -84,7 +84,7 @@ def test_a_broken_line_costs_nothing_twice(tmp_path: Path, arrives: bool, reason
 def test_an_answer_that_waits_is_no_answer_to_another_specification(tmp_path: Path) -> None:
     with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
         with pytest.raises(ConnectionError):
-            own.contribute(Unsteady(Server(mail.asked()), arrives=False))
+            own.contribute(Unsteady(Server(mail.asked(), turned_away=1e-6), arrives=False))
         other = Server(mail.asked(name="other"), turned_away=1e-6)
         assert own.contribute(other).reason is Reason.ACCEPTED
         assert mail.charges(own.ledger) == 2
@@ -97,7 +97,7 @@ def test_an_instance_of_another_specification_is_refused(tmp_path: Path) -> None
 
     with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
         with pytest.raises(SpecificationRefused, match="another specification than it states"):
-            own.contribute(Liar(Server(mail.asked()), arrives=True))
+            own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
         assert mail.charges(own.ledger) == 0
 
 
@@ -137,7 +137,7 @@ def test_the_owner_is_told_of_noise_alone_and_of_what_is_refused() -> None:
 def test_the_statement_of_a_device_is_its_ledger_s(tmp_path: Path) -> None:
     with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
         for _ in range(2):
-            own.contribute(Server(mail.asked()))
+            own.contribute(Server(mail.asked(), turned_away=1e-6))
         stated = own.statement()
     assert stated.epsilon == pytest.approx(4.0)
     assert (stated.unit, stated.relation, stated.caveats) == ("device", Relation.REPLACE_ONE, ())

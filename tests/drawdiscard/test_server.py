@@ -32,7 +32,7 @@ def test_devices_learn_a_model_that_predicts() -> None:
 
 
 def test_an_outcome_says_whether_and_why_not() -> None:
-    own = Server(asked())
+    own = Server(asked(), turned_away=1e-6)
     update = honest(own)
     print_ = own.specification.fingerprint
     assert str(own.offer(update, print_)) == "accepted: it has replaced an instance of the pool"
@@ -43,12 +43,12 @@ def test_an_outcome_says_whether_and_why_not() -> None:
 
 
 def test_opened_again_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    whole = Server(asked(), randomness=SEEDED)
-    own = Server(asked(), folder=tmp_path, randomness=SEEDED)
+    whole = Server(asked(), turned_away=1e-6, randomness=SEEDED)
+    own = Server(asked(), turned_away=1e-6, folder=tmp_path, randomness=SEEDED)
     for number in range(40):
         if number % 7 == 3:
             own.close()
-            own = Server(asked(), folder=tmp_path, randomness=SEEDED)
+            own = Server(asked(), turned_away=1e-6, folder=tmp_path, randomness=SEEDED)
         updates = [honest(one, seed=number) for one in (whole, own)]
         assert np.array_equal(*updates)
         print_ = own.specification.fingerprint
@@ -58,7 +58,7 @@ def test_opened_again_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_folder_knows_its_specification(tmp_path: Path) -> None:
-    with Server(asked(), folder=tmp_path) as own:
+    with Server(asked(), turned_away=1e-6, folder=tmp_path) as own:
         before = own.snapshot().to_bytes()
     with Server.open(tmp_path) as again:
         assert again.specification == asked()
@@ -70,7 +70,7 @@ def test_a_folder_knows_its_specification(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("every", "lost"), [(1, 0), (4, 2)])
 def test_what_was_accepted_is_on_disk(tmp_path: Path, every: int, lost: int) -> None:
-    own = Server(asked(), folder=tmp_path, keep_every=every)
+    own = Server(asked(), turned_away=1e-6, folder=tmp_path, keep_every=every)
     for number in range(6):
         own.offer(honest(own, seed=number), own.specification.fingerprint)
     on_disk = Snapshot.from_bytes((tmp_path / server.POOL).read_bytes())
@@ -80,7 +80,7 @@ def test_what_was_accepted_is_on_disk(tmp_path: Path, every: int, lost: int) -> 
 
 
 def test_a_full_disk_is_made_good_by_the_next_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Server(asked(), folder=tmp_path)
+    own = Server(asked(), turned_away=1e-6, folder=tmp_path)
     update = honest(own)
     with monkeypatch.context() as full:
         full.setattr("incrowd._files.sync", lambda _: (_ for _ in ()).throw(OSError("no space left")))
@@ -94,19 +94,19 @@ def test_a_full_disk_is_made_good_by_the_next_attempt(tmp_path: Path, monkeypatc
 
 
 def test_one_folder_has_one_server(tmp_path: Path) -> None:
-    with Server(asked(), folder=tmp_path) as own:
+    with Server(asked(), turned_away=1e-6, folder=tmp_path) as own:
         with pytest.raises(ConfigError, match="another server has it open"):
-            Server(asked(), folder=tmp_path)
+            Server(asked(), turned_away=1e-6, folder=tmp_path)
         assert own.offer(honest(own), own.specification.fingerprint).accepted
-    again = Server(asked(), folder=tmp_path)
+    again = Server(asked(), turned_away=1e-6, folder=tmp_path)
     closing = threading.Thread(target=again.close)  # any thread may
     closing.start()
     closing.join()
-    Server(asked(), folder=tmp_path).close()
+    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
 
 
 def test_a_closed_server_writes_nothing_over_its_successor_s_pool(tmp_path: Path) -> None:
-    own = Server(asked(), folder=tmp_path)
+    own = Server(asked(), turned_away=1e-6, folder=tmp_path)
     own.close()
     update = honest(own)
     with Server.open(tmp_path) as successor:
@@ -117,23 +117,23 @@ def test_a_closed_server_writes_nothing_over_its_successor_s_pool(tmp_path: Path
 
 
 def test_a_folder_of_another_specification_is_refused(tmp_path: Path) -> None:
-    Server(asked(), folder=tmp_path).close()
+    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
     with pytest.raises(ConfigError, match="another specification"):
         Server(asked(name="other"), folder=tmp_path)
-    Server(asked(), folder=tmp_path).close()  # the refused one holds no lock
+    Server(asked(), turned_away=1e-6, folder=tmp_path).close()  # the refused one holds no lock
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b'{"pool": 1}'])
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    Server(asked(), folder=tmp_path).close()
+    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
     (tmp_path / server.POOL).write_bytes(content)
     with pytest.raises(DataError, match=rf"{server.POOL} cannot be used"):
-        Server(asked(), folder=tmp_path)
+        Server(asked(), turned_away=1e-6, folder=tmp_path)
 
 
 def test_only_the_user_may_read_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "server"
-    Server(asked(), folder=folder).close()
+    Server(asked(), turned_away=1e-6, folder=folder).close()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert {path.name for path in folder.iterdir()} == {server.SPECIFICATION, server.POOL, server.LOCK}
@@ -142,7 +142,7 @@ def test_only_the_user_may_read_the_folder(tmp_path: Path) -> None:
 def test_threads_may_share_a_server(tmp_path: Path) -> None:
     outcomes: list[bool] = []
 
-    with Server(asked(), folder=tmp_path, keep_every=10) as own:
+    with Server(asked(), turned_away=1e-6, folder=tmp_path, keep_every=10) as own:
         answers = [honest(own, seed=number) for number in range(80)]
 
         def offer(mine: slice) -> None:
@@ -181,7 +181,7 @@ def test_what_no_spam_test_can_guard_is_refused(tmp_path: Path, changes: dict[st
     with pytest.raises(ConfigError, match=field):
         Server(asked(**changes), folder=tmp_path / "own")
     with pytest.raises(ConfigError, match="keep_every"):
-        Server(asked(), keep_every=0)
+        Server(asked(), turned_away=1e-6, keep_every=0)
 
 
 def test_the_statement_is_about_a_contribution_and_a_device() -> None:
