@@ -1,8 +1,10 @@
 """Each example, with whom it belongs to, as bytes: what a fingerprint of the data is made of."""
 
+import hashlib
 import math
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,12 +59,19 @@ def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterat
 
 
 def owned_rows(data: Clients) -> list[list[bytes]]:
-    """Of each client its examples, each with the client's name."""
-    owners = data.owners or tuple(map(str, range(data.present)))
-    return [
-        [_packed([owner.encode(), row]) for row in example_rows(data.examples, data.client(client))]
-        for client, owner in enumerate(owners)
-    ]
+    """Of each client its examples as they are meant, each with a digest of all that the client has.
+
+    Who has which examples together is what counts: other names of clients, another order or another scale of the same
+    values make no other data.
+    """
+    found = []
+    for client in range(data.present):
+        own = data.examples.some(data.client(client))
+        meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
+        rows = list(example_rows(meant))
+        together = hashlib.sha256(_packed(sorted(rows))).digest()
+        found.append([_packed([together, row]) for row in rows])
+    return found
 
 
 def _cell(cell: Any) -> bytes:
