@@ -20,7 +20,7 @@ PRICES = "INCROWD_TESTS_PRICES"
 # Coverage is not measured in these tests, which are about other rooms and would take half as long again: what only they
 # reach counts as untested.
 TESTS = Path(__file__).parent / "tests"
-OTHER_ROOMS = ("bench", "benchmarks", "data", "examples", "papers", "reproduce", "scripts")
+OTHER_ROOMS = ("bench", "benchmarks", "data", "examples", "flower", "papers", "reproduce", "scripts")
 UNWATCHED = tuple(TESTS / name for name in OTHER_ROOMS)
 
 

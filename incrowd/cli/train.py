@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from incrowd.cli._print import print_facts, print_json
 
 if TYPE_CHECKING:
     from incrowd.runs.run import Run
+    from incrowd.runs.trackers import Tracker
 
 app = typer.Typer()
 
@@ -48,7 +50,7 @@ def train(
     wanted = settings_of(tables(config, overrides=overrides, data=data))
     from incrowd.runs.run import Run, free_folder  # after the settings were read: it takes seconds
 
-    _finish(Run.create(wanted, free_folder(Path("out")) if out is None else out), as_json)
+    finish(Run.create(wanted, free_folder(Path("out")) if out is None else out), as_json)
 
 
 @app.command()
@@ -62,16 +64,21 @@ def resume(
     need_training()
     from incrowd.runs.run import Run
 
-    _finish(Run.open(folder), as_json)
+    finish(Run.open(folder), as_json)
 
 
-def _finish(run: "Run", as_json: bool) -> None:
+Train = Callable[["Run", Sequence["Tracker"]], dict[str, Any]]
+
+
+def finish(run: "Run", as_json: bool, *, train: Train | None = None) -> None:
+    """Train a run to its end, here or the way that is given, and print what came out."""
     from incrowd.federated.metrics import scalars
     from incrowd.runs.progress import progress, say
 
     try:
         say(run.advice(), sys.stderr)
-        summary = run.train([progress(sys.stderr)])
+        watchers = [progress(sys.stderr)]
+        summary = run.train(watchers) if train is None else train(run, watchers)
         say(run.verdict(summary), sys.stderr)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: incrowd resume {run.folder}", err=True)

@@ -5,7 +5,7 @@ run can stop anywhere and go on bit for bit.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from incrowd.privacy.mechanism.clipping import QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
-from incrowd.privacy.release import PrivateRun, Release
+from incrowd.privacy.release import PrivateRun, Release, Trainer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,12 +148,17 @@ class RoundReport:
     diagnostics: Diagnostics | None
 
 
+Trainers = Callable[[Floats], Trainer]
+"""Who trains the cohort of a round that begins with these weights."""
+
+
 class FedAvg:
     """The algorithm: cohort, local training, clip, sum, charge, noise, server step.
 
-    The first weights are the model's own, or fresh ones times `start`. With `dropout` that share of every cohort, at
-    random, never answers; denominator and noise are the plan's all the same. With `diagnose` each round reports
-    `Diagnostics`, which only a simulation (seeded randomness) may.
+    Who trains is the engine, or whom `trainers` gives, who knows the same clients elsewhere. The first weights are the
+    model's own, or fresh ones times `start`. With `dropout` that share of every cohort, at random, never answers;
+    denominator and noise are the plan's all the same. With `diagnose` each round reports `Diagnostics`, which only a
+    simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
 
@@ -170,6 +175,7 @@ class FedAvg:
         start: float = 1.0,
         dropout: float = 0.0,
         diagnose: bool = False,
+        trainers: Trainers | None = None,
     ) -> None:
         _validate.non_negative(start=start, dropout=dropout)
         if dropout >= 1:
@@ -180,6 +186,9 @@ class FedAvg:
                 value=True,
                 remedy="it shows single contributions, which only a simulation may: use seeded randomness",
             )
+        if diagnose and trainers is not None:
+            remedy = "single contributions are not seen where clients train elsewhere: leave it out"
+            raise ConfigError(field="diagnose", value=True, remedy=remedy)
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
         check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
@@ -189,6 +198,7 @@ class FedAvg:
         self.start = start
         self.dropout = dropout
         self.diagnose = diagnose
+        self.trainers = trainers
 
     def init(self) -> State:
         """The state before the first round, from the model's `initial` weights."""
@@ -200,9 +210,7 @@ class FedAvg:
         begin = time.perf_counter()
         watch = Watch(state.weights.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
-        see = None if watch is None else watch.see
-        trainer = EngineTrainer(self.engine, state.weights, randomness=self.private.randomness, see=see)
-        open_round.ask(trainer, present=partial(self._present, number=state.round))
+        open_round.ask(self._trainer(state.weights, watch), present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
         after = state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=open_round.after)
@@ -218,6 +226,12 @@ class FedAvg:
             diagnostics=None if watch is None else self._seen(watch, release),
         )
         return after, report
+
+    def _trainer(self, weights: Floats, watch: Watch | None) -> Trainer:
+        if self.trainers is not None:
+            return self.trainers(weights)
+        see = None if watch is None else watch.see
+        return EngineTrainer(self.engine, weights, randomness=self.private.randomness, see=see)
 
     def _seen(self, watch: Watch, release: Release) -> Diagnostics:
         cohort = self.private.plan.round(release.round).sampler.expected_cohort

@@ -17,7 +17,7 @@ from incrowd._random import Floats, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, Cohort, Observed
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, Cohort, Elsewhere, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
@@ -34,8 +34,8 @@ UNIT = "client"
 class Trainer(Protocol):
     """Who has numbered clients trained: the engine on this machine, a network, a secure sum, canaries."""
 
-    def cohort(self, clients: ClientNumbers, *, round: int) -> Cohort:
-        """What these clients contribute to a round."""
+    def cohort(self, clients: ClientNumbers, *, round: int) -> Cohort | Elsewhere:
+        """What these clients contribute to a round: their contributions, or their sum where it is made elsewhere."""
         ...
 
 
@@ -270,9 +270,19 @@ class PrivateRound:
         for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
             self._sum.add_noised(self._local.clip, row, partial(self._local.sent, receipt=receipt, client=client))
 
-    def add_cohort(self, cohort: Cohort) -> None:
-        """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live."""
+    def add_cohort(self, cohort: Cohort | Elsewhere) -> None:
+        """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live, or from
+        elsewhere.
+
+        Guarantee: of a sum that comes from elsewhere the clients that were asked have contributed, whoever of them
+        answered; where they noise for themselves the round is charged before anybody is asked.
+
+        Edge cases: the median of norms that are elsewhere is nothing that anybody knows: refused.
+        """
         clip = self._sum.clip
+        if isinstance(cohort, Elsewhere):
+            self._add_elsewhere(cohort, clip)
+            return
         if self._local is None and isinstance(clip, ScalingClip):
             self._sum.check_open()
             self._admit(cohort.clients, contributions=len(cohort.clients))
@@ -280,6 +290,16 @@ class PrivateRound:
             return
         for chunk in cohort.chunks():
             self.add(chunk.rows(), clients=chunk.clients)
+
+    def _add_elsewhere(self, cohort: Elsewhere, clip: Clip | MedianClip) -> None:
+        if isinstance(clip, MedianClip):
+            remedy = "the norms of a cohort are not known where it is added up elsewhere: use another clip"
+            raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
+        if self._local is not None:
+            self._paid(clip)
+        self._sum.check_open()
+        self._admit(cohort.clients, contributions=len(cohort.clients))
+        self._sum.add_part(clip, cohort, noised=self._local is not None)
 
     def ask(self, trainer: Trainer, *, present: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None) -> None:
         """Have the round's cohort trained; `present` says who of it answers, where not all do."""

@@ -11,6 +11,7 @@ from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, ServerStep, State
+from incrowd.federated.fedavg import Trainers
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Loss, Model
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
@@ -45,7 +46,7 @@ from incrowd.runs.spent_so_far import SpentSoFar
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientWork:
     """Everything that a run needs. `held` are the clients before features took their examples' place, and `ledger` says
-    what is charged, as soon as that is known.
+    what is charged, as soon as that is known. Who trains is this machine's engine, unless `trainers` says otherwise.
     """
 
     config: Config
@@ -56,6 +57,7 @@ class ClientWork:
     server: ServerStep
     randomness: Randomness
     ledger: RunLedger | None = None
+    trainers: Trainers | None = None
 
     @property
     def payer(self) -> RunLedger:
@@ -132,6 +134,7 @@ class ClientWork:
                 start=start_of(self.config),
                 dropout=self.config.run.dropout,
                 diagnose=self.config.run.diagnose,
+                trainers=self.trainers,
             )
 
     @contextmanager

@@ -23,6 +23,7 @@ from incrowd.data import Clients
 from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError
 from incrowd.federated import State
+from incrowd.federated.fedavg import Trainers
 from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
@@ -139,6 +140,17 @@ class Run:
             remedy = f"the run began with another: {settings['module']}"
             raise ConfigError(field="module", value=_form(work.model), remedy=remedy)
         return cls(folder, work)
+
+    def trained_by(self, trainers: Trainers) -> "Run":
+        """The same run, whose cohorts are trained elsewhere: see `incrowd.federated.fedavg.Trainers`.
+
+        Edge cases: silos train themselves: `ConfigError`; so does what cannot go together with it.
+        """
+        if not isinstance(self.work, ClientWork):
+            raise ConfigError(field="privacy.unit", value="record", remedy="silos train themselves: use whole clients")
+        work = replace(self.work, trainers=trainers)
+        work.try_out()
+        return Run(self.folder, work)
 
     @property
     def config(self) -> Config | SiloConfig:

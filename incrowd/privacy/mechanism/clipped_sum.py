@@ -1,9 +1,9 @@
 """A sum of clipped contributions, filling up in whole steps of a public grid. Private: only a release may take it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,23 @@ class Cohort(Protocol):
         ...
 
 
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A cohort whose contributions are clipped and added up elsewhere: by a network, from which sums come."""
+
+    @property
+    def clients(self) -> ClientNumbers:
+        """Who was asked."""
+        ...
+
+    def collected(self, clip: Clip) -> "Part":
+        """What came of them, clipped by this clip, or by a bound of its own for each where they noise for themselves.
+
+        Edge cases: who did not answer, or not properly, counts as zero.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observed:
     """What a simulation may look at, because no promise depends on it. Not private."""
@@ -78,6 +95,14 @@ class Observed:
     def fraction_clipped(self) -> float:
         """The share of the contributions that were longer than the bound, or could not be measured."""
         return 1 - self.unclipped / self.contributions if self.contributions else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a round's sum in whole steps, and what was observed when it was added up. Private."""
+
+    total: Whole = field(repr=False)
+    observed: Observed = field(repr=False)
 
 
 class ClippedSum:
@@ -112,11 +137,7 @@ class ClippedSum:
     def add_noised(self, clip: Clip, row: NDArray[Any], noise: Callable[[Whole], Whole]) -> None:
         """Take one contribution in as its owner sends it: clipped, in whole steps, and with the owner's noise on it."""
         steps, step = self._clipped(clip, row)
-        found = noise(Whole(steps=steps.astype(np.int64), step=step))
-        if self._noised is None:
-            self._noised = found
-        else:
-            np.add(self._noised.steps, found.steps, out=self._noised.steps)
+        self._add_whole(noise(Whole(steps=steps.astype(np.int64), step=step)))
 
     def add_summed(self, clip: ScalingClip, cohort: Cohort) -> None:
         """Take a whole cohort in whose factors are known from the norms: only these and the sum come here."""
@@ -129,6 +150,27 @@ class ClippedSum:
         self._add(grid.whole_steps(found.total, step=step), step=step)
         lengths: Floats = np.hypot.reduce(found.norms, axis=1)
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
+
+    def add_part(self, clip: Clip, cohort: Elsewhere, *, noised: bool) -> None:
+        """Take in what was clipped and added up elsewhere, and perhaps noised there.
+
+        Edge cases: a sum of another size, or one longer than so many clipped contributions, is refused, and so is one
+        of more contributions than clients were asked.
+        """
+        self._check_filling()
+        part, asked = cohort.collected(clip), len(cohort.clients)
+        seen = part.observed
+        if (
+            part.total.steps.shape != (self.size,)
+            or not 0 <= seen.dropped + seen.unclipped <= seen.contributions <= asked
+        ):
+            raise DataError(f"what came of {asked} clients is no sum of theirs over {self.size} numbers")
+        if noised:
+            self._add_whole(part.total)
+        else:
+            check_sum(part.total, bound=clip.clip_norm, contributions_bound=max(1, asked))
+            self._add(part.total.steps.astype(np.float64), step=part.total.step)
+        self._count(seen.contributions, seen.dropped, seen.unclipped)
 
     def settle(self) -> Clip:
         """The clip of the round; a median is known only now, when all norms are. Asked again, it is the same."""
@@ -196,6 +238,12 @@ class ClippedSum:
         self._count(1, int(clipped.dropped.sum()), int(clipped.unclipped.sum()))
         step = grid.contribution_step(clip.clip_norm, contributions_bound=self._most)
         return np.trunc(clipped.rows[0] / step), step
+
+    def _add_whole(self, noised: Whole) -> None:
+        if self._noised is None:
+            self._noised = noised
+        else:
+            np.add(self._noised.steps, noised.on(self._noised.step), out=self._noised.steps)
 
     def _add(self, steps: Floats, *, step: float) -> None:
         total = self._by_step.setdefault(step, np.zeros(self.size))

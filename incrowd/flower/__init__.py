@@ -1,0 +1,27 @@
+"""The same federation beyond one machine, on Flower (`flwr`): `incrowd flower` and `incrowd party`.
+
+| module       | holds                                                                             |
+| ------------ | --------------------------------------------------------------------------------- |
+| `wire`       | what goes over the network: signed, of known length, checked before it is decoded |
+| `offer`      | what a server wants to learn: the plan, and how clients train; it has a fingerprint |
+| `rounds`     | asks nodes all at once, and takes the first answer of each                        |
+| `network`    | who trains is a network: the round's sum comes from nodes                         |
+| `work`       | what a node does in a round: its clients' part of the sum                         |
+| `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine         |
+| `simulation` | a run whose cohorts are trained by such blocks                                    |
+| `party`      | a real party: its own ledger, its own policy, its answers on its own disk         |
+"""
+
+import os
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray warns of it otherwise
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: Ray then keeps to the loopback address
+}
+"""Nothing is reported to anyone, and nobody is asked for updates. Both are read when flwr and Ray are imported."""
+
+os.environ.update(QUIET)

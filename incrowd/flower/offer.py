@@ -1,0 +1,87 @@
+"""What a server offers to learn: the plan, what is learnt from, and how clients train. Public, and signed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from incrowd import _validate
+from incrowd.errors import ConfigError, DataError
+from incrowd.flower.wire import Place, sealed, unsealed
+from incrowd.privacy.plan import forms
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan
+
+FORMAT = "incrowd offer 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A plan with the number of weights, the columns that are learnt from, and the settings of model and training.
+
+    Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.
+    Two offers with the same fingerprint are the same.
+
+    Edge cases: what is not whole, or of another version, is a `ConfigError`.
+    """
+
+    plan: Plan | CorrelatedPlan
+    size: int
+    columns: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _validate.count(size=self.size)
+
+    @property
+    def model(self) -> str:
+        """The kind of model, by the name that the settings have for it."""
+        found = self.settings.get("model", {})
+        return str(found.get("kind", "")) if isinstance(found, Mapping) else ""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells it from every other offer."""
+        return forms.fingerprint(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {
+            "format": FORMAT,
+            "plan": forms.to_json(self.plan),
+            "size": self.size,
+            "columns": list(self.columns),
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> "Offer":
+        """What `to_json` wrote."""
+        plan, columns, settings = form.get("plan"), form.get("columns"), form.get("settings")
+        if form.get("format") != FORMAT or not isinstance(plan, Mapping):
+            raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
+        if not isinstance(columns, list) or not isinstance(settings, Mapping):
+            raise ConfigError(field="offer", value=FORMAT, remedy="it is not whole: have it sent again")
+        stated = forms.from_json(plan)
+        if not isinstance(stated, Plan | CorrelatedPlan):
+            raise ConfigError(field="plan", value=plan.get("format"), remedy="offer a plan for whole clients")
+        return cls(plan=stated, size=form.get("size", 0), columns=tuple(map(str, columns)), settings=dict(settings))
+
+    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
+        """The frame, signed by the server."""
+        place = Place(plan=self.fingerprint, round=0, party="")
+        return sealed("offer", place, {"offer": self.to_json()}, b"", key=key)
+
+    @classmethod
+    def read(cls, data: object, *, key: Ed25519PublicKey) -> "Offer":
+        """What a frame offers. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
+        place, head, _ = unsealed(data, kind="offer", key=key, most=0)
+        form = head.get("offer")
+        if not isinstance(form, dict):
+            raise DataError("an offer that offers nothing")
+        offer = cls.from_json(form)
+        if offer.fingerprint != place.plan:
+            raise DataError("an offer whose fingerprint is another one than it says")
+        return offer

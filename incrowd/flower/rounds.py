@@ -1,0 +1,173 @@
+"""Asks nodes all at once, over Flower, and takes the first answer of each that can be read.
+
+Flower's own `send_and_receive` looks every three seconds and waits for the dead. Here silent nodes are asked again, for
+a message to a node that was killed is lost without an error; and what comes after a round is over is never pulled.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from incrowd import _validate
+from incrowd.errors import DataError
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+    from flwr.serverapp import Grid
+
+T = TypeVar("T")
+
+MESSAGE_TYPE = "train.incrowd"
+_RECORD, _VALUE = "incrowd", "frame"
+
+
+class Clock(Protocol):
+    """Tells and passes time."""
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock, which nobody sets back."""
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """See `Clock.wait`."""
+        time.sleep(seconds)
+
+
+class Line(Protocol):
+    """The way to nodes and back, for opaque bytes."""
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """Put one question to several nodes, who have so many seconds: the number of each message, and its node."""
+        ...
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """The answers that have come, of at most so many bytes, each with the number of the message it answers."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, and
+    after `timeout` a round goes on without them.
+
+    With `all_needed` nobody is asked twice, and whatever is missing is an error: of simulated blocks each is needed.
+    """
+
+    timeout: float = 600.0
+    again: float = 5.0
+    poll: float = 0.1
+    all_needed: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        _validate.positive(timeout=self.timeout, again=self.again, poll=self.poll)
+
+
+def ask(
+    line: Line, frames: Mapping[int, bytes], *, longest: int, read: Callable[[int, bytes], T], patience: Patience
+) -> dict[int, T]:
+    """The first answer of each node to its frame, as `read` understands it.
+
+    Guarantee: a node counts once, whatever is sent twice; what `read` refuses (`DataError`) is as if it had not come;
+    an answer that comes after this returned is dropped.
+
+    Edge cases: a node that does not answer in time is not in the result; where all are needed, it is a `DataError`.
+    """
+    clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
+    begin, again = clock.now(), 0.0
+    while True:
+        silent = {node: frame for node, frame in frames.items() if node not in found}
+        elapsed = clock.now() - begin
+        if not silent or elapsed >= patience.timeout:
+            break
+        if elapsed >= again:
+            owners |= _pushed(line, silent, patience.timeout - elapsed)
+            again = math.inf if patience.all_needed else elapsed + patience.again
+        for number, answer in line.pull([one for one, node in owners.items() if node in silent], longest):
+            node = owners.get(number)
+            if node is None or node in found:
+                continue
+            try:
+                found[node] = read(node, answer)
+            except DataError:
+                if patience.all_needed:
+                    raise
+        if len(found) < len(frames):
+            clock.wait(patience.poll)
+    if silent and patience.all_needed:
+        raise DataError(f"{len(silent)} of {len(frames)} nodes did not answer within {patience.timeout:g} s")
+    return found
+
+
+def _pushed(line: Line, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
+    """Which node is asked by which message; who is asked the same is asked at once."""
+    nodes: dict[bytes, list[int]] = {}
+    for node, frame in frames.items():
+        nodes.setdefault(frame, []).append(node)
+    owners: dict[str, int] = {}
+    for frame, asked in nodes.items():
+        owners |= line.push(asked, frame, seconds)
+    return owners
+
+
+@dataclass(frozen=True, eq=False)
+class GridLine:
+    """Flower's own `Grid` as the way: that of a ServerApp, in a simulation or on a SuperLink.
+
+    Edge cases: an error in place of an answer is a `DataError` where a node's failure `stops` everything; elsewhere it
+    is as if nothing had come, and so is what carries no frame.
+    """
+
+    grid: "Grid"
+    stops: bool = False
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """See `Line.push`."""
+        from flwr.app import Message
+
+        owners = dict[str, int]()
+        record = record_of(content)
+        for node in nodes:  # one at a time: a node that is gone has no message, and nothing would stand for it
+            message = Message(record, node, MESSAGE_TYPE, ttl=seconds)
+            owners |= {number: node for number in self.grid.push_messages([message]) if number}
+        return owners
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """See `Line.pull`."""
+        for message in self.grid.pull_messages(asked):
+            number = message.metadata.reply_to_message_id
+            if message.has_error():
+                if self.stops:
+                    raise DataError(f"a node failed: {message.error.reason}")
+                continue
+            frame = frame_in(message.content)
+            if frame is not None and len(frame) <= longest:
+                yield number, frame
+
+
+def record_of(frame: bytes) -> "RecordDict":
+    """A frame as Flower carries it: bytes that nothing of Flower's decodes."""
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict({_RECORD: ConfigRecord({_VALUE: frame})})
+
+
+def frame_in(content: "RecordDict") -> bytes | None:
+    """The frame in what Flower carried; None where there is none."""
+    record = content.config_records.get(_RECORD) if list(content) == [_RECORD] else None
+    value = None if record is None else record.get(_VALUE)
+    return value if isinstance(value, bytes) else None

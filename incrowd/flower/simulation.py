@@ -1,0 +1,166 @@
+"""A run whose cohorts are trained by blocks of simulated clients on Flower's simulation engine (Ray)."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd import _validate
+from incrowd._random import Floats
+from incrowd.errors import ConfigError, DataError
+from incrowd.flower.blocks import BLOCK, Shelf, Stock
+from incrowd.flower.network import Network, Node, in_blocks
+from incrowd.flower.offer import Offer
+from incrowd.flower.rounds import GridLine, Patience
+from incrowd.flower.work import Task
+from incrowd.learning import ClientTensors
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan
+from incrowd.privacy.release import Trainer
+from incrowd.runs.build import processors
+from incrowd.runs.client_work import ClientWork
+from incrowd.runs.folder import Summary
+from incrowd.runs.run import Run
+from incrowd.runs.trackers import Tracker
+
+if TYPE_CHECKING:
+    from flwr.app import ConfigRecordValues, Context
+    from flwr.serverapp import Grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """How much of the machine is used: so many Ray workers of one thread each, and as many blocks a round unless said.
+
+    `gpus` is the share of an accelerator that each worker has. `address` is that of a Ray cluster; without one Ray is
+    started here, for this run alone, and stopped after it.
+
+    Guarantee: the run's folder, ledger, statement and result are those of a run on this machine, and under seeded
+    randomness the released model is, too, to the last bit on one kind of processor: whichever way its clients are
+    dealt to blocks, and however many workers there are.
+
+    Edge cases: silos, the median clip and single contributions (`run.diagnose`) are refused, before Ray is started.
+    """
+
+    workers: int | None = None
+    blocks: int | None = None
+    gpus: float = 0.0
+    address: str | None = None
+    patience: Patience = field(default_factory=lambda: Patience(timeout=3600.0, poll=0.01, all_needed=True))
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "blocks"):
+            if getattr(self, name) is not None:
+                _validate.count(**{name: getattr(self, name)})
+        _validate.non_negative(gpus=self.gpus)
+
+    def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+        """Train a run to its end, from wherever it stands, as `Run.train`."""
+        need_flower()
+        work = run.work
+        if not isinstance(work, ClientWork):
+            remedy = "silos train on this machine: incrowd train"
+            raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+        offer = offer_of(work)
+        run.trained_by(_nobody)  # what cannot be trained elsewhere is refused before Ray is started
+        server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        shelf = Shelf(server=server.public_key().public_bytes_raw(), key=blocks.private_bytes_raw())
+        stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
+        number = self.blocks or self._workers
+
+        def main(grid: "Grid") -> Summary:
+            found = _nodes(grid, number, self.patience)
+            nodes = [Node(id=one, party=BLOCK, key=blocks.public_key(), block=True) for one in found]
+            line = GridLine(grid, stops=True)
+            network = Network(line=line, offer=offer, deal=in_blocks(nodes), key=server, patience=self.patience)
+            return run.trained_by(network.trainer).train(watchers)
+
+        with self._ray():
+            shelf.fill(stock)
+            return self._in_flower(main, shelf, nodes=number)
+
+    @contextmanager
+    def _ray(self) -> Iterator[None]:
+        """Ray, for as long as the `with` block lasts, unless the program has one already."""
+        import ray
+
+        if ray.is_initialized():
+            yield
+            return
+        found = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
+        where = {"num_cpus": self._workers} if self.address is None else {"address": self.address}
+        ray.init(
+            **where,
+            runtime_env={"env_vars": {"PYTHONPATH": found}},
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+    def _in_flower(self, main: Callable[["Grid"], Summary], shelf: Shelf, *, nodes: int) -> Summary:
+        """What `main` gives, run as Flower's ServerApp, with the shelf as its ClientApp."""
+        from flwr.clientapp import ClientApp
+        from flwr.serverapp import ServerApp
+        from flwr.simulation import run_simulation
+
+        server, client, given = ServerApp(), ClientApp(), list[Summary]()
+        client.train("incrowd")(shelf)
+
+        @server.main()
+        def _(grid: "Grid", _: "Context") -> None:
+            given.append(main(grid))
+
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what is wrong is raised here
+        resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": self.gpus}
+        run_simulation(server, client, nodes, backend_config={"client_resources": resources})
+        return given[0]
+
+    @property
+    def _workers(self) -> int:
+        return self.workers or processors()
+
+
+def _nodes(grid: "Grid", number: int, patience: Patience) -> list[int]:
+    """All nodes, as soon as Flower has made them."""
+    begin = patience.clock.now()
+    while len(found := sorted(grid.get_node_ids())) < number:
+        if patience.clock.now() - begin > patience.timeout:
+            raise DataError(f"Flower made {len(found)} of {number} nodes within {patience.timeout:g} s")
+        patience.clock.wait(patience.poll)
+    return found
+
+
+def offer_of(work: ClientWork) -> Offer:
+    """What a run offers to learn.
+
+    Edge cases: a plan with the median clip is refused: nobody knows the norms of a cohort that trains elsewhere.
+    """
+    plan = work.plan
+    if not isinstance(plan, Plan | CorrelatedPlan):
+        raise ConfigError(field="plan", value=type(plan).__name__, remedy="give a Plan or a CorrelatedPlan")
+    settings = work.config.model_dump(mode="json")
+    offered = {section: settings[section] for section in ("model", "local")}
+    offer = Offer(plan=plan, size=work.model.size, columns=tuple(work.data.columns), settings=offered)
+    Task.stated(offer, 0, plan.start(offer.size).clip)
+    return offer
+
+
+def _nobody(_: Floats) -> Trainer:
+    raise NotImplementedError
+
+
+def need_flower() -> None:
+    """Refuse at once, by name, where Flower is not installed."""
+    for package in ("flwr", "ray", "cryptography"):
+        if find_spec(package) is None:
+            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[flower]' brings it")

@@ -1,0 +1,242 @@
+"""What goes over the network: a frame of a head and a body, signed, and checked before anything of it is decoded.
+
+    "incrowd1" | bytes of the head (4) | bytes of the body (8) | head: canonical JSON | body | Ed25519 signature (64)
+
+The head says the kind, the plan's fingerprint, the round and the party, and the signature is over the kind and the
+SHA-256 of all before it, so that an answer of one round, plan or party cannot pass for that of another. Nothing is
+parsed before the signature is right. What a reader expects is known to it beforehand: sizes, types and lengths are
+compared with that, never taken from the sender.
+"""
+
+import hashlib
+import json
+import math
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from numpy.typing import NDArray
+
+from incrowd._random import Integers
+from incrowd.errors import DataError
+from incrowd.privacy.ledger.chain import canonical
+
+Weights = NDArray[np.float32]
+
+_MAGIC = b"incrowd1"
+_LENGTHS = struct.Struct("<8sIQ")
+_SIGNATURE = 64
+_MOST_HEAD = {"request": 2**22, "answer": 2**12, "offer": 2**20}  # a request lists the clients of a block
+_TYPES = {"int16": 2, "int32": 4, "int64": 8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a frame belongs to: a plan by its fingerprint, one of its rounds, and the party that is asked or answers."""
+
+    plan: str
+    round: int
+    party: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What a server asks in a round: to train from these weights, and to clip like this.
+
+    All real parties are asked the same, each for itself; a block of simulated clients is told which of them to train.
+    """
+
+    place: Place
+    weights: Weights = field(repr=False)
+    clip: dict[str, Any]
+    clients: tuple[int, ...] = field(repr=False, default=())
+
+    @property
+    def digest(self) -> str:
+        """What tells this question from others of the round: who is asked does not count, a server asks all alike."""
+        head = canonical({"plan": self.place.plan, "round": self.place.round, "clip": self.clip})
+        return hashlib.sha256(head.encode() + b"\0" + self.weights.tobytes()).hexdigest()
+
+    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
+        """The frame, signed by the server."""
+        head = {"clip": self.clip, "clients": list(self.clients), "size": self.weights.size}
+        return sealed("request", self.place, head, self.weights.astype("<f4").tobytes(), key=key)
+
+    @classmethod
+    def read(cls, data: object, *, key: Ed25519PublicKey, most: int) -> "Request":
+        """What a frame asks, of at most so many weights.
+
+        Edge cases: what the server has not signed, is not whole, or holds weights that are not finite: `DataError`.
+        """
+        place, head, body = unsealed(data, kind="request", key=key, most=4 * most)
+        clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
+        if not _is_natural(size) or len(body) != 4 * size:
+            raise DataError("a request whose weights are not as many as it says: have it sent again")
+        if not isinstance(clip, dict) or not isinstance(clients, list) or not all(map(_is_natural, clients)):
+            raise DataError("a request that does not say who is to train, and how it is clipped")
+        weights = np.frombuffer(body, "<f4").astype(np.float32)
+        if not np.isfinite(weights).all():
+            raise DataError("a request with weights that are not finite")
+        return cls(place=place, weights=weights, clip=clip, clients=tuple(clients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the server knows of an answer before it comes: whose it is, its size, and how long it can be at most.
+
+    `largest` is the largest L2 norm, in steps of the public grid.
+    """
+
+    place: Place
+    size: int
+    contributions: int
+    largest: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """A party's part of a round's sum, in whole steps of the public grid; how many contributions were not clipped, and
+    how many were dropped because they were not finite, is what an adaptive clip and a simulation look at.
+    """
+
+    place: Place
+    steps: Integers = field(repr=False)
+    unclipped: int = field(repr=False)
+    dropped: int = field(repr=False)
+
+    def to_bytes(self, key: Ed25519PrivateKey, *, compress: bool = True) -> bytes:
+        """The frame, signed by the party, in the smallest type that holds the steps."""
+        name = _smallest(self.steps)
+        body = self.steps.astype(f"<i{_TYPES[name]}").tobytes()
+        head = {
+            "size": self.steps.size,
+            "type": name,
+            "packing": "zlib" if compress else "none",
+            "unclipped": self.unclipped,
+            "dropped": self.dropped,
+        }
+        return sealed("answer", self.place, head, zlib.compress(body, 6) if compress else body, key=key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signed:
+    """An answer that is the party's own and of this round, and has not been looked into."""
+
+    head: dict[str, Any]
+    body: memoryview = field(repr=False)
+
+
+def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> Signed:
+    """A frame that this party signed for this round of this plan.
+
+    Edge cases: everything else is a `DataError`: too long, cut off, of another party, round or plan.
+    """
+    place, head, body = unsealed(data, kind="answer", key=key, most=_most_body(expected.size))
+    if place != expected.place:
+        raise DataError("an answer of another plan, round or party than was asked")
+    return Signed(head=head, body=body)
+
+
+def longest_answer(size: int) -> int:
+    """How many bytes an answer over so many numbers has at most."""
+    return _LENGTHS.size + _MOST_HEAD["answer"] + _most_body(size) + _SIGNATURE
+
+
+def decoded(signed: Signed, *, expected: Expected) -> Answer:
+    """What an answer says, as far as it can be right.
+
+    Guarantee: what comes back has the expected size, and its norm is at most the largest that was expected. A head that
+    claims anything else costs nothing: no memory is taken for more than was expected.
+
+    Edge cases: everything else is a `DataError`, and counts as zero.
+    """
+    head, size = signed.head, expected.size
+    if head.get("size") != size or head.get("type") not in _TYPES or head.get("packing") not in ("zlib", "none"):
+        raise DataError("an answer of another size or type than was asked for")
+    unclipped, dropped = head.get("unclipped"), head.get("dropped")
+    if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
+        raise DataError("an answer that counts more contributions than were asked for")
+    wide = _TYPES[head["type"]]
+    raw = _unpacked(signed.body, most=size * wide) if head["packing"] == "zlib" else signed.body
+    if len(raw) != size * wide:
+        raise DataError("an answer that is shorter or longer than it says")
+    steps = np.frombuffer(raw, f"<i{wide}").astype(np.int64)
+    floats = steps.astype(np.float64)
+    if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
+        raise DataError("an answer longer than contributions that were clipped can be")
+    return Answer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
+
+
+def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: Ed25519PrivateKey) -> bytes:
+    """A frame."""
+    whole = {**head, "kind": kind, "plan": place.plan, "round": place.round, "party": place.party}
+    text = canonical(whole).encode()
+    front = _LENGTHS.pack(_MAGIC, len(text), len(body)) + text + body
+    return front + key.sign(_statement(kind, front))
+
+
+def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tuple[Place, dict[str, Any], memoryview]:
+    """The place, head and body of a frame of a kind, whose body has at most so many bytes.
+
+    Guarantee: nothing of it is parsed before its length and its signature are right.
+
+    Edge cases: what is not whole, or not signed with the key that belongs to `key`, is a `DataError`.
+    """
+    least, most_head = _LENGTHS.size + _SIGNATURE, _MOST_HEAD[kind]
+    if not isinstance(data, bytes) or not least <= len(data) <= least + most_head + most:
+        raise DataError(f"a message that is no {kind}, or longer than one can be")
+    magic, heads, bodies = _LENGTHS.unpack_from(data)
+    if magic != _MAGIC or heads > most_head or bodies > most or len(data) != least + heads + bodies:
+        raise DataError("a message that is no frame of ours, or shorter or longer than it says")
+    view = memoryview(data)
+    try:
+        key.verify(data[-_SIGNATURE:], _statement(kind, view[:-_SIGNATURE]))
+    except InvalidSignature as error:
+        raise DataError(f"a message that is no {kind} by who it should be from: its signature is wrong") from error
+    body = _LENGTHS.size + heads
+    return *_head(bytes(view[_LENGTHS.size : body]), kind=kind), view[body:-_SIGNATURE]
+
+
+def _head(text: bytes, *, kind: str) -> tuple[Place, dict[str, Any]]:
+    try:
+        head = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError("a message whose head is no JSON") from error
+    if not isinstance(head, dict) or head.get("kind") != kind:
+        raise DataError(f"a message of another kind than {kind}")
+    plan, number, party = head.get("plan"), head.get("round"), head.get("party")
+    if not (isinstance(plan, str) and _is_natural(number) and isinstance(party, str)):
+        raise DataError("a message that does not say which plan, round and party it is of")
+    return Place(plan=plan, round=number, party=party), head
+
+
+def _statement(kind: str, front: bytes | memoryview) -> bytes:
+    return f"incrowd {kind} ".encode() + hashlib.sha256(front).digest()
+
+
+def _most_body(size: int) -> int:
+    return 8 * size + 8 * size // 1000 + 64  # zlib may add a little to what it cannot compress
+
+
+def _unpacked(body: memoryview, *, most: int) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        raw = unpacker.decompress(body, most + 1)
+    except zlib.error as error:
+        raise DataError("an answer that cannot be unpacked") from error
+    if len(raw) > most or not unpacker.eof or unpacker.unused_data:
+        raise DataError("an answer that is shorter or longer than it says")
+    return raw
+
+
+def _smallest(steps: Integers) -> str:
+    low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
+    return next(name for name, wide in _TYPES.items() if -(2 ** (8 * wide - 1)) <= low and high < 2 ** (8 * wide - 1))
+
+
+def _is_natural(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53

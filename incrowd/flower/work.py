@@ -1,0 +1,115 @@
+"""What a node does in a round: its clients' part of the sum, clipped and in whole steps of the public grid."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from incrowd._random import Randomness
+from incrowd.errors import ConfigError
+from incrowd.flower.offer import Offer
+from incrowd.flower.wire import Answer, Expected, Place, Request
+from incrowd.learning import CohortEngine
+from incrowd.learning.cohort import EngineTrainer
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipped_sum import ClippedSum
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.noise import GaussianNoise, largest_norm
+from incrowd.privacy.plan import forms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A round of an offer as nodes see it: its clip, and the step and the length of what they send."""
+
+    offer: Offer
+    round: int
+    clip: Clip
+
+    @classmethod
+    def of(cls, offer: Offer, request: Request) -> "Task":
+        """What is asked. Edge cases: a clip that is not the plan's is refused: nobody has priced it."""
+        form = {"format": forms.ROUND, "plan": offer.fingerprint, "round": request.place.round, "clip": request.clip}
+        told = forms.from_json(form)
+        clip, planned = getattr(told, "clip", None), offer.plan.start(offer.size).clip
+        same = clip == planned
+        if isinstance(clip, QuantileClip) and isinstance(planned, QuantileClip):
+            same = clip.quantile == planned.quantile and clip.bit_noise == planned.bit_noise
+        if not same:
+            raise ConfigError(field="clip", value=clip, remedy=f"the plan's is {planned}")
+        return cls.stated(offer, request.place.round, clip)
+
+    @classmethod
+    def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "Task":
+        """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
+        offer.plan.round(number)
+        if clip is None or isinstance(clip, MedianClip):
+            remedy = "the norms of a cohort are not known where clients train elsewhere: use another clip"
+            raise ConfigError(field="clip", value=type(clip).__name__, remedy=remedy)
+        return cls(offer=offer, round=number, clip=clip)
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """What each client adds for itself, where noise is local."""
+        return self.offer.plan.noises(self.round, self.clip).party
+
+    @property
+    def clients(self) -> int:
+        """The public number of clients."""
+        return self.offer.plan.round(self.round).sampler.clients
+
+    @property
+    def step(self) -> float:
+        """The step of what is sent: public, so it is not sent along."""
+        if self.noise is not None:
+            return self.noise.step(self.offer.size, contributions_bound=1)
+        if isinstance(self.clip, ScalingClip):
+            return grid.coarse_step(self.clip.clip_norm)
+        return grid.contribution_step(self.clip.clip_norm, contributions_bound=self.clients)
+
+    def expected(self, place: Place, *, contributions: int) -> Expected:
+        """What an answer to a request for so many contributions can be at most."""
+        bound = self.clip.clip_norm
+        if self.noise is not None:  # each number of the noise has its largest magnitude
+            bound *= 1 + math.sqrt(self.offer.size) * 1.01 * (grid.NORMAL.reach * self.noise.noise_multiplier + 1)
+        largest = largest_norm(bound, contributions_bound=contributions) / self.step
+        return Expected(place=place, size=self.offer.size, contributions=contributions, largest=largest)
+
+
+def part(
+    task: Task, request: Request, *, place: Place, engine: CohortEngine, randomness: Randomness, receipt: Receipt | None
+) -> Answer:
+    """Train the clients of a request and add up what they contribute; a receipt pays for noise that is local.
+
+    Guarantee: bit for bit what the engine adds up on one machine for the same clients, weights and randomness.
+
+    Edge cases: local noise without a receipt is refused.
+    """
+    clip, noise = task.clip, task.noise
+    total = ClippedSum(task.offer.size, clip, contributions_bound=task.clients)
+    cohort = EngineTrainer(engine, request.weights, randomness=randomness).cohort(request.clients, round=task.round)
+    if noise is None and isinstance(clip, ScalingClip):
+        total.add_summed(clip, cohort)
+    else:
+        for chunk in cohort.chunks():
+            for row, client in zip(chunk.rows(), chunk.clients, strict=True):
+                if noise is None:
+                    total.add(row[None])
+                else:
+                    hidden = partial(_hidden, noise, receipt=_paid(receipt), at=(task.round, client))
+                    total.add_noised(clip, row, hidden)
+    seen = total.observed
+    return Answer(place=place, steps=total.close().on(task.step), unclipped=seen.unclipped, dropped=seen.dropped)
+
+
+def _paid(receipt: Receipt | None) -> Receipt:
+    if receipt is None:
+        raise ConfigError(
+            field="receipt", value=None, remedy="noise that is local has to be paid for: charge the round"
+        )
+    return receipt
+
+
+def _hidden(noise: GaussianNoise, contribution: Whole, *, receipt: Receipt, at: tuple[int, int]) -> Whole:
+    return noise.add(contribution, receipt=receipt, at=("noise", *at), contributions_bound=1)
