@@ -21,6 +21,8 @@ FORMAT = "incrowd offer 1"
 class Offer:
     """A plan with the number of weights, the columns that are learnt from, and the settings of model and training.
 
+    Real `parties` are named in the order of their numbers as clients; simulated ones have no names.
+
     Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.
     Two offers with the same fingerprint are the same.
 
@@ -31,9 +33,14 @@ class Offer:
     size: int
     columns: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    parties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _validate.count(size=self.size)
+        clients = self.plan.round(0).sampler.clients
+        if self.parties and (len(self.parties) != clients or len(set(self.parties)) != clients):
+            remedy = f"name each of the plan's {clients} clients, each by a name of its own"
+            raise ConfigError(field="parties", value=self.parties, remedy=remedy)
 
     @property
     def model(self) -> str:
@@ -53,21 +60,29 @@ class Offer:
             "plan": forms.to_json(self.plan),
             "size": self.size,
             "columns": list(self.columns),
+            "parties": list(self.parties),
             "settings": dict(self.settings),
         }
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Offer":
         """What `to_json` wrote."""
-        plan, columns, settings = form.get("plan"), form.get("columns"), form.get("settings")
+        plan, settings = form.get("plan"), form.get("settings")
+        columns, parties = form.get("columns"), form.get("parties")
         if form.get("format") != FORMAT or not isinstance(plan, Mapping):
             raise ConfigError(field="format", value=form.get("format"), remedy=f"this incrowd reads {FORMAT!r}")
-        if not isinstance(columns, list) or not isinstance(settings, Mapping):
+        if not (isinstance(columns, list) and isinstance(parties, list) and isinstance(settings, Mapping)):
             raise ConfigError(field="offer", value=FORMAT, remedy="it is not whole: have it sent again")
         stated = forms.from_json(plan)
         if not isinstance(stated, Plan | CorrelatedPlan):
             raise ConfigError(field="plan", value=plan.get("format"), remedy="offer a plan for whole clients")
-        return cls(plan=stated, size=form.get("size", 0), columns=tuple(map(str, columns)), settings=dict(settings))
+        return cls(
+            plan=stated,
+            size=form.get("size", 0),
+            columns=tuple(map(str, columns)),
+            settings=dict(settings),
+            parties=tuple(map(str, parties)),
+        )
 
     def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
         """The frame, signed by the server."""

@@ -30,7 +30,7 @@ Weights = NDArray[np.float32]
 _MAGIC = b"incrowd1"
 _LENGTHS = struct.Struct("<8sIQ")
 _SIGNATURE = 64
-_MOST_HEAD = {"request": 2**22, "answer": 2**12, "offer": 2**20}  # a request lists the clients of a block
+_MOST_HEAD = {"request": 2**22, "offer": 2**22, "answer": 2**12, "acceptance": 2**12}  # the first two hold lists
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 

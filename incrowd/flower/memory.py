@@ -1,0 +1,112 @@
+"""What a party remembers of what it was asked: on its own disk, before anything is sent."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from incrowd import _files
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS offers (plan TEXT PRIMARY KEY, at TEXT, server TEXT, offer TEXT);
+CREATE TABLE IF NOT EXISTS questions (plan TEXT, round INTEGER, at TEXT, digest TEXT, answer BLOB,
+                                      PRIMARY KEY (plan, round));
+CREATE TABLE IF NOT EXISTS refusals (at TEXT, server TEXT, plan TEXT, round INTEGER, why TEXT);
+"""
+_REFUSALS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question that was taken up: its digest, and the answer as soon as there is one that is kept."""
+
+    digest: str
+    answer: bytes | None
+
+
+class Memory:
+    """The offers that a party accepted, the questions it took up with its answers, and what it refused.
+
+    Guarantee: what was written is on the disk when a call returns. The file is for this user alone.
+
+    Edge cases: of each plan the last `keep` answers are kept; of older ones there is the question alone.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 10) -> None:
+        if not path.exists():
+            _files.create(path)
+        self._keep = keep
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.executescript(_TABLES)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def accept(self, plan: str, *, server: str, offer: bytes) -> None:
+        """Remember an offer, as the server signed it."""
+        self._connection.execute("INSERT OR IGNORE INTO offers VALUES (?, ?, ?, ?)", (plan, _now(), server, offer))
+
+    def offer(self, plan: str) -> bytes | None:
+        """The offer of a plan, as it was accepted."""
+        found = self._connection.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def question(self, plan: str, number: int) -> Question | None:
+        """What was asked in a round."""
+        words = "SELECT digest, answer FROM questions WHERE plan = ? AND round = ?"
+        found = self._connection.execute(words, (plan, number)).fetchone()
+        return None if found is None else Question(digest=found[0], answer=found[1])
+
+    def last(self, plan: str) -> int:
+        """The last round that was asked for; -1 before the first."""
+        found: int = self._connection.execute(
+            "SELECT coalesce(max(round), -1) FROM questions WHERE plan = ?", (plan,)
+        ).fetchone()[0]
+        return found
+
+    def take_up(self, plan: str, number: int, digest: str) -> None:
+        """Remember a question, before anything is done for it."""
+        self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?, NULL)", (plan, number, _now(), digest))
+
+    def keep(self, plan: str, number: int, answer: bytes) -> None:
+        """Remember the answer, before it is sent."""
+        with self._whole() as connection:
+            connection.execute("UPDATE questions SET answer = ? WHERE plan = ? AND round = ?", (answer, plan, number))
+            old = "UPDATE questions SET answer = NULL WHERE plan = ? AND round <= ? AND answer IS NOT NULL"
+            connection.execute(old, (plan, number - self._keep))
+
+    def refuse(self, why: str, *, server: str, plan: str, number: int) -> None:
+        """Remember what was refused, as long as there is room: who is refused can ask again and again."""
+        with self._whole() as connection:
+            connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why))
+            last = "SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?"
+            connection.execute(f"DELETE FROM refusals WHERE rowid NOT IN ({last})", (_REFUSALS,))  # noqa: S608 - constant
+
+    def refusals(self) -> list[dict[str, Any]]:
+        """What was refused, in order."""
+        found = self._connection.execute("SELECT at, server, plan, round, why FROM refusals ORDER BY rowid")
+        return [dict(zip(("at", "server", "plan", "round", "why"), row, strict=True)) for row in found]
+
+    def answered(self) -> set[tuple[str, int]]:
+        """The plans and rounds in which something was asked for."""
+        return set(self._connection.execute("SELECT plan, round FROM questions"))
+
+    @contextmanager
+    def _whole(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

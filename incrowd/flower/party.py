@@ -1,0 +1,284 @@
+"""A real party: it trains on its own data, and trusts its own ledger rather than the server's word."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from incrowd import _files
+from incrowd._random import Randomness, SystemRandomness
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.flower.memory import Memory
+from incrowd.flower.offer import Offer
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.wire import Place, Request, sealed
+from incrowd.flower.work import Task, part
+from incrowd.learning import ClientTensors, CohortEngine
+from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.events import Run, compose, event_from_json
+from incrowd.privacy.allowance import utc_today
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
+
+LEDGER, MEMORY, TURN = "ledger.sqlite", "answers.sqlite", "party.lock"
+
+Learner = Callable[[Offer], CohortEngine]
+"""Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Identity:
+    """Who a party is, and whom it listens to: its name and key, and the public key of the server."""
+
+    name: str
+    key: Ed25519PrivateKey
+    server: Ed25519PublicKey
+
+    @property
+    def server_name(self) -> str:
+        """What a ledger notes of the server: a part of its key's SHA-256."""
+        return hashlib.sha256(self.server.public_bytes_raw()).hexdigest()[:16]
+
+
+class Party:
+    """What answers a server, on a ledger of its own, in a folder.
+
+    A server offers a plan once, and then asks for its rounds. A contribution leaves clipped, on the public grid; where
+    the plan's noise is local, with the party's own noise on it.
+
+    Guarantee: all rounds up to the one that is answered are on the party's ledger's disk before it trains: a plan that
+    draws its clients costs those their part who were not drawn. The answer is on the disk before it is given; asked the
+    same again, the party gives the same bytes and charges nothing. It answers one question a round, and rounds in order:
+    a server that was restarted from nothing or from an old copy, and two that go on from one copy, are refused as soon
+    as they ask differently what was asked before, and the refusal is noted. What the policy does not allow, or the ledger
+    has no room for, is refused, and nothing is spent. No code of the server's is run.
+
+    Edge cases: who is killed between charging and keeping the answer trains again; where noise was local, from the
+    operating system, that round is lost instead, for noise is not drawn twice for one charge. An answer older than the
+    last few is not given again. Two processes of one party wait for each other.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        identity: Identity,
+        policy: PartyPolicy,
+        learner: Learner,
+        randomness: Randomness | None = None,
+        today: Callable[[], date] = utc_today,
+    ) -> None:
+        _files.folder(folder)
+        self.folder = folder
+        self.identity = identity
+        self.policy = policy
+        self._learner = learner
+        self._randomness = randomness or SystemRandomness()
+        self._today = today
+        self._memory = Memory(folder / MEMORY)
+        self._turn = _files.Turn(folder / TURN)
+        self._offers: dict[str, Offer] = {}
+        self._engines: dict[str, CohortEngine] = {}
+        self._ledger: Ledger | None = None
+        self._days = _Days()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._memory.close()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def reply(self, frame: object) -> bytes:
+        """What the party says to an offer or a request. Edge cases: as `accept` and `answer`."""
+        try:
+            offer = Offer.read(frame, key=self.identity.server)
+        except DataError:
+            return self.answer(frame)
+        return self._accepted(offer, frame)
+
+    def accept(self, frame: object) -> bytes:
+        """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
+
+        Edge cases: what the server has not signed: `DataError`; what the policy does not allow: `SpecificationRefused`;
+        a plan that the ledger has no room for: `BudgetExceeded`; data that do not fit it: as the learner says.
+        """
+        return self._accepted(Offer.read(frame, key=self.identity.server), frame)
+
+    def answer(self, frame: object) -> bytes:
+        """The party's contribution to a round.
+
+        Edge cases: what the server has not signed: `DataError`; another plan, another question in a round that was
+        asked for, a round before it, another clip than the plan's: `SpecificationRefused`; more than a day's epsilon:
+        `BudgetExceeded`.
+        """
+        request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
+        plan, number = request.place.plan, request.place.round
+        with self._turn:
+            try:
+                task = self._task(request)
+                kept = self._kept(request)
+                return self._trained(task, request) if kept is None else kept
+            except (SpecificationRefused, BudgetExceeded) as error:
+                self._memory.refuse(str(error), server=self.identity.server_name, plan=plan, number=number)
+                raise
+
+    def _accepted(self, offer: Offer, frame: object) -> bytes:
+        identity = self.identity
+        with self._turn:
+            if identity.name not in offer.parties:
+                raise SpecificationRefused(f"the offer names no party {identity.name}")
+            self.policy.check(offer)
+            self._engine(offer)  # before anything is reserved: the data may not fit
+            self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
+            assert isinstance(frame, bytes)  # noqa: S101 - it was read
+            self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
+        place = Place(plan=offer.fingerprint, round=0, party=identity.name)
+        return sealed("acceptance", place, {}, b"", key=identity.key)
+
+    def _task(self, request: Request) -> Task:
+        """The round that is asked for."""
+        offer = self._offer(request.place.plan)
+        if offer is None:
+            raise SpecificationRefused("a round of a plan that this party has not accepted")
+        if request.clients or request.weights.size != offer.size:
+            raise SpecificationRefused("a question that is not for this party and this model")
+        try:
+            return Task.of(offer, request)
+        except ConfigError as error:
+            raise SpecificationRefused(f"a round that the plan does not know: {error}") from error
+
+    def _kept(self, request: Request) -> bytes | None:
+        """The answer that was given to this question before; None for one that is new, or was not answered yet."""
+        plan, number = request.place.plan, request.place.round
+        before, last = self._memory.question(plan, number), self._memory.last(plan)
+        if before is not None and before.digest != request.digest:
+            raise SpecificationRefused(
+                f"another question was asked in round {number}: the server was restarted from nothing or from an old "
+                "copy, or there are two of it"
+            )
+        if before is not None and before.answer is not None:
+            return before.answer
+        if number < last:
+            raise SpecificationRefused(
+                f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
+            )
+        if before is None:
+            self._check_day(plan, number)
+            self._memory.take_up(plan, number, request.digest)
+        return None
+
+    def _trained(self, task: Task, request: Request) -> bytes:
+        """Charge the round, train, and keep the answer."""
+        offer, number, identity = task.offer, task.round, self.identity
+        receipt = self._charge(task)
+        found = part(
+            task,
+            replace(request, clients=(offer.parties.index(identity.name),)),
+            place=replace(request.place, party=identity.name),
+            engine=self._engine(offer),
+            randomness=self._randomness,
+            receipt=receipt,
+        )
+        # Of one client, how its norm compares with the bound is what an adaptive clip pays for; nothing else is told.
+        told = replace(found, dropped=0) if found.dropped else found
+        answer = told.to_bytes(identity.key)
+        self._memory.keep(offer.fingerprint, number, answer)
+        return answer
+
+    def _charge(self, task: Task) -> Receipt | None:
+        """Pay for all rounds up to this one; the receipt of its own, where the party has noise to add."""
+        offer, ledger = task.offer, self._open(task.offer)
+        charged = ledger.reservation(offer.fingerprint).charged
+        lost = task.round < charged  # in another life of this process, which ended before there was an answer
+        if lost and task.noise is None:
+            return None
+        if lost and not self._randomness.simulated:
+            raise SpecificationRefused(f"round {task.round} was paid for and lost: noise is not drawn twice for it")
+        day, receipt = self._days.latest(ledger, self._today()), None
+        for number in range(min(charged, task.round), task.round + 1):
+            said = offer.plan.round(number)
+            own = number == task.round and task.noise is not None
+            receipt = ledger.charge(
+                said.event,
+                pays_for=((task.noise, 1),) if own else (),
+                randomness=self._randomness,
+                key=f"{offer.fingerprint}: round {number}",
+                reservation=offer.fingerprint,
+                note={
+                    "plan": offer.fingerprint,
+                    "round": number,
+                    "server": self.identity.server_name,
+                    "noise_multiplier": said.noise_multiplier,
+                    "day": day,
+                },
+            )
+        return receipt
+
+    def _check_day(self, plan: str, number: int) -> None:
+        """Refuse what would cost more than a day's epsilon."""
+        offer = self._offer(plan)
+        if self.policy.daily_epsilon is None or offer is None:
+            return
+        ledger, limit = self._open(offer), self.policy.daily_epsilon
+        day = self._days.latest(ledger, self._today())
+        charged = ledger.reservation(plan).charged
+        new: list[Run] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
+        runs = [*self._days.charged[day], *new]
+        cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
+        if not cost <= limit:
+            raise BudgetExceeded(
+                f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {limit:g}: wait for the next day"
+            )
+
+    def _offer(self, plan: str) -> Offer | None:
+        if plan not in self._offers:
+            frame = self._memory.offer(plan)
+            if frame is None:
+                return None
+            self._offers[plan] = Offer.read(frame, key=self.identity.server)
+        return self._offers[plan]
+
+    def _engine(self, offer: Offer) -> CohortEngine:
+        if offer.fingerprint not in self._engines:
+            self._engines[offer.fingerprint] = self._learner(offer)
+        return self._engines[offer.fingerprint]
+
+    def _open(self, offer: Offer) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger.open(
+                self.folder / LEDGER,
+                budget=self.policy.budget,
+                relation=offer.plan.relation,
+                data_identity=self.identity.name,
+            )
+        return self._ledger
+
+
+def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:
+    """The examples of one client as those of client `number` of so many, of whom nobody else is here."""
+    if own.present != 1 or not 0 <= number < clients:
+        raise ConfigError(field="number", value=number, remedy=f"give the examples of one client, one of {clients}")
+    offsets = np.where(np.arange(clients + 1) <= number, own.offsets[0], own.offsets[1])
+    return replace(own, offsets=offsets, declared=None)
+
+
+class _Days:
+    """What was charged on which day, each entry of the ledger read once."""
+
+    def __init__(self) -> None:
+        self.charged: defaultdict[str, list[Run]] = defaultdict(list)
+        self._known = 0
+
+    def latest(self, ledger: Ledger, today: date) -> str:
+        """The present day; a clock that is put back does not bring a day back."""
+        for entry in ledger.entries(start=self._known):
+            self._known = entry.position + 1
+            if entry.kind == "charge":
+                content = entry.content()
+                self.charged[content["note"]["day"]].append((event_from_json(content["event"]), 1))
+        return max([today.isoformat(), *self.charged])

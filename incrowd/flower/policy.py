@@ -1,0 +1,52 @@
+"""What the owner of a party's data allows any server to ask of it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from incrowd import _validate
+from incrowd.errors import SpecificationRefused
+from incrowd.flower.offer import Offer
+from incrowd.privacy.account.accounting import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyPolicy:
+    """What a party allows any server to ask of it; set by its owner, never by a server.
+
+    `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
+    that a model may use and `models` the kinds of model, every one unless they are named. No round may have less noise
+    than `least_noise`, a noise multiplier.
+    """
+
+    budget: Budget
+    daily_epsilon: float | None = None
+    least_noise: float = 0.0
+    fields: Collection[str] | None = None
+    models: Collection[str] | None = None
+    most_weights: int = 10_000_000
+    most_rounds: int = 10_000
+
+    def __post_init__(self) -> None:
+        _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
+        _validate.non_negative(least_noise=self.least_noise)
+        if self.daily_epsilon is not None:
+            _validate.positive(daily_epsilon=self.daily_epsilon)
+
+    def check(self, offer: Offer) -> None:
+        """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
+        for name in offer.columns:
+            if self.fields is not None and name not in self.fields:
+                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
+        if self.models is not None and offer.model not in self.models:
+            raise SpecificationRefused(f"a model of the kind {offer.model!r} is not one that this party trains")
+        if offer.plan.noise_multiplier < self.least_noise:
+            raise SpecificationRefused(
+                f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "
+                f"{self.least_noise:g}"
+            )
+        for what, value, most in (
+            ("weights", offer.size, self.most_weights),
+            ("rounds", offer.plan.rounds, self.most_rounds),
+        ):
+            if value > most:
+                raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
