@@ -35,13 +35,24 @@ class Memory:
     Edge cases: of each plan the last `keep` answers are kept; of older ones there is the question alone.
     """
 
-    def __init__(self, path: Path, *, keep: int = 10) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, keep: int) -> None:
+        self._keep = keep
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path, *, keep: int = 10) -> "Memory":
+        """Open the file, or begin one."""
         if not path.exists():
             _files.create(path)
-        self._keep = keep
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.executescript(_TABLES)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_TABLES)
+        return cls(connection, keep=keep)
+
+    @classmethod
+    def read(cls, path: Path) -> "Memory":
+        """Open a file that is there, to look at it only."""
+        return cls(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True), keep=0)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -84,15 +95,15 @@ class Memory:
         """Remember what was refused, as long as there is room: who is refused can ask again and again."""
         with self._whole() as connection:
             connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why))
-            last = "SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?"
-            connection.execute(f"DELETE FROM refusals WHERE rowid NOT IN ({last})", (_REFUSALS,))  # noqa: S608 - constant
+            old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
+            connection.execute(old, (_REFUSALS,))
 
     def refusals(self) -> list[dict[str, Any]]:
         """What was refused, in order."""
         found = self._connection.execute("SELECT at, server, plan, round, why FROM refusals ORDER BY rowid")
         return [dict(zip(("at", "server", "plan", "round", "why"), row, strict=True)) for row in found]
 
-    def answered(self) -> set[tuple[str, int]]:
+    def asked(self) -> set[tuple[str, int]]:
         """The plans and rounds in which something was asked for."""
         return set(self._connection.execute("SELECT plan, round FROM questions"))
 
@@ -100,12 +111,8 @@ class Memory:
     def _whole(self) -> Iterator[sqlite3.Connection]:
         """All of it or nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._connection:
             yield self._connection
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
 
 def _now() -> str:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.memory import Memory
 from incrowd.flower.offer import Offer
 from incrowd.flower.policy import PartyPolicy
@@ -25,7 +26,7 @@ from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 
-LEDGER, MEMORY, TURN = "ledger.sqlite", "answers.sqlite", "party.lock"
+TURN = "party.lock"
 
 Learner = Callable[[Offer], CohortEngine]
 """Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
@@ -53,9 +54,9 @@ class Party:
 
     Guarantee: all rounds up to the one that is answered are on the party's ledger's disk before it trains: a plan that
     draws its clients costs those their part who were not drawn. The answer is on the disk before it is given; asked the
-    same again, the party gives the same bytes and charges nothing. It answers one question a round, and rounds in order:
-    a server that was restarted from nothing or from an old copy, and two that go on from one copy, are refused as soon
-    as they ask differently what was asked before, and the refusal is noted. What the policy does not allow, or the ledger
+    same again, the party gives the same bytes and charges nothing. It gives one answer a round, and rounds in order: a
+    server that was restarted from nothing or from an old copy, and two that go on from one copy, are refused as soon as
+    they ask differently what was asked before, and the refusal is noted. What the policy does not allow, or the ledger
     has no room for, is refused, and nothing is spent. No code of the server's is run.
 
     Edge cases: who is killed between charging and keeping the answer trains again; where noise was local, from the
@@ -80,7 +81,7 @@ class Party:
         self._learner = learner
         self._randomness = randomness or SystemRandomness()
         self._today = today
-        self._memory = Memory(folder / MEMORY)
+        self._memory = Memory.open(folder / MEMORY)
         self._turn = _files.Turn(folder / TURN)
         self._offers: dict[str, Offer] = {}
         self._engines: dict[str, CohortEngine] = {}

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from incrowd._random import SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.flower import wire
-from incrowd.flower.party import LEDGER, MEMORY, Party, alone
+from incrowd.flower.given import LEDGER, MEMORY
+from incrowd.flower.party import Party, alone
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import read_answer, unsealed
 from incrowd.flower.work import Task
@@ -46,11 +47,6 @@ def charged(folder: Path) -> list[int]:
     """The rounds that a party's ledger knows, in order."""
     with Ledger.read(folder / LEDGER) as ledger:
         return [int(e.content()["note"]["round"]) for e in ledger.entries() if e.kind == "charge"]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path / "north")
 
 
 def test_a_party_sends_what_it_would_contribute_here(made: Made) -> None:
@@ -197,8 +193,7 @@ def test_a_day_has_its_limit_and_the_next_day_its_own(made: Made) -> None:
 def _answers(party: Party, frame: bytes) -> bool:
     try:
         party.answer(frame)
-    except BudgetExceeded as error:
-        assert "daily limit" in str(error)
+    except BudgetExceeded:
         return False
     return True
 
