@@ -25,6 +25,7 @@ from incrowd.privacy.account.events import Run, compose, event_from_json
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.clipping import QuantileClip
 
 TURN = "party.lock"
 
@@ -185,8 +186,8 @@ class Party:
             randomness=self._randomness,
             receipt=receipt,
         )
-        # Of one client, how its norm compares with the bound is what an adaptive clip pays for; nothing else is told.
-        told = replace(found, dropped=0) if found.dropped else found
+        # How the norm compares with the bound is told where the plan pays for it, and nothing else beside the steps.
+        told = replace(found, unclipped=found.unclipped if isinstance(task.clip, QuantileClip) else 0, dropped=0)
         answer = told.to_bytes(identity.key)
         self._memory.keep(offer.fingerprint, number, answer)
         return answer

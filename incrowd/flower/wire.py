@@ -109,17 +109,25 @@ class Answer:
     dropped: int = field(repr=False)
 
     def to_bytes(self, key: Ed25519PrivateKey, *, compress: bool = True) -> bytes:
-        """The frame, signed by the party, in the smallest type that holds the steps."""
+        """The frame, signed by the party, in the smallest type that holds the steps.
+
+        Guarantee: what is packed is filled up to 2, 4 or 8 bytes a number, so that its length tells those on the way
+        next to nothing.
+        """
         name = _smallest(self.steps)
         body = self.steps.astype(f"<i{_TYPES[name]}").tobytes()
+        if compress:
+            body = zlib.compress(body, 6)
         head = {
             "size": self.steps.size,
             "type": name,
             "packing": "zlib" if compress else "none",
+            "length": f"{len(body):015}",
             "unclipped": self.unclipped,
             "dropped": self.dropped,
         }
-        return sealed("answer", self.place, head, zlib.compress(body, 6) if compress else body, key=key)
+        filled = next(room for wide in (2, 4, 8) if len(body) <= (room := _room(self.steps.size, wide)))
+        return sealed("answer", self.place, head, body.ljust(filled, b"\0"), key=key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +143,7 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> S
 
     Edge cases: everything else is a `DataError`: too long, cut off, of another party, round or plan.
     """
-    place, head, body = unsealed(data, kind="answer", key=key, most=_most_body(expected.size))
+    place, head, body = unsealed(data, kind="answer", key=key, most=_room(expected.size, 8))
     if place != expected.place:
         raise DataError("an answer of another plan, round or party than was asked")
     return Signed(head=head, body=body)
@@ -143,7 +151,7 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> S
 
 def longest_answer(size: int) -> int:
     """How many bytes an answer over so many numbers has at most."""
-    return _LENGTHS.size + _MOST_HEAD["answer"] + _most_body(size) + _SIGNATURE
+    return _LENGTHS.size + _MOST_HEAD["answer"] + _room(size, 8) + _SIGNATURE
 
 
 def decoded(signed: Signed, *, expected: Expected) -> Answer:
@@ -161,7 +169,8 @@ def decoded(signed: Signed, *, expected: Expected) -> Answer:
     if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
         raise DataError("an answer that counts more contributions than were asked for")
     wide = _TYPES[head["type"]]
-    raw = _unpacked(signed.body, most=size * wide) if head["packing"] == "zlib" else signed.body
+    body = _whole(signed)
+    raw = _unpacked(body, most=size * wide) if head["packing"] == "zlib" else body
     if len(raw) != size * wide:
         raise DataError("an answer that is shorter or longer than it says")
     steps = np.frombuffer(raw, f"<i{wide}").astype(np.int64)
@@ -218,8 +227,17 @@ def _statement(kind: str, front: bytes | memoryview) -> bytes:
     return f"incrowd {kind} ".encode() + hashlib.sha256(front).digest()
 
 
-def _most_body(size: int) -> int:
-    return 8 * size + 8 * size // 1000 + 64  # zlib may add a little to what it cannot compress
+def _room(size: int, wide: int) -> int:
+    """The bytes that so many packed numbers of so many bytes may take: zlib adds a little where it saves nothing."""
+    return wide * size + wide * size // 500 + 64
+
+
+def _whole(signed: Signed) -> memoryview:
+    """The body without what it was filled up with."""
+    length = signed.head.get("length")
+    if not isinstance(length, str) or not length.isdecimal() or len(length) > 15 or int(length) > len(signed.body):
+        raise DataError("an answer that is shorter or longer than it says")
+    return signed.body[: int(length)]
 
 
 def _unpacked(body: memoryview, *, most: int) -> bytes:

@@ -104,7 +104,8 @@ def _too_long(frame: bytes) -> bytes:
     """A block's own answer to this round, a million times too long."""
     size = 650
     body = np.full(size, 2**30, "<i4").tobytes()
-    head = {"size": size, "type": "int32", "packing": "none", "unclipped": 0, "dropped": 0}
+    head = {"size": size, "type": "int32", "packing": "none", "length": f"{len(body):015}"}
+    head |= {"unclipped": 0, "dropped": 0}
     plan = frame[frame.index(b'"plan":"') + 8 :][:64].decode()
     return sealed("answer", Place(plan=plan, round=0, party=BLOCK), head, body, key=BLOCKS)
 

@@ -256,10 +256,20 @@ def test_a_quantile_moves_and_the_rest_of_its_clip_does_not(made: Made) -> None:
     offer = offer_for(plan_of(clip=clip))
     party = made.start()
     party.accept(offer.to_bytes(SERVER))
-    party.answer(asked(offer, 0, clip=clip))
-    party.answer(asked(offer, 1, clip=replace(clip, clip_norm=0.3)))
+    assert b'"unclipped":0' in party.answer(asked(offer, 0, clip=clip))
+    assert b'"unclipped":1' in party.answer(asked(offer, 1, clip=replace(clip, clip_norm=50.0)))
     with pytest.raises(SpecificationRefused, match="the plan does not know"):
         party.answer(asked(offer, 2, clip=replace(clip, bit_noise=100.0)))
+
+
+@pytest.mark.parametrize("place", ["central", "local"])
+def test_how_long_a_contribution_was_is_not_told_where_nobody_pays_for_it(place: str, made: Made) -> None:
+    offer = offer_for(plan_of(place=place, clip=FixedClip(clip_norm=100.0)))
+    party = made.start()
+    party.accept(offer.to_bytes(SERVER))
+    frame = party.answer(asked(offer, 0, clip=FixedClip(clip_norm=100.0)))
+    assert b'"unclipped":0' in frame
+    assert b'"dropped":0' in frame
 
 
 def test_data_that_do_not_fit_are_refused_before_anything_is_reserved(made: Made) -> None:
