@@ -150,6 +150,18 @@ def test_what_claims_too_much_is_refused_at_no_cost(frame: object) -> None:
     assert peak < 300_000
 
 
+def test_what_unpacks_to_more_than_it_should_is_not_unpacked_to_its_end() -> None:
+    large = replace(EXPECTED, size=100_000)
+    bomb = zlib.compress(bytes(10**8))  # 97 kB, which would be all right
+    frame = odd(bomb, size=large.size)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="shorter or longer"):
+        opened(frame, large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
 @pytest.mark.parametrize("other", [{"round": 4}, {"plan": "q" * 64}, {"party": "south"}])
 def test_an_answer_is_of_its_own_round_plan_and_party(other: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="another plan, round or party"):
