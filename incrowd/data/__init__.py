@@ -10,10 +10,10 @@
 
 from incrowd.data._cells import Reading
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, Stated, Tensors, TestClients
+from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients
 from incrowd.data.dealing import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.digits import load_digits
-from incrowd.data.download import Source
+from incrowd.data.download import DownloadSource
 from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.mnist import MNIST, download_mnist, load_mnist
@@ -30,15 +30,15 @@ __all__ = [
     "Column",
     "Columns",
     "Date",
+    "DownloadSource",
     "Examples",
     "Ignored",
     "MapDataset",
     "Number",
     "Partition",
+    "PublicFacts",
     "Reading",
-    "Source",
     "Split",
-    "Stated",
     "Tensors",
     "TestClients",
     "Texts",

@@ -35,7 +35,7 @@ class Tensors:
     indices: "torch.Tensor"
 
 
-class Stated(TypedDict, total=False):
+class PublicFacts(TypedDict, total=False):
     """What everybody may know of clients, and somebody has to state.
 
     `name` is what their ledger knows them by, and `clients` their public number, of which nobody is counted; both may
@@ -116,9 +116,9 @@ class Clients:
         classes: int | None = None,
         scale: float = 1.0,
         offset: float = 0.0,
-        **stated: Unpack[Stated],
+        **stated: Unpack[PublicFacts],
     ) -> "Clients":
-        """One client for each distinct ``owner``, one of whom is stated for each example; see `Stated`.
+        """One client for each distinct ``owner``, one of whom is stated for each example; see `PublicFacts`.
 
         Edge cases: whatever is wrong with the arrays is a `DataError` (`incrowd.data.from_arrays`).
         """
@@ -127,14 +127,14 @@ class Clients:
 
     @classmethod
     def from_dataset(
-        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[Stated]
+        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """The same of a map-style data set (torch's, or another) of pairs of features and a label."""
         return cls._owned(from_dataset(dataset, classes=classes), np.asarray(owner), stated)
 
     @classmethod
     def from_partitions(
-        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[Stated]
+        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """Clients as they are: features and labels of each, by the client's name, in this order.
 
@@ -151,18 +151,20 @@ class Clients:
         return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated)
 
     @classmethod
-    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: Stated) -> "Clients":
+    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: PublicFacts) -> "Clients":
         partition = by_column(owner)
         if len(owner) != len(examples):
             raise DataError(f"owner has {len(owner)} entries for {len(examples)} examples: say whose each example is")
         return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated)
 
     @classmethod
-    def _stated(cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: Stated) -> "Clients":
-        unknown = stated.keys() - Stated.__annotations__.keys()
+    def _stated(
+        cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: PublicFacts
+    ) -> "Clients":
+        unknown = stated.keys() - PublicFacts.__annotations__.keys()
         if unknown:
             field = min(unknown)
-            remedy = f"there is no such argument; known are {', '.join(Stated.__annotations__)}"
+            remedy = f"there is no such argument; known are {', '.join(PublicFacts.__annotations__)}"
             raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
         test, held = stated.get("test"), None
         if test is not None:

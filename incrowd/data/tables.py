@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.data._cells import Reading, as_float32, text_of
-from incrowd.data._rows import AS_USUAL, Frame, Rows, Source, read_rows
+from incrowd.data._rows import AS_USUAL, Frame, Rows, TableSource, read_rows
 from incrowd.data.clients import Clients, TestClients
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Labels
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
-from incrowd.data.schema import Column, Ignored, Number, Values
+from incrowd.data.schema import Column, EncodedCell, Ignored, Number
 from incrowd.errors import ConfigError, DataError
 
-Encoder = Callable[[int, Any], Values]
+Encoder = Callable[[int, Any], EncodedCell]
 """Takes a row's place and a cell, and gives the numbers that it becomes."""
 
 _REMEMBERED = 10_000  # different texts of a column whose numbers are kept: most columns of a table have few
@@ -169,7 +169,7 @@ def table_name(source: Path | str | Frame) -> str:
     return Path(source).name if isinstance(source, Path | str) else "data frame"
 
 
-def _source(source: Path | str | Frame) -> Source:
+def _source(source: Path | str | Frame) -> TableSource:
     return Path(source) if isinstance(source, str) else source
 
 
@@ -198,9 +198,9 @@ def _encoders(table: Rows, columns: Columns) -> list[tuple[int, Encoder]]:
 
 
 def _encoder(table: Rows, name: str, column: Column, reading: Reading) -> Encoder:
-    seen: dict[str, Values] = {}
+    seen: dict[str, EncodedCell] = {}
 
-    def encode(place: int, cell: Any) -> Values:
+    def encode(place: int, cell: Any) -> EncodedCell:
         found = seen.get(cell) if isinstance(cell, str) else None
         if found is None:
             try:

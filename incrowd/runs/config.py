@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Tag
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.section import Counts, Every, Section, tag
@@ -164,7 +164,7 @@ class Private(Section):
     cohort: float | None = None
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
-    place: Place = "central"
+    place: NoisePlace = "central"
     clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None

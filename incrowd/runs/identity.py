@@ -56,7 +56,7 @@ def identities_of_silos(config: CommonSections, held: Clients | None = None) -> 
         ]
 
 
-class Source(Protocol):
+class IdentifiedData(Protocol):
     """Where examples come from, as a ledger has to know it."""
 
     @property
@@ -93,7 +93,7 @@ class Source(Protocol):
         ...
 
 
-def _source(config: CommonSections, held: Clients | None) -> Source:
+def _source(config: CommonSections, held: Clients | None) -> IdentifiedData:
     data = config.data
     if isinstance(data, TableData):
         return _Table(data)
@@ -224,7 +224,7 @@ class _Own:
         _check_public(f"{self.name}, test", rows, remedy=remedy)
 
 
-def _whole(source: Source) -> str:
+def _whole(source: IdentifiedData) -> str:
     """The fingerprint of all the data, which are what they are said to be."""
     found = fingerprint(source.rows(), key=_key(source))
     if source.may_be_private:
@@ -242,7 +242,7 @@ def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:
             home.check_public(known_as, content, remedy=remedy)
 
 
-def _key(source: Source) -> bytes:
+def _key(source: IdentifiedData) -> bytes:
     return PUBLIC_KEY if source.public else Home.of_user().key()
 
 

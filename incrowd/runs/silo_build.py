@@ -186,10 +186,10 @@ def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
     return _each(wanted, data.clients, field="records")
 
 
-Number = TypeVar("Number", int, float)
+Figure = TypeVar("Figure", int, float)
 
 
-def _each(wanted: Number | tuple[Number, ...], silos: int, *, field: str) -> tuple[Number, ...]:
+def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tuple[Figure, ...]:
     """One for each silo, of one for all or a list."""
     each = wanted if isinstance(wanted, tuple) else (wanted,) * silos
     if len(each) != silos:

@@ -9,7 +9,7 @@ from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
 
-__all__ = ["Axis", "Choice", "Point", "Range", "axis", "drawn", "grid"]
+__all__ = ["Axis", "Choice", "Point", "SearchRange", "axis", "drawn", "grid"]
 
 Point = tuple[str, ...]
 """One value for each key, as the overrides `key=value` that `incrowd.runs.settings.load` takes."""
@@ -31,7 +31,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class SearchRange:
     """All numbers between two, both included; with `log`, each factor is as probable as every other."""
 
     key: str
@@ -55,7 +55,7 @@ class Range:
         return str(round(kept)) if self.whole else f"{kept:.4g}"
 
 
-Axis = Choice | Range
+Axis = Choice | SearchRange
 
 
 def axis(text: str) -> Axis:
@@ -72,7 +72,7 @@ def axis(text: str) -> Axis:
     if span is not None:
         whole = all(re.fullmatch(r"[+-]?\d+", span[end]) for end in ("low", "high"))
         low, high = float(span["low"]), float(span["high"])
-        return Range(key=key, low=low, high=high, log=span["log"] is not None, whole=whole)
+        return SearchRange(key=key, low=low, high=high, log=span["log"] is not None, whole=whole)
     values = tuple(_split(rest))
     if not all(values) or len(set(values)) < len(values):
         raise ConfigError(field=key, value=rest, remedy="give different values, with commas between")
@@ -86,7 +86,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
     """
     _check_keys(axes)
     for each in axes:
-        if isinstance(each, Range):
+        if isinstance(each, SearchRange):
             remedy = "a range is for random search: say how many points with --random N, or list values"
             raise ConfigError(field=each.key, value=f"{each.low:g}..{each.high:g}", remedy=remedy)
     lists = [[f"{each.key}={value}" for value in each.values] for each in axes if isinstance(each, Choice)]

@@ -23,7 +23,7 @@ from incrowd import Budget, Everyone, Ledger, PlanConfig, PrivateRun, SeededRand
 from incrowd.data import Clients, Split, iid
 from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from incrowd.privacy.plan import Place
+from incrowd.privacy.plan import NoisePlace
 from papers.fedn.schedule import DELTA
 from papers.fedn.silos import NETWORKS, Silos
 
@@ -84,7 +84,7 @@ class Levels:
             "accuracies": list(accuracies),
         }
 
-    def _of_clients(self, epsilon: float, place: Place) -> list[float]:
+    def _of_clients(self, epsilon: float, place: NoisePlace) -> list[float]:
         """Client-level privacy: everyone sends one normalised gradient a round."""
         schedule = constant(rounds=ROUNDS, cohort=self.clients)
         config = PlanConfig(clients=self.clients, schedule=schedule, sampling=Everyone, place=place)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, dealt, with_intercept
-from incrowd.drawdiscard.fast_noise import BlockNoise, Row, fill_laplace, fill_normal
+from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
 from incrowd.drawdiscard.pool import Pool
@@ -40,7 +40,7 @@ class Table:
     rows: NDArray[np.float32]
     inner: GlmGradients
 
-    def row(self, update: int) -> Row:
+    def row(self, update: int) -> NoiseRow:
         return self.inner.inner(self.rows[update])
 
 

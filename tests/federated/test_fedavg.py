@@ -14,7 +14,7 @@ from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip,
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Place, Promise
+from incrowd.privacy.plan.promise import NoisePlace, Promise
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
 from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
@@ -29,7 +29,7 @@ def plan_with(
     *,
     clip: Clip | MedianClip | None = None,
     sampling: Sampling = Everyone,
-    place: Place = "central",
+    place: NoisePlace = "central",
     rounds: int = 4,
     cohort: float = CLIENTS,
 ) -> Plan:

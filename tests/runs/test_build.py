@@ -1,6 +1,6 @@
 import re
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from incrowd.runs.build import federated_data, model_of, randomness, untouched_t
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
-from incrowd.runs.silo_config import EngineName
+from incrowd.runs.silo_config import LocalRecords
 from tests.runs.small import planned, seeded, small, write_mnist
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -269,7 +269,7 @@ def test_data_that_are_loaded_already_are_not_loaded_again() -> None:
 def test_the_names_of_losses_are_those_that_there_are() -> None:
     """Settings are read without torch, so they are written down twice."""
     assert tuple(LOSSES) == config.LOSSES
-    assert get_args(EngineName) == ENGINES
+    assert get_args(get_type_hints(LocalRecords)["engine"]) == ENGINES
 
 
 def test_several_labels_have_an_output_each() -> None:

@@ -30,7 +30,7 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibration import smallest_noise
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import factorisation, grid, noise
-from incrowd.privacy.mechanism.factorisation import Memory, Participation, Strategy
+from incrowd.privacy.mechanism.factorisation import NoiseMemory, Participation, StrategyMatrix
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import Purpose
 
@@ -44,7 +44,7 @@ class NoiseState:
 
     round: int
     size: int
-    memory: Memory = field(repr=False)
+    memory: NoiseMemory = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class CorrelatedNoise:
     clip_norm: float
     contributions_bound: int
     participation: Participation
-    strategy: Strategy
+    strategy: StrategyMatrix
     relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
 
     def __post_init__(self) -> None:
