@@ -125,7 +125,7 @@ class PrivateRun:
         found = self._cohorts.get(number)
         if found is None:
             stream = self.randomness.stream("sampling", number)
-            found = self._cohorts.setdefault(number, self.plan.round(number).sampler.draw(stream, round=number))
+            found = self._cohorts.setdefault(number, self.plan.round(number).sampler.sample(stream, round=number))
         return found.copy()
 
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
@@ -293,15 +293,15 @@ class PrivateRound:
         clip = self._sum.settle()
         receipt = self._paid(clip)
         pending = Pending(round=number, total=self._sum.close(), clip=clip)
-        hidden = run.plan.hide(pending, memory=self._carry.noise, receipt=receipt)
-        memory = hidden.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
+        noised = run.plan.add_noise(pending, memory=self._carry.noise, receipt=receipt)
+        memory = noised.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
         self._after = Carry(clip=self._next_clip(clip, receipt), noise=memory)
         return Release(
             round=number,
-            total=hidden.total,
+            total=noised.total,
             cohort=self._expected,
             clip_norm=clip.clip_norm,
-            noise_std=hidden.std,
+            noise_std=noised.std,
             clip=self._after.clip,
             observed=self._sum.observed if run.randomness.simulated else None,
         )

@@ -25,7 +25,7 @@ class Choice:
     key: str
     values: tuple[str, ...]
 
-    def draw(self, stream: Stream) -> str:
+    def sample(self, stream: Stream) -> str:
         """One of them, each as probable as the others."""
         return self.values[int(stream.bits(1)[0]) % len(self.values)]
 
@@ -46,7 +46,7 @@ class SearchRange:
         if self.log and self.low <= 0:
             raise ConfigError(field=self.key, value=self.low, remedy="a logarithmic range begins above 0")
 
-    def draw(self, stream: Stream) -> str:
+    def sample(self, stream: Stream) -> str:
         """One of them: four digits of it, or a whole number where both ends are whole."""
         share = (float(stream.bits(1)[0]) + 0.5) * 2.0**-64
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
@@ -103,7 +103,7 @@ def drawn(axes: Sequence[Axis], *, count: int, randomness: Randomness) -> list[P
     found: dict[Point, None] = {}
     for attempt in range(20 * count):
         streams = (randomness.stream("search", attempt, place) for place in range(len(axes)))
-        found[tuple(f"{each.key}={each.draw(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
+        found[tuple(f"{each.key}={each.sample(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
         if len(found) == count:
             break
     return list(found)

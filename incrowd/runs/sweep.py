@@ -41,7 +41,7 @@ from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
 from incrowd.runs.search_ledger import SEARCH, SearchLedger
-from incrowd.runs.search_report import Row, best_of, draw_search, table
+from incrowd.runs.search_report import Row, best_of, plot_search, table
 
 __all__ = ["Sweep"]
 
@@ -173,7 +173,7 @@ class Sweep:
                     f"{path} is gone, and the selection is paid for: put it back, or search in a new folder"
                 )
             source = randomness(self.search.candidates[0].config)
-            attempts = law.draw(source.stream("attempts"))
+            attempts = law.sample(source.stream("attempts"))
             picks = [int(source.stream("pick", number).bits(1)[0]) % len(self.plans) for number in range(attempts)]
             # An error may name the folder of an attempt, so its name must not tell how many there are.
             _files.folder(path.parent)
@@ -248,7 +248,7 @@ class Sweep:
             result |= {"expected_runs": law.mean, "chance_that_a_setting_is_tried": chance}
         _files.write(self.folder / TABLE, table(shown, self.search.keys))
         if not self.secret and self.search.keys:
-            result["plot"] = draw_search(self.folder / PICTURE, shown, self.search.keys)
+            result["plot"] = plot_search(self.folder / PICTURE, shown, self.search.keys)
         text = json.dumps(result, indent=1, allow_nan=False)
         if self.secret:
             _files.folder(self.folder / PRIVATE)

@@ -262,7 +262,7 @@ def _accuracy(precision: float) -> float:
     return 1 - PAPER_SHARE * (1 - PAPER.recall + PAPER.recall * (1 / precision - 1))
 
 
-def draw(folder: Path, found: Entry) -> list[str]:
+def plot_phishing(folder: Path, found: Entry) -> list[str]:
     """ROC AUC over the updates; gives the names of the files."""
     paths = files(folder, "ddml-phishing")
     curves: Sequence[Entry] = [*found["table"][:2], found["without_noise"]]

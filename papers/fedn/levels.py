@@ -116,7 +116,7 @@ class Levels:
         return Split(name=self.split.name, train=train, test=test), model
 
 
-def draw(path: Path, points: Sequence[Entry]) -> None:
+def plot_levels(path: Path, points: Sequence[Entry]) -> None:
     """Accuracy over epsilon, a curve a level."""
     with axes(path, height=4.5) as (panel,):
         for level, label in LABELS.items():

@@ -120,7 +120,7 @@ def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     model, source = shaped(setup.model, split), SeededRandomness(seed=4)
     data = ClientTensors.of(dealt(split, clients=clients, seed=4))
     first = 1.5 * model.initial(source)
-    chosen = FixedSize(clients=clients, cohort=cohort).draw(source.stream("sampling", 0), round=0)
+    chosen = FixedSize(clients=clients, cohort=cohort).sample(source.stream("sampling", 0), round=0)
     updates = np.stack(
         [
             contribution(model, first, data, LOCAL, randomness=source, round=0, client=int(client)).numpy()

@@ -227,7 +227,7 @@ def test_of_a_private_selection_only_the_best_is_left(folder: Path) -> None:
 
 
 def attempts(seed: int, mean: float, shape: float) -> int:
-    return Repetitions(mean=mean, shape=shape).draw(SeededRandomness(seed=seed).stream("attempts"))
+    return Repetitions(mean=mean, shape=shape).sample(SeededRandomness(seed=seed).stream("attempts"))
 
 
 def test_the_number_of_runs_is_drawn_and_kept_over_an_interruption(

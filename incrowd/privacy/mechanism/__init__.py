@@ -1,4 +1,4 @@
-"""How contributions are bounded, added up and hidden."""
+"""How contributions are bounded, added up and noised."""
 
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import (

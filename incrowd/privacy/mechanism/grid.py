@@ -103,7 +103,7 @@ def whole_steps(total: Floats, *, step: float) -> Floats:
     return steps
 
 
-def draw(shape: NoiseShape, *, scale: float, size: int, stream: Stream) -> Integers:
+def sample_noise(shape: NoiseShape, *, scale: float, size: int, stream: Stream) -> Integers:
     """The whole parts (`floor`) of independent values of a distribution, at a scale given in grid steps.
 
     Guarantee: except with probability 2^-62 a value, every whole number has its exact probability to within a factor

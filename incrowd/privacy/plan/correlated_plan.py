@@ -17,7 +17,7 @@ from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip,
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
 from incrowd.privacy.mechanism.factorisation import Participation, StrategyMatrix, optimal_banded, optimal_blt
 from incrowd.privacy.plan.plan import PrivacyWarning
-from incrowd.privacy.plan.promise import Carry, Hidden, NoisePlace, Noises, Pending, RoundPlan
+from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.statement import CENTRAL_TRUST, Statement, stated
 
@@ -94,14 +94,14 @@ class CorrelatedPlan:
         """See `Promise.noises`."""
         return Noises(server=self.noise)
 
-    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
-        """See `Promise.hide`."""
+    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
+        """See `Promise.add_noise`."""
         if memory is None or memory.round != pending.round:
             remedy = "hand every round the carry of the release before it"
             raise ConfigError(field="carry", value=None if memory is None else memory.round, remedy=remedy)
         total, after = self.noise.add(pending.total, state=memory, receipt=receipt, at=("noise", pending.round))
         _, std = self.noise.scale(memory.size)
-        return Hidden(total=total, std=std, noise=after)
+        return NoisedSum(total=total, std=std, noise=after)
 
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """See `Promise.statement`."""

@@ -23,7 +23,7 @@ from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.promise import Carry, Hidden, NoisePlace, Noises, Pending, RoundPlan
+from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.statement import CENTRAL_TRUST, LOCAL_TRUST, MEDIAN, Statement, stated
@@ -223,14 +223,16 @@ class Plan:
             bits = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
         return Noises(party=gaussian) if self.place == "local" else Noises(server=gaussian, bits=bits)
 
-    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
-        """See `Promise.hide`. Where noise is local it is in the sum already, that of as many as should answer."""
+    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
+        """See `Promise.add_noise`. Where noise is local it is in the sum already, that of as many as should answer."""
         gaussian, clients = self._gaussian(pending.round, pending.clip), self.config.clients
         std = gaussian.noise_multiplier * gaussian.clip_norm
         if self.place == "local":
-            return Hidden(total=pending.total, std=std * math.sqrt(clients))
+            return NoisedSum(total=pending.total, std=std * math.sqrt(clients))
         at = "noise", pending.round
-        return Hidden(total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std)
+        return NoisedSum(
+            total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std
+        )
 
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """See `Promise.statement`."""

@@ -81,7 +81,7 @@ class Pending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hidden:
+class NoisedSum:
     """A noised sum, its noise's standard deviation, and what correlated noise has to remember, which is private."""
 
     total: Whole
@@ -139,7 +139,7 @@ class Promise(Protocol):
         """The noises of a round in which this clip was used."""
         ...
 
-    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
+    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
         """What leaves the server: where the noise is the server's, the sum with it on."""
         ...
 

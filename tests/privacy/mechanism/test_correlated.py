@@ -60,7 +60,7 @@ def test_the_streamed_noise_is_the_dense_product(strategy: StrategyMatrix) -> No
     noise, source = correlated(strategy), SeededRandomness(1)
     step, scale = noise.scale(40)
     streams = [source.stream("noise", round) for round in range(ROUNDS)]
-    fresh = np.array([grid.draw(grid.NORMAL, scale=scale / step, size=40, stream=stream) for stream in streams])
+    fresh = np.array([grid.sample_noise(grid.NORMAL, scale=scale / step, size=40, stream=stream) for stream in streams])
     expected = divide(noise) @ fresh
     streamed = run(noise, np.zeros((ROUNDS, 40)), source) / step
     assert np.array_equal(streamed, np.rint(streamed))

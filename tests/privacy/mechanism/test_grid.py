@@ -39,7 +39,7 @@ class Given(SystemStream):
 
 
 def drawn(shape: grid.NoiseShape, stream: Stream, *, scale: float = SCALE, size: int = SIZE) -> Floats:
-    return grid.draw(shape, scale=scale, size=size, stream=stream) / scale
+    return grid.sample_noise(shape, scale=scale, size=size, stream=stream) / scale
 
 
 @SOURCES
@@ -69,7 +69,7 @@ def test_tails_signs_and_neighbours(source: Randomness) -> None:
 @SOURCES
 @SHAPES
 def test_low_bits_are_fair_and_no_number_comes_twice(shape: grid.NoiseShape, source: Randomness) -> None:
-    values = grid.draw(shape, scale=2.0**50, size=SIZE, stream=source.stream("noise"))
+    values = grid.sample_noise(shape, scale=2.0**50, size=SIZE, stream=source.stream("noise"))
     assert len(np.unique(values[:10_000])) == 10_000
     for shift in (0, 8, 16, 24):
         counts = np.bincount((values >> shift) & 255, minlength=256)
@@ -78,7 +78,7 @@ def test_low_bits_are_fair_and_no_number_comes_twice(shape: grid.NoiseShape, sou
 
 @SHAPES
 def test_every_whole_number_has_its_own_probability(shape: grid.NoiseShape) -> None:
-    values = grid.draw(shape, scale=64.0, size=10 * SIZE, stream=SeededRandomness(1).stream("noise"))
+    values = grid.sample_noise(shape, scale=64.0, size=10 * SIZE, stream=SeededRandomness(1).stream("noise"))
     numbers = np.arange(-128, 128)
     counts = np.bincount(values[np.abs(values + 0.5) < 128] + 128, minlength=256)
     assert chi_square(counts, shape.density(np.abs(numbers + 0.5) / 64)) > ODD
@@ -153,7 +153,7 @@ def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.NoiseShape, 
 
 @pytest.mark.parametrize("size", [0, 1, 2**14 - 1, 2**14, 2**14 + 1])
 def test_any_size_is_filled(size: int) -> None:
-    values = grid.draw(grid.NORMAL, scale=SCALE, size=size, stream=SeededRandomness(1).stream("noise"))
+    values = grid.sample_noise(grid.NORMAL, scale=SCALE, size=size, stream=SeededRandomness(1).stream("noise"))
     assert values.shape == (size,)
     assert values.dtype == np.int64
     assert len(np.unique(values)) == size
