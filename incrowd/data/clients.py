@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
 from incrowd.data.names import check_safe
 from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
+from incrowd.data.partitioners import by_column
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 
@@ -103,7 +103,7 @@ class Clients:
 
     @classmethod
     def of(cls, split: Split, partition: Partition, *, public: bool = False) -> "Clients":
-        """Deal the training part of a split out to clients; the server keeps the test part."""
+        """Divide the training part of a split among clients; the server keeps the test part."""
         return cls(examples=split.train, partition=partition, test=split.test, name=split.name, public=public)
 
     @classmethod

@@ -14,10 +14,10 @@ from incrowd._random import SeededRandomness
 from incrowd.data._cells import Reading, as_float32, text_of
 from incrowd.data._rows import AS_USUAL, Frame, Rows, TableSource, read_rows
 from incrowd.data.clients import Clients, TestClients
-from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Labels
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
+from incrowd.data.partitioners import by_column
 from incrowd.data.schema import Column, EncodedCell, Ignored, Number
 from incrowd.errors import ConfigError, DataError
 

@@ -141,8 +141,8 @@ def with_intercept(features: NDArray[Any], *, intercept: bool = True) -> Matrix:
     return widened
 
 
-def dealt(examples: int, *, per_device: int, order: Integers) -> Integers:
-    """Examples in this order, dealt out to devices: [devices, per_device]. A remainder stays out."""
+def split_among_devices(examples: int, *, per_device: int, order: Integers) -> Integers:
+    """Examples in this order, divided among devices: [devices, per_device]. A remainder stays out."""
     devices = examples // per_device
     return order[: devices * per_device].reshape(devices, per_device)
 

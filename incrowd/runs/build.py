@@ -26,8 +26,8 @@ from incrowd.data import (
     lognormal_sizes,
     sorted_shards,
 )
-from incrowd.data.dealing import by_sizes
 from incrowd.data.examples import Labels
+from incrowd.data.partitioners import by_sizes
 from incrowd.errors import ConfigError
 from incrowd.learning import (
     CROSS_ENTROPY,
@@ -62,7 +62,15 @@ from incrowd.runs.config import (
     UnitFeatures,
     Weights,
 )
-from incrowd.runs.data_config import NEVER_COUNTED, DealtData, DigitsData, FunctionData, GivenData, MnistData, TableData
+from incrowd.runs.data_config import (
+    NEVER_COUNTED,
+    DigitsData,
+    FunctionData,
+    GivenData,
+    MnistData,
+    PartitionedData,
+    TableData,
+)
 from incrowd.runs.functions import call
 
 
@@ -92,7 +100,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         if isinstance(wanted, GivenData):
             return _stated(_handed_over(given.data, "data"))
         split = _split(wanted)
-        return Clients.of(split, _dealt(wanted, split.train.labels), public=wanted.public)
+        return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
 Object = TypeVar("Object")
@@ -129,13 +137,13 @@ def _stated(data: Clients) -> Clients:
 
 
 def _split(data: DigitsData | MnistData) -> Split:
-    """What is dealt out, and what the server holds: the test examples, or some of the others, declared public."""
+    """What is for clients, and what the server holds: the test examples, or some of the others, declared public."""
     split = load_digits() if data.name == "digits" else load_mnist(mnist_folder(data.folder))
     if data.validation is None:
         return split
     _validate.fraction(validation=data.validation)
     held_out = max(1, round(data.validation * len(split.train)))
-    # Which ones they are does not depend on how the others are dealt, so that runs are compared on the same.
+    # Which ones they are does not depend on how the others are divided, so that runs are compared on the same.
     return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(seed=0))
 
 
@@ -146,7 +154,7 @@ def whole_split(data: DigitsData | MnistData) -> Split:
 
 def untouched_test(config: Config) -> Examples | None:
     """The test examples, with features, of a config that holds examples out for validation; of others None."""
-    if not isinstance(config.data, DealtData) or config.data.validation is None:
+    if not isinstance(config.data, PartitionedData) or config.data.validation is None:
         return None
     with section("data"):
         test = whole_split(config.data).test
@@ -211,7 +219,7 @@ def mnist_folder(folder: str | None) -> Path:
     return inner if inner.is_dir() else Path(folder)
 
 
-def _dealt(data: DealtData, labels: Labels) -> Partition:
+def _partitioned(data: PartitionedData, labels: Labels) -> Partition:
     source = SeededRandomness(seed=data.seed)
     if data.partition == "shards":
         return sorted_shards(labels, clients=data.clients, per_client=data.per_client, randomness=source)

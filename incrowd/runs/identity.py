@@ -12,7 +12,7 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
 from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import CommonSections
-from incrowd.runs.data_config import DealtData, DigitsData, MnistData, TableData
+from incrowd.runs.data_config import DigitsData, MnistData, PartitionedData, TableData
 
 _NOT_PUBLIC = "leave data.public out"
 
@@ -20,9 +20,9 @@ _NOT_PUBLIC = "leave data.public out"
 def identity_of(config: CommonSections, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
-    Guarantee: the fingerprint is over what is in the file, or in the examples before they are dealt: all columns of
-    every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a client
-    (the column of a table, or how examples were dealt) is the identity's `division`.
+    Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns
+    of every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a
+    client (the column of a table, or how examples were divided) is the identity's `division`.
 
     Edge cases: data that are declared public and known as somebody's, in whatever unit, raise `LedgerMismatch`. The
     embedded digits never are. A test file is declared public by being one: private data that have a ledger are refused
@@ -97,8 +97,8 @@ def _source(config: CommonSections, held: Clients | None) -> IdentifiedData:
     data = config.data
     if isinstance(data, TableData):
         return _Table(data)
-    if isinstance(data, DealtData):
-        return _Dealt(data, config)
+    if isinstance(data, PartitionedData):
+        return _PartitionedExamples(data, config)
     return _Own(federated_data(config) if held is None else held)
 
 
@@ -148,8 +148,8 @@ class _Table:
 
 
 @dataclass(frozen=True)
-class _Dealt:
-    """Examples before they are dealt."""
+class _PartitionedExamples:
+    """Examples before they are divided."""
 
     data: DigitsData | MnistData
     config: CommonSections
@@ -178,8 +178,10 @@ class _Dealt:
         return example_rows(whole_split(self.data).train)
 
     def by_silo(self) -> list[list[bytes]]:
-        dealt = federated_data(self.config)
-        return [list(example_rows(dealt.examples, dealt.client(silo))) for silo in range(dealt.clients)]
+        partitioned = federated_data(self.config)
+        return [
+            list(example_rows(partitioned.examples, partitioned.client(silo))) for silo in range(partitioned.clients)
+        ]
 
     def check_test(self, private: str | None) -> None:
         pass

@@ -173,7 +173,7 @@ def _names(data: Clients) -> tuple[str, ...]:
 
 
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
-    """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
+    """The public number of records of each silo: what the settings declare; of public data also what is there."""
     wanted = config.privacy.records
     if wanted is None and data.public:
         return tuple(int(size) for size in data.sizes)

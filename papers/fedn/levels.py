@@ -41,7 +41,7 @@ LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """What to measure, and on which data: examples dealt evenly to clients, and a linear model on fixed features.
+    """What to measure, and on which data: examples divided evenly among clients, and a linear model on fixed features.
 
     Edge cases: an unknown level, and numbers that are not positive, are refused before anything is computed.
     """
@@ -93,10 +93,10 @@ class Levels:
 
         def learn(seed: int) -> float:
             randomness = SeededRandomness(seed=seed)
-            dealt = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
+            partitioned = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
             ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
             federation = FedAvg(
-                engine=CohortEngine(model, ClientTensors.of(dealt), STEEPEST, Execution()),
+                engine=CohortEngine(model, ClientTensors.of(partitioned), STEEPEST, Execution()),
                 private=PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size),
                 server=ServerStep(learning_rate=32.0, decay="linear"),
                 start=0.0,

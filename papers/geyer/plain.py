@@ -11,7 +11,7 @@ from incrowd import SeededRandomness
 from incrowd.data import Split
 from incrowd.federated import Diagnostics, Watch, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from papers.geyer.measure import dealt, processors, shaped, tested_on
+from papers.geyer.measure import partitioned, processors, shaped, tested_on
 from papers.geyer.paper import START, paper_network
 
 
@@ -44,9 +44,9 @@ class PlainRound:
 
 
 def learn_plainly(plain: Plain, split: Split, *, seed: int) -> Iterator[PlainRound]:
-    """One federation, round by round; the seed deals the examples out and draws the first weights and the batches."""
+    """One federation, round by round; the seed divides the examples and draws the first weights and the batches."""
     model, test = plain.model(split), tested_on(split)
-    data, randomness = dealt(split, clients=plain.clients, seed=seed), SeededRandomness(seed=seed)
+    data, randomness = partitioned(split, clients=plain.clients, seed=seed), SeededRandomness(seed=seed)
     engine = CohortEngine(model, ClientTensors.of(data), plain.local, Execution(threads=processors()))
     weights = model.initial(randomness, start=plain.start).numpy().astype(np.float64)
     for number in range(plain.rounds):

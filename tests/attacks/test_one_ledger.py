@@ -153,7 +153,7 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(
 
 
 @pytest.mark.parametrize("public", ["true", "false"])
-def test_a_run_does_not_go_on_with_examples_that_were_dealt_anew(tmp_path: Path, public: str) -> None:
+def test_a_run_does_not_go_on_with_examples_that_were_divided_anew(tmp_path: Path, public: str) -> None:
     from incrowd.runs.database import Database
     from tests.runs.small import small
 

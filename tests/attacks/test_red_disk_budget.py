@@ -44,14 +44,14 @@ def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: 
 
 
 def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Path) -> None:
-    def dealt(*overrides: str) -> SiloConfig:
+    def partitioned(*overrides: str) -> SiloConfig:
         private = ("data={name='digits',clients=2,public=false}", "privacy={unit='record',epsilon=1,delta=1e-5}")
         more = ("privacy.rounds=1", "privacy.records=750", "run.plot=false", *overrides)
         return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)), SiloConfig)
 
-    Run.create(dealt(), tmp_path / "first")
+    Run.create(partitioned(), tmp_path / "first")
     with pytest.raises(LedgerMismatch, match="seed 0"):
-        Run.create(dealt("data.seed=1", "data.identity=another name"), tmp_path / "second")
+        Run.create(partitioned("data.seed=1", "data.identity=another name"), tmp_path / "second")
 
 
 @pytest.mark.parametrize("first", ["client", "record"])

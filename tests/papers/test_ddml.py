@@ -45,7 +45,7 @@ def test_one_pass_of_one_instance_is_plain_gradient_descent(split: Split) -> Non
     targets = one_hot(split.train.labels.astype(np.int64), 10)
     gradients = study._gradients(0, 10)
     weights = np.zeros(model.size)
-    order = gradients._inputs[..., 1:]  # as dealt: which examples a device has
+    order = gradients._inputs[..., 1:]  # which examples a device has
     devices = [[int(np.flatnonzero((inputs == row).all(axis=1))[0]) for row in device] for device in order]
     assert sorted(np.array(devices).ravel()) == list(range(300))
     for device in order_of(30, 1, SeededRandomness(0)):

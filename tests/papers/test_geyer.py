@@ -10,7 +10,7 @@ from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan
-from papers.geyer.measure import PER_CLIENT, ROWS, curve, dealt, learn, measure, shaped
+from papers.geyer.measure import PER_CLIENT, ROWS, curve, learn, measure, partitioned, shaped
 from papers.geyer.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
@@ -26,7 +26,7 @@ def released(setup: Setup, plan: Plan, split: Split, *, seed: int) -> Floats:
 
 def twin(split: Split, *, seed: int) -> Floats:
     """The weights of the federation without noise, client by client: the gradient of all examples, at norm 1."""
-    data = dealt(split, clients=CLIENTS, seed=seed)
+    data = partitioned(split, clients=CLIENTS, seed=seed)
     weights = np.zeros((10, 784))
     for number in range(ROUNDS):
         total = np.zeros_like(weights)
@@ -52,12 +52,12 @@ def test_the_rows_are_the_paper_s() -> None:
 
 
 def test_every_client_has_two_shards_of_one_label(split: Split) -> None:
-    data = dealt(split, clients=CLIENTS, seed=3)
+    data = partitioned(split, clients=CLIENTS, seed=3)
     for client in range(CLIENTS):
         labels = data.examples.labels[data.client(client)]
         assert labels.size == PER_CLIENT
         assert all(len(set(shard)) == 1 for shard in labels.reshape(2, -1))
-    assert not np.array_equal(data.client(0), dealt(split, clients=CLIENTS, seed=4).client(0))
+    assert not np.array_equal(data.client(0), partitioned(split, clients=CLIENTS, seed=4).client(0))
 
 
 def test_without_noise_it_is_plain_normalised_descent(split: Split) -> None:

@@ -15,7 +15,7 @@ from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.sampling import FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
-from papers.geyer.measure import ROWS, dealt, learn, shaped
+from papers.geyer.measure import ROWS, learn, partitioned, shaped
 from papers.geyer.paper import (
     CONSTANTS,
     FIXED,
@@ -118,7 +118,7 @@ def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     plan = executed(setup.schedule, clients=clients, delta=1e-3)
     (state,) = learn(setup, plan, split, seed=4)
     model, source = shaped(setup.model, split), SeededRandomness(seed=4)
-    data = ClientTensors.of(dealt(split, clients=clients, seed=4))
+    data = ClientTensors.of(partitioned(split, clients=clients, seed=4))
     first = 1.5 * model.initial(source)
     chosen = FixedSize(clients=clients, cohort=cohort).sample(source.stream("sampling", 0), round=0)
     updates = np.stack(

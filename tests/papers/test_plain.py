@@ -8,7 +8,7 @@ from incrowd.data import Split
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
 from incrowd.learning import ClientTensors, LocalTraining
-from papers.geyer.measure import dealt
+from papers.geyer.measure import partitioned
 from papers.geyer.plain import Plain, learn_plainly
 from tests.reference.one_client import contribution
 
@@ -17,7 +17,7 @@ PLAIN = Plain(rounds=2, clients=4, local=LocalTraining(learning_rate=0.1, batche
 
 def test_rounds_are_plain_averages_and_the_diagnostics_the_paper_s_formulas(split: Split) -> None:
     model, source = PLAIN.model(split), SeededRandomness(seed=2)
-    data = ClientTensors.of(dealt(split, clients=4, seed=2))
+    data = ClientTensors.of(partitioned(split, clients=4, seed=2))
     weights = PLAIN.start * model.initial(source)
     found = list(learn_plainly(PLAIN, split, seed=2))
     assert [one.round for one in found] == [1, 2]

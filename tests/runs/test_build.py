@@ -234,15 +234,15 @@ def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:
 
 
 def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settings() -> None:
-    whole, part, dealt_anew = (
+    whole, part, divided_anew = (
         federated_data(small(*words))
         for words in ((), ("data.validation=0.1",), ("data.validation=0.1", "data.seed=3", "data.clients=5"))
     )
     assert len(whole.examples) == 1500
     assert part.test is not None
-    assert dealt_anew.test is not None
+    assert divided_anew.test is not None
     assert (len(part.examples), len(part.test)) == (1350, 150)
-    assert np.array_equal(part.test.features, dealt_anew.test.features)  # the same, however the others are dealt
+    assert np.array_equal(part.test.features, divided_anew.test.features)  # the same, however the others are divided
     everyone = {image.tobytes() for image in whole.examples.features}
     assert {image.tobytes() for image in part.test.features} <= everyone
     for wrong in (0.0, 1.0, -0.5):
