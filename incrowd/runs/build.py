@@ -54,11 +54,11 @@ from incrowd.runs.config import (
     CnnSection,
     CommonSections,
     Config,
-    EnergyFeatures,
     FunctionModel,
     GivenModel,
     MlpSection,
     NoFeatures,
+    StrokeFeatures,
     UnitFeatures,
     Weights,
 )
@@ -199,13 +199,16 @@ def _seeded(name: str, seed: int) -> SeededRandomness:
         return SeededRandomness(seed=seed)
 
 
-def _feature_map(wanted: UnitFeatures | EnergyFeatures, shape: tuple[int, ...]) -> FeatureMap:
+def _feature_map(wanted: UnitFeatures | StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if isinstance(wanted, UnitFeatures):
         return UnitNorm(centred=wanted.centred)
     if len(shape) != 2:
-        raise ConfigError(field="name", value="energies", remedy=f"they need grey images, these examples are {shape}")
-    energies = OrientedEnergies(octave=wanted.octave, stride=wanted.stride)
-    base = compose(MomentNormalisation(), energies) if wanted.upright else energies
+        raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
+    width = wanted.stroke_width
+    if width < 2 or width.bit_count() != 1:
+        raise ConfigError(field="stroke_width", value=width, remedy="give its pixels, a power of two: 2, 4, 8, ...")
+    strokes = OrientedEnergies(octave=width.bit_length() - 2, stride=wanted.stride)
+    base = compose(MomentNormalisation(), strokes) if wanted.deskew else strokes
     if wanted.dimensions is None:
         return compose(base, UnitNorm(centred=True))
     return GlyphMetric(base=base, shape=(shape[0], shape[1]), dimensions=wanted.dimensions)
@@ -291,9 +294,9 @@ def _started(model: Model, given: Given) -> Model:
     return model if given.start is None else model.loaded(given.start)
 
 
-def start_of(config: CommonSections) -> float:
+def init_scale_of(config: CommonSections) -> float:
     """By what fresh weights are multiplied."""
-    return config.model.start if isinstance(config.model, Weights) else 1.0
+    return config.model.init_scale if isinstance(config.model, Weights) else 1.0
 
 
 def processors() -> int:

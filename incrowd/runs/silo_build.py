@@ -27,11 +27,11 @@ from incrowd.runs.build import (
     Given,
     featured,
     federated_data,
+    init_scale_of,
     loss_of,
     model_of,
     randomness,
     section,
-    start_of,
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
@@ -80,7 +80,7 @@ class SiloFederation:
             randomness=self.randomness,
             weights=[float(plan.records) for plan in self.plans] if by_records else None,
             private=private,
-            start=start_of(self.config),
+            init_scale=init_scale_of(self.config),
         )
 
 

@@ -99,7 +99,7 @@ class Levels:
                 engine=CohortEngine(model, ClientTensors.of(partitioned), STEEPEST, Execution()),
                 private=PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size),
                 server=ServerStep(learning_rate=32.0, decay="linear"),
-                start=0.0,
+                init_scale=0.0,
             )
             state = federation.init()
             for _ in range(ROUNDS):

@@ -133,7 +133,7 @@ def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[S
     engine = CohortEngine(model, ClientTensors.of(data), setup.local, Execution(threads=processors()))
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
         private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size)
-        algorithm = FedAvg(engine=engine, private=private, server=setup.server, start=setup.start)
+        algorithm = FedAvg(engine=engine, private=private, server=setup.server, init_scale=setup.init_scale)
         state = algorithm.init()
         for _ in range(plan.rounds):
             state, _ = algorithm.apply(state)

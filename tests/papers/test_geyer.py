@@ -97,7 +97,7 @@ def test_fresh_weights_are_a_start_too(split: Split) -> None:
     zeros = released(still, plan, seen, seed=1)
     assert np.abs(zeros).max() < 1e-6
     fresh = model.initial(SeededRandomness(seed=1)).numpy()
-    np.testing.assert_allclose(released(replace(still, start=2.0), plan, seen, seed=1), 2 * fresh, atol=1e-6)
+    np.testing.assert_allclose(released(replace(still, init_scale=2.0), plan, seen, seed=1), 2 * fresh, atol=1e-6)
 
 
 def test_a_curve_has_every_so_many_rounds_and_the_last(split: Split) -> None:

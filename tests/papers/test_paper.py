@@ -114,7 +114,7 @@ def test_the_network_is_the_paper_s() -> None:
 
 def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     clients, cohort, sigma = 6, 3, 0.01
-    setup = PaperSetup(local=LOCAL, schedule=equal(cohort, sigma), start=1.5)
+    setup = PaperSetup(local=LOCAL, schedule=equal(cohort, sigma), init_scale=1.5)
     plan = executed(setup.schedule, clients=clients, delta=1e-3)
     (state,) = learn(setup, plan, split, seed=4)
     model, source = shaped(setup.model, split), SeededRandomness(seed=4)

@@ -140,9 +140,9 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
     [
         ("{name='unit'}", 64),
         ("{name='unit', centred=false}", 64),
-        ("{name='energies', octave=0, stride=2}", 128),
-        ("{name='energies', octave=0, stride=2, upright=true}", 128),
-        pytest.param("{name='energies', octave=0, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
+        ("{name='strokes', stroke_width=2, stride=2}", 128),
+        ("{name='strokes', stroke_width=2, stride=2, deskew=true}", 128),
+        pytest.param("{name='strokes', stroke_width=2, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
     ],
 )
 def test_clients_may_make_features_of_their_examples(folder: Path, features: str, size: int) -> None:
@@ -153,9 +153,9 @@ def test_clients_may_make_features_of_their_examples(folder: Path, features: str
     assert len(list(folder.iterdir())) == 2  # training and test examples
 
 
-def test_energies_are_those_of_images(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"features\.name = 'energies': they need grey images"):
-        assemble(shop(tmp_path, "features={name='energies'}"))
+def test_strokes_are_those_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"features\.name = 'strokes': they need grey images"):
+        assemble(shop(tmp_path, "features={name='strokes'}"))
 
 
 @pytest.mark.parametrize(

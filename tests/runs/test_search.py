@@ -23,7 +23,7 @@ def test_every_point_is_a_whole_config_on_one_thread_with_a_validation_set() -> 
     assert [each.config.server.learning_rate for each in found] == [2, 2, 4, 4]
     assert found[0].settings == {
         "server.learning_rate": 2.0,
-        "model": {"start": 1.0, "kind": "mlp", "hidden": [8], "bias": True},
+        "model": {"init_scale": 1.0, "kind": "mlp", "hidden": [8], "bias": True},
     }
     for each in found:
         assert (each.config.run.threads, each.config.run.plot) == (1, False)

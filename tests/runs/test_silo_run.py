@@ -174,7 +174,7 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
 
 
 def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
-    config = small("model.start=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
+    config = small("model.init_scale=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
     Run.create(config, folder / "run")
     place = Place("runs/durable_silo.py", "answer", "return", 1)
     assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
