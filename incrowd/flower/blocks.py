@@ -18,7 +18,7 @@ from incrowd.errors import ConfigError
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import frame_in, record_of
 from incrowd.flower.wire import Request
-from incrowd.flower.work import Task, part
+from incrowd.flower.work import RoundTask, part
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
@@ -108,14 +108,14 @@ class Block:
         request = Request.read(frame, key=self._server, most=offer.size)
         if request.place.plan != offer.fingerprint:
             raise ConfigError(field="plan", value=request.place.plan, remedy="the block was started for another")
-        task = Task.of(offer, request)
+        task = RoundTask.of(offer, request)
         receipt = _receipt(task, len(request.clients), stock.randomness)
         place = replace(request.place, party=BLOCK)
         found = part(task, request, place=place, engine=self.engine, randomness=stock.randomness, receipt=receipt)
         return found.to_bytes(self._key, compress=False)
 
 
-def _receipt(task: Task, clients: int, randomness: Randomness) -> Receipt | None:
+def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt | None:
     """What pays for the noise of simulated clients: the run's own ledger was charged before they were asked."""
     if task.noise is None:
         return None
@@ -139,14 +139,14 @@ def _block(shelf: Shelf) -> Block:
 def _shared(value: Any) -> Any:
     """Arrays in place of tensors: these are copied from process to process, those are not."""
     if isinstance(value, torch.Tensor):
-        return _Array(value.numpy())
+        return _Shared(value.numpy())
     if isinstance(value, Mapping):
         return {name: _shared(one) for name, one in value.items()}
     return value
 
 
 def _tensors(value: Any) -> Any:
-    if isinstance(value, _Array):
+    if isinstance(value, _Shared):
         return shared_tensor(value.values)
     if isinstance(value, dict):
         return {name: _tensors(one) for name, one in value.items()}
@@ -154,7 +154,7 @@ def _tensors(value: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class _Array:
+class _Shared:
     """An array that was a tensor."""
 
     values: NDArray[Any]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.errors import ConfigError
-from incrowd.flower.memory import Memory
+from incrowd.flower.memory import PartyMemory
 from incrowd.privacy.ledger.ledger import Ledger, verify
 
 LEDGER, MEMORY = "ledger.sqlite", "answers.sqlite"
@@ -40,7 +40,7 @@ def _row(at: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remembered(path: Path) -> tuple[set[tuple[str, int]], list[dict[str, Any]]]:
-    memory = Memory.read(path)
+    memory = PartyMemory.read(path)
     try:
         return memory.asked(), memory.refusals()
     finally:

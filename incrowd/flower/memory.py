@@ -20,14 +20,14 @@ _REFUSALS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class TakenUp:
     """A question that was taken up: its digest, and the answer as soon as there is one that is kept."""
 
     digest: str
     answer: bytes | None
 
 
-class Memory:
+class PartyMemory:
     """The offers that a party accepted, the questions it took up with its answers, and what it refused.
 
     Guarantee: what was written is on the disk when a call returns. The file is for this user alone.
@@ -40,7 +40,7 @@ class Memory:
         self._connection = connection
 
     @classmethod
-    def open(cls, path: Path, *, keep: int = 10) -> "Memory":
+    def open(cls, path: Path, *, keep: int = 10) -> "PartyMemory":
         """Open the file, or begin one."""
         if not path.exists():
             _files.create(path)
@@ -50,7 +50,7 @@ class Memory:
         return cls(connection, keep=keep)
 
     @classmethod
-    def read(cls, path: Path) -> "Memory":
+    def read(cls, path: Path) -> "PartyMemory":
         """Open a file that is there, to look at it only."""
         return cls(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True), keep=0)
 
@@ -67,11 +67,11 @@ class Memory:
         found = self._connection.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
         return None if found is None else bytes(found[0])
 
-    def question(self, plan: str, number: int) -> Question | None:
+    def question(self, plan: str, number: int) -> TakenUp | None:
         """What was asked in a round."""
         words = "SELECT digest, answer FROM questions WHERE plan = ? AND round = ?"
         found = self._connection.execute(words, (plan, number)).fetchone()
-        return None if found is None else Question(digest=found[0], answer=found[1])
+        return None if found is None else TakenUp(digest=found[0], answer=found[1])
 
     def last(self, plan: str) -> int:
         """The last round that was asked for; -1 before the first."""

@@ -14,14 +14,14 @@ from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
-from incrowd.flower.memory import Memory
+from incrowd.flower.memory import PartyMemory
 from incrowd.flower.offer import Offer
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
-from incrowd.flower.work import Task, part
+from incrowd.flower.work import RoundTask, part
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import price
-from incrowd.privacy.account.events import Run, compose, event_from_json
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
@@ -82,7 +82,7 @@ class Party:
         self._learner = learner
         self._randomness = randomness or SystemRandomness()
         self._today = today
-        self._memory = Memory.open(folder / MEMORY)
+        self._memory = PartyMemory.open(folder / MEMORY)
         self._turn = _files.Turn(folder / TURN)
         self._offers: dict[str, Offer] = {}
         self._engines: dict[str, CohortEngine] = {}
@@ -142,7 +142,7 @@ class Party:
         place = Place(plan=offer.fingerprint, round=0, party=identity.name)
         return sealed("acceptance", place, {}, b"", key=identity.key)
 
-    def _task(self, request: Request) -> Task:
+    def _task(self, request: Request) -> RoundTask:
         """The round that is asked for."""
         offer = self._offer(request.place.plan)
         if offer is None:
@@ -150,7 +150,7 @@ class Party:
         if request.clients or request.weights.size != offer.size:
             raise SpecificationRefused("a question that is not for this party and this model")
         try:
-            return Task.of(offer, request)
+            return RoundTask.of(offer, request)
         except ConfigError as error:
             raise SpecificationRefused(f"a round that the plan does not know: {error}") from error
 
@@ -174,7 +174,7 @@ class Party:
             self._memory.take_up(plan, number, request.digest)
         return None
 
-    def _trained(self, task: Task, request: Request) -> bytes:
+    def _trained(self, task: RoundTask, request: Request) -> bytes:
         """Charge the round, train, and keep the answer."""
         offer, number, identity = task.offer, task.round, self.identity
         receipt = self._charge(task)
@@ -192,7 +192,7 @@ class Party:
         self._memory.keep(offer.fingerprint, number, answer)
         return answer
 
-    def _charge(self, task: Task) -> Receipt | None:
+    def _charge(self, task: RoundTask) -> Receipt | None:
         """Pay for all rounds up to this one; the receipt of its own, where the party has noise to add."""
         offer, ledger = task.offer, self._open(task.offer)
         charged = ledger.reservation(offer.fingerprint).charged
@@ -229,7 +229,7 @@ class Party:
         ledger, limit = self._open(offer), self.policy.daily_epsilon
         day = self._days.latest(ledger, self._today())
         charged = ledger.reservation(plan).charged
-        new: list[Run] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
+        new: list[RepeatedEvent] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
         runs = [*self._days.charged[day], *new]
         cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
         if not cost <= limit:
@@ -273,7 +273,7 @@ class _Days:
     """What was charged on which day, each entry of the ledger read once."""
 
     def __init__(self) -> None:
-        self.charged: defaultdict[str, list[Run]] = defaultdict(list)
+        self.charged: defaultdict[str, list[RepeatedEvent]] = defaultdict(list)
         self._known = 0
 
     def latest(self, ledger: Ledger, today: date) -> str:

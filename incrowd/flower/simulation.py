@@ -18,7 +18,7 @@ from incrowd.flower.blocks import BLOCK, Shelf, Stock
 from incrowd.flower.network import Network, Node, in_blocks
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import GridLine, Patience
-from incrowd.flower.work import Task
+from incrowd.flower.work import RoundTask
 from incrowd.learning import ClientTensors
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
@@ -151,7 +151,7 @@ def offer_of(work: ClientWork) -> Offer:
     settings = work.config.model_dump(mode="json")
     offered = {section: settings[section] for section in ("model", "local")}
     offer = Offer(plan=plan, size=work.model.size, columns=tuple(work.data.columns), settings=offered)
-    Task.stated(offer, 0, plan.start(offer.size).clip)
+    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
     return offer
 
 

@@ -25,7 +25,7 @@ from incrowd._random import Integers
 from incrowd.errors import DataError
 from incrowd.privacy.ledger.chain import canonical
 
-Weights = NDArray[np.float32]
+SentWeights = NDArray[np.float32]
 
 _MAGIC = b"incrowd1"
 _LENGTHS = struct.Struct("<8sIQ")
@@ -51,7 +51,7 @@ class Request:
     """
 
     place: Place
-    weights: Weights = field(repr=False)
+    weights: SentWeights = field(repr=False)
     clip: dict[str, Any]
     clients: tuple[int, ...] = field(repr=False, default=())
 
@@ -98,7 +98,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
+class PartyAnswer:
     """A party's part of a round's sum, in whole steps of the public grid; how many contributions were not clipped, and
     how many were dropped because they were not finite, is what an adaptive clip and a simulation look at.
     """
@@ -154,7 +154,7 @@ def longest_answer(size: int) -> int:
     return _LENGTHS.size + _MOST_HEAD["answer"] + _room(size, 8) + _SIGNATURE
 
 
-def decoded(signed: Signed, *, expected: Expected) -> Answer:
+def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
     """What an answer says, as far as it can be right.
 
     Guarantee: what comes back has the expected size, and its norm is at most the largest that was expected. A head that
@@ -177,7 +177,7 @@ def decoded(signed: Signed, *, expected: Expected) -> Answer:
     floats = steps.astype(np.float64)
     if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
         raise DataError("an answer longer than contributions that were clipped can be")
-    return Answer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
+    return PartyAnswer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
 
 
 def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: Ed25519PrivateKey) -> bytes:

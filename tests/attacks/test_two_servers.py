@@ -1,7 +1,8 @@
 """Attack: a server that forgets, or of which there are two, gets a second contribution for one price.
 
-A server's ledger is the server's: one that is restarted from nothing, from an old copy, or beside its own copy, has a
-ledger that is in order. What parties gave it twice would be paid for once. Their own ledgers are what stands against it.
+A server's ledger is the server's: one that is restarted from nothing, from an old copy, or beside its own copy, has
+a ledger that is in order. What parties gave it twice would be paid for once. Their own ledgers are what stands against
+it.
 """
 
 from collections.abc import Callable
@@ -169,7 +170,7 @@ def test_a_party_whose_numbers_are_not_finite_sends_nothing(tmp_path: Path) -> N
     offer = offer_for(plan_of())
     party = made.start()
     party.accept(offer.to_bytes(SERVER))
-    party._engine(offer)._data.features.fill_(np.nan)  # type: ignore[union-attr]  # it is one tensor
+    party._engine(offer)._data.features.fill_(np.nan)
     line = PlainLine({0: party.reply})
     patience = Patience(timeout=1, clock=VirtualClock())
     part = network_of(line, offer, patience=patience).part(zeros(), [0], round=0, clip=CLIP)

@@ -18,7 +18,7 @@ from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.party import Party, alone
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import read_answer, unsealed
-from incrowd.flower.work import Task
+from incrowd.flower.work import RoundTask
 from incrowd.learning import CohortEngine
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger, verify
@@ -56,7 +56,7 @@ def test_a_party_sends_what_it_would_contribute_here(made: Made) -> None:
     place, _, _ = unsealed(acceptance, kind="acceptance", key=KEYS["north"].public_key(), most=0)
     assert (place.plan, place.party) == (offer.fingerprint, "north")
     frame = party.reply(asked(offer, 0, weights=0.25))
-    task = Task.of(offer, request(offer, 0))
+    task = RoundTask.of(offer, request(offer, 0))
     place = replace(request(offer, 0).place, party="north")
     expected = task.expected(place, contributions=1)
     found = wire.decoded(read_answer(frame, expected=expected, key=KEYS["north"].public_key()), expected=expected)

@@ -16,8 +16,8 @@ from incrowd._random import Integers
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.offer import Offer
 from incrowd.flower.wire import (
-    Answer,
     Expected,
+    PartyAnswer,
     Place,
     Request,
     decoded,
@@ -37,13 +37,13 @@ SIZE = 7
 EXPECTED = Expected(place=PLACE, size=SIZE, contributions=2, largest=2.0**40)
 
 
-def answer(steps: Integers | None = None, **rest: Any) -> Answer:
+def answer(steps: Integers | None = None, **rest: Any) -> PartyAnswer:
     steps = np.arange(SIZE) - 3 if steps is None else steps
     given: dict[str, Any] = {"place": PLACE, "steps": steps, "unclipped": 1, "dropped": 0}
-    return Answer(**given | rest)
+    return PartyAnswer(**given | rest)
 
 
-def opened(frame: object, expected: Expected = EXPECTED) -> Answer:
+def opened(frame: object, expected: Expected = EXPECTED) -> PartyAnswer:
     return decoded(read_answer(frame, expected=expected, key=KEY.public_key()), expected=expected)
 
 
