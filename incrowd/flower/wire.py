@@ -30,7 +30,13 @@ SentWeights = NDArray[np.float32]
 _MAGIC = b"incrowd1"
 _LENGTHS = struct.Struct("<8sIQ")
 _SIGNATURE = 64
-_MOST_HEAD = {"request": 2**22, "offer": 2**22, "answer": 2**12, "acceptance": 2**12}  # the first two hold lists
+_MOST_HEAD = {
+    "request": 2**22,  # it lists the clients of a block
+    "offer": 2**22,  # it lists the parties
+    "acceptance": 2**12,
+    "answer": 2**12,
+    "silo": 2**12,
+}
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
@@ -163,7 +169,7 @@ def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
     Edge cases: everything else is a `DataError`, and counts as zero.
     """
     head, size = signed.head, expected.size
-    if head.get("size") != size or head.get("type") not in _TYPES or head.get("packing") not in ("zlib", "none"):
+    if head.get("size") != size or str(head.get("type")) not in _TYPES or head.get("packing") not in ("zlib", "none"):
         raise DataError("an answer of another size or type than was asked for")
     unclipped, dropped = head.get("unclipped"), head.get("dropped")
     if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):

@@ -24,6 +24,7 @@ from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError
 from incrowd.federated import State
 from incrowd.federated.fedavg import Trainers
+from incrowd.federated.silo_fedavg import AskAll
 from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
@@ -151,6 +152,15 @@ class Run:
         work = replace(self.work, trainers=trainers)
         work.try_out()
         return Run(self.folder, work)
+
+    def answered_by(self, together: AskAll) -> "Run":
+        """The same run, whose silos are asked elsewhere: see `incrowd.federated.silo_fedavg.AskAll`.
+
+        Edge cases: whole clients are trained: `ConfigError`.
+        """
+        if not isinstance(self.work, SiloWork):
+            raise ConfigError(field="privacy.unit", value="client", remedy="clients are trained: use trained_by")
+        return Run(self.folder, replace(self.work, together=together))
 
     @property
     def config(self) -> Config | SiloConfig:

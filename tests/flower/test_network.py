@@ -22,7 +22,6 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.runs.small import SEEDED, SMALL, clients_of, seeded
-from tests.runs.test_silo_run import small as small_silos
 
 SERVER, BLOCKS = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 
@@ -136,14 +135,6 @@ def test_what_cannot_be_known_elsewhere_is_refused_before_anything_is_spent(
         Simulation(workers=1).train(run)
     with clients_of(run).payer.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert ledger.charges() == (0, 0)
-
-
-def test_silos_stay_on_this_machine(tmp_path: Path) -> None:
-    run = Run.create(small_silos(), tmp_path / "run")
-    with pytest.raises(ConfigError, match="silos train on this machine"):
-        Simulation(workers=1).train(run)
-    with pytest.raises(ConfigError, match="silos train themselves"):
-        run.trained_by(lambda _: pytest.fail("nobody is asked"))
 
 
 @pytest.mark.slow

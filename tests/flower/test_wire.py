@@ -101,7 +101,14 @@ def test_not_a_bit_can_be_turned(place: int, bit: int) -> None:
 @given(
     head=st.dictionaries(
         st.sampled_from(["size", "type", "packing", "length", "unclipped", "dropped"]),
-        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.lists(st.text()),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(),
+        )
         | st.sampled_from(["int16", "int32", "int64", "zlib", "none"]),
     ),
     body=st.binary(max_size=200) | st.binary(max_size=200).map(zlib.compress),
