@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from incrowd import _files
 from incrowd._random import Stream
 from incrowd.errors import ConfigError, DataError
 
@@ -56,6 +57,7 @@ class SqliteTable:
         uri = f"file:{quote(str(location.resolve()))}?mode=ro"
         self._lock = RLock()
         self._connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+        _files.closed_with(self, self._connection)
         self._connection.text_factory = _text
         try:
             self.columns, self._table = self._described(table), _quoted(table)

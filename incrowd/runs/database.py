@@ -102,6 +102,7 @@ class Database:
         try:
             _files.create(path)
             self._connection = sqlite3.connect(path, isolation_level=None)
+            _files.closed_with(self, self._connection)
             self._connection.row_factory = sqlite3.Row
             self._migrate()
         except sqlite3.DatabaseError as error:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd.errors import LedgerDamaged, LedgerMisplaced, LedgerRolledBack, LedgerUnwritable
 
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
@@ -105,6 +106,7 @@ class Chain:
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self.path = path
         self._connection = connection
+        _files.closed_with(self, connection)
         self._process = os.getpid()
         self._closed = False
         self._lock = threading.RLock()
