@@ -69,7 +69,7 @@ from incrowd.runs.data_config import (
     GivenData,
     MnistData,
     PartitionedData,
-    TableData,
+    Table,
 )
 from incrowd.runs.functions import call
 
@@ -93,7 +93,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
     """The clients and their examples."""
     wanted = config.data
     with section("data"):
-        if isinstance(wanted, TableData):
+        if isinstance(wanted, Table):
             return _table(wanted)
         if isinstance(wanted, FunctionData):
             return _stated(_returned(wanted))
@@ -125,6 +125,9 @@ def _stated(data: Clients) -> Clients:
     """The same clients, of whom all that a ledger has to know is stated."""
     if data.public:
         return data
+    if data.file is not None:
+        remedy = "give it as incrowd.Table(file=..., ...): then all runs on it share one ledger, whoever began them"
+        raise ConfigError(field="file", value=data.file.name, remedy=remedy)
     if not data.name:
         remedy = (
             'name the data, say name = "visits": all runs on them share one ledger, known by that name; or '
@@ -234,7 +237,7 @@ def _partitioned(data: PartitionedData, labels: Labels) -> Partition:
     return iid(labels, clients=data.clients, randomness=source)
 
 
-def _table(data: TableData) -> Clients:
+def _table(data: Table) -> Clients:
     folder = Path(data.folder or ".")
     return load_table(
         folder / data.file,
