@@ -228,11 +228,11 @@ class _Own:
 
 def _whole(source: IdentifiedData) -> str:
     """The fingerprint of all the data, which are what they are said to be."""
-    found = fingerprint(source.rows(), key=_key(source))
+    whole = fingerprint(source.rows(), key=_key(source))
     if source.may_be_private:
         _check_public(source.name, source.rows(), remedy=_NOT_PUBLIC)
-    source.check_test(None if source.public else found)
-    return found
+    source.check_test(None if source.public else whole)
+    return whole
 
 
 def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:

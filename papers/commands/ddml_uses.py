@@ -22,7 +22,7 @@ def ddml_figure5(
     updates: Annotated[int, typer.Option(help="Updates to the pool; the paper's are 983068969.")] = 10_000_000,
     instances: Annotated[int, typer.Option(help="k.")] = 30,
     gamma: Annotated[float, typer.Option(help="The learning rate, at first.")] = 0.005,
-    decay: Annotated[float, typer.Option(help="It falls to 0 as this power of what is left; 0 keeps it.")] = 0.0,
+    decay: Annotated[float, typer.Option(help="It falls to 0 as this power of the remaining share; 0 keeps it.")] = 0.0,
     examples: Annotated[int, typer.Option(help="Examples on a device.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
     out: Out = DRAWN,
