@@ -251,7 +251,7 @@ def test_a_hash_of_the_file_would_not_know_them(
         data = source.data
         return [hashlib.sha256((Path(data.folder or ".") / data.file).read_bytes()).digest()]
 
-    monkeypatch.setattr("incrowd.runs.identity._Table.rows", rows_of)
+    monkeypatch.setattr("incrowd.runs.identity._IdentifiedTable.rows", rows_of)
     trained(shop, tmp_path / "run")
     dress(tmp_path / "dress.csv")
     trained(tmp_path / "dress.csv", tmp_path / "new")

@@ -170,7 +170,7 @@ def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: nobody looks at what the test file is, and the number of rows and their accuracy are printed."""
-    monkeypatch.setattr("incrowd.runs.identity._Table.check_test", lambda *_: None)
+    monkeypatch.setattr("incrowd.runs.identity._IdentifiedTable.check_test", lambda *_: None)
     result = Run.create(config(shop, "data.test_file=shop.csv", SHARED), tmp_path / "run").train()
     assert result["test_set"].startswith("clients who may also train")
     assert result["accuracy"] * 36 == pytest.approx(round(result["accuracy"] * 36))

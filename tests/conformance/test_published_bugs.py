@@ -205,6 +205,7 @@ def takes_part_as_accounted(plan: Plan, *, rounds: int) -> bool:
     return bool(left_out.std() < 3 * math.sqrt(variance) + 1e-9)  # and not always the same ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prob", [0.001, 0.05, 0.45, 0.9, 0.99, 0.999])
 def test_fictitious_sampling(prob: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone trained in every round, and the accountant was told of a sampling probability."""

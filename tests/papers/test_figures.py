@@ -46,6 +46,7 @@ def test_figure_1_ends_where_the_budget_does(figure1: list[Entry]) -> None:
     assert plain["paper_accuracy"] == 0.97
 
 
+@pytest.mark.slow
 def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure1: list[Entry]) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     again = Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1, kept=kept).figure1()
@@ -53,6 +54,7 @@ def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
     lines: list[str] = []
     series = Figures(split=split, plain=PLAIN, seeds=2, say=lines.append).figure2()

@@ -89,6 +89,7 @@ def test_all_instances_end_as_if_every_update_had_been_made() -> None:
     assert len(Genealogy(coins, [updates]).needed) < updates / 2
 
 
+@pytest.mark.slow
 def test_the_report_follows_the_error_down(tmp_path: Path) -> None:
     found = Recovery(updates=100_000, instances=3, gamma=0.5, decay=1.0).report()
     errors = found["root_mean_square_error"]

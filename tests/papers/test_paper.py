@@ -85,6 +85,7 @@ def test_where_not_even_one_round_is_allowed_it_says_so() -> None:
         within(equal(100, 0.1), clients=100, budget=budget(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "setup"), [*CONSTANTS.items(), *QUICK.items()])
 def test_what_is_claimed_and_what_holds(clients: int, setup: PaperSetup) -> None:
     plan = setup.promise(clients, budget(clients))
@@ -112,6 +113,7 @@ def test_the_network_is_the_paper_s() -> None:
     assert paper_network(784, 10).size == 531_400
 
 
+@pytest.mark.slow
 def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     clients, cohort, sigma = 6, 3, 0.01
     setup = PaperSetup(local=LOCAL, schedule=equal(cohort, sigma), init_scale=1.5)

@@ -24,6 +24,7 @@ def study(urls: Urls) -> Phishing:
     return Phishing.of(urls, passes=20, seeds=2)
 
 
+@pytest.mark.slow
 def test_the_report_has_what_was_asked_for(study: Phishing, tmp_path: Path) -> None:
     found = study.report(best=True)
     assert found["setting"] == "best"

@@ -15,6 +15,7 @@ from tests.reference.one_client import contribution
 PLAIN = Plain(rounds=2, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
 
 
+@pytest.mark.slow
 def test_rounds_are_plain_averages_and_the_diagnostics_the_paper_s_formulas(split: Split) -> None:
     model, source = PLAIN.model(split), SeededRandomness(seed=2)
     data = ClientTensors.of(partitioned(split, clients=4, seed=2))
@@ -38,6 +39,7 @@ def test_rounds_are_plain_averages_and_the_diagnostics_the_paper_s_formulas(spli
     assert not np.allclose(found[0].weights, found[1].weights, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_it_learns(split: Split) -> None:
     *_, last = learn_plainly(replace(PLAIN, rounds=12, clients=8), split, seed=1)
     assert last.accuracy > 0.8

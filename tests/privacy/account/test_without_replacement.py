@@ -156,6 +156,7 @@ def test_one_distribution_covers_both_orders_of_the_neighbours(share: float, noi
     assert short
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [*CASES, (1000, 220, 1.25, 54), (10**6, 1000, 1.0, 2000), (10**9, 1, 1.0, 100)], ids=str
 )
