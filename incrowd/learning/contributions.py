@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.deltas import Delta, norms, segments
+from incrowd.learning.deltas import WeightDelta, norms, segments
 
 
 class Contributions:
@@ -21,19 +21,19 @@ class Contributions:
     used up.
     """
 
-    def __init__(self, clients: tuple[int, ...], deltas: Sequence[Delta]) -> None:
+    def __init__(self, clients: tuple[int, ...], deltas: Sequence[WeightDelta]) -> None:
         self.clients = clients
-        self._deltas: Sequence[Delta] | None = deltas
+        self._deltas: Sequence[WeightDelta] | None = deltas
 
     @property
-    def deltas(self) -> Sequence[Delta]:
+    def deltas(self) -> Sequence[WeightDelta]:
         """The contributions in deltas."""
         if self._deltas is None:
             remedy = "its numbers have been used up by a sum; look at them before"
             raise ConfigError(field="chunk", value=self.clients, remedy=remedy)
         return self._deltas
 
-    def take(self) -> Sequence[Delta]:
+    def take(self) -> Sequence[WeightDelta]:
         """The deltas, for someone who overwrites their numbers; the chunk has none afterwards."""
         deltas, self._deltas = self.deltas, None
         return deltas

@@ -20,11 +20,11 @@ _SURE = 2.0**-70  # of smaller squared norms in float32 too much may have vanish
 class Loops(Protocol):
     """Compiled loops for what torch needs several passes over memory for."""
 
-    def run_squares(self, delta: "Delta", place: slice) -> Floats:
+    def run_squares(self, delta: "WeightDelta", place: slice) -> Floats:
         """As the function `run_squares`."""
         ...
 
-    def add_steps(self, total: Tensor, delta: "Delta", place: slice, factors: Floats) -> None:
+    def add_steps(self, total: Tensor, delta: "WeightDelta", place: slice, factors: Floats) -> None:
         """Add this place of each contribution times its factor, rounded towards zero to whole numbers, to a sum.
 
         A factor of 0 leaves a contribution out, whatever it holds.
@@ -32,7 +32,7 @@ class Loops(Protocol):
         ...
 
 
-class Delta(Protocol):
+class WeightDelta(Protocol):
     """What c clients changed in some neighbouring parameters."""
 
     @property
@@ -60,11 +60,11 @@ class Delta(Protocol):
         """Which inputs the changes [c, D, outputs] belong to; None if D is all of them."""
         ...
 
-    def moved(self) -> "Delta":
+    def moved(self) -> "WeightDelta":
         """The same delta in memory that outlives the next training; with loops, they come along and give the same."""
         ...
 
-    def part(self, some: slice) -> "Delta":
+    def part(self, some: slice) -> "WeightDelta":
         """The delta of some of the clients, in the same memory."""
         ...
 
@@ -88,23 +88,23 @@ class FlatDelta:
 
     @property
     def size(self) -> int:
-        """See `Delta.size`."""
+        """See `WeightDelta.size`."""
         return self.changes.shape[1]
 
     def moved(self) -> "FlatDelta":
-        """See `Delta.moved`."""
+        """See `WeightDelta.moved`."""
         return self
 
     def part(self, some: slice) -> "FlatDelta":
-        """See `Delta.part`."""
+        """See `WeightDelta.part`."""
         return FlatDelta(self.changes[some], self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `Delta.empty_total`."""
+        """See `WeightDelta.empty_total`."""
         return self.changes.new_zeros(self.size, dtype=dtype)
 
     def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `Delta.add_to`."""
+        """See `WeightDelta.add_to`."""
         total.add_(rows[0] if len(rows) == 1 else rows.sum(0))
 
 
@@ -128,31 +128,31 @@ class InputDelta:
 
     @cached_property
     def changes(self) -> Tensor:
-        """See `Delta.changes`. They are large: who uses them at once finds them in the cache."""
+        """See `WeightDelta.changes`. They are large: who uses them at once finds them in the cache."""
         return self.values if self.start is None else self.values.sub_(self.start)
 
     @property
     def size(self) -> int:
-        """See `Delta.size`."""
+        """See `WeightDelta.size`."""
         return self.inputs * self.values.shape[2]
 
     def moved(self) -> "InputDelta":
-        """See `Delta.moved`."""
+        """See `WeightDelta.moved`."""
         return self
 
     def part(self, some: slice) -> "InputDelta":
-        """See `Delta.part`."""
+        """See `WeightDelta.part`."""
         begun = self.start is None or "changes" in self.__dict__
         start = None if begun or self.start is None else self.start.expand_as(self.values)[some]
         columns = None if self.columns is None else self.columns[some]
         return InputDelta(self.values[some], start, columns, self.inputs, self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `Delta.empty_total`."""
+        """See `WeightDelta.empty_total`."""
         return self.values.new_zeros(self.inputs, self.values.shape[2], dtype=dtype)
 
     def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `Delta.add_to`."""
+        """See `WeightDelta.add_to`."""
         if self.columns is None:
             whole = rows.view(-1, *total.shape)
             total.add_(whole[0] if len(whole) == 1 else whole.sum(0))
@@ -169,7 +169,7 @@ class Segment:
     part: int
 
 
-def segments(deltas: Sequence[Delta], parts: tuple[int, ...] | None) -> list[Segment]:
+def segments(deltas: Sequence[WeightDelta], parts: tuple[int, ...] | None) -> list[Segment]:
     """The deltas cut where parts of these sizes end; None is the whole contribution as one part.
 
     Edge cases: sizes that do not add up, and a part that ends within a weight that is stored by input: refused.
@@ -191,7 +191,7 @@ def segments(deltas: Sequence[Delta], parts: tuple[int, ...] | None) -> list[Seg
     return found
 
 
-def norms(deltas: Sequence[Delta], cut: Sequence[Segment], *, clients: int) -> Floats:
+def norms(deltas: Sequence[WeightDelta], cut: Sequence[Segment], *, clients: int) -> Floats:
     """The L2 norm of each part of each client's contribution, [c, parts]."""
     total = np.zeros((clients, 1 + cut[-1].part))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -200,7 +200,7 @@ def norms(deltas: Sequence[Delta], cut: Sequence[Segment], *, clients: int) -> F
         return np.sqrt(total)
 
 
-def squares(delta: Delta, place: slice = slice(None)) -> Floats:
+def squares(delta: WeightDelta, place: slice = slice(None)) -> Floats:
     """The squared L2 norm of this place in each row of changes, never below the real one and at most 2^-14 of it above.
 
     Each row is measured on its own, so that its norm has the same bits whoever else is there.
@@ -218,7 +218,7 @@ def squares(delta: Delta, place: slice = slice(None)) -> Floats:
     return found
 
 
-def run_squares(delta: Delta, place: slice) -> Floats:
+def run_squares(delta: WeightDelta, place: slice) -> Floats:
     """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64."""
     return np.array([_run_squares(row.flatten()[place]) for row in delta.changes])
 

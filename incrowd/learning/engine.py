@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,18 +19,17 @@ from incrowd.learning.execution import Execution
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.paths import PATHS
-from incrowd.learning.paths.path import ClientRound, MakePath, Path, Work
+from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import ShortenedSum, Shortening, summed
 from incrowd.learning.trial import tried
-from incrowd.learning.workers import CAN_FORK, Group, WorkerPool
-
-ClientNumbers = Sequence[int] | NDArray[np.integer[Any]]
+from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 
 
 @dataclass(frozen=True)
-class _Job:
+class _CohortStart:
     """What a cohort starts with."""
 
     weights: Tensor
@@ -69,19 +67,19 @@ class CohortEngine:
         self._data = data.to(torch.device(self.execution.device))
         refuse_dropout(model.module, whose="client", own=True)
         tried(model, data.features, data.labels, local.loss, each_alone=False, what="examples")
-        work = Work(model=model, data=self._data, local=local, execution=self.execution)
-        alone = work.on_accelerator or not CAN_FORK
+        task = TrainingTask(model=model, data=self._data, local=local, execution=self.execution)
+        alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
-        self.paths: list[Path] = []
+        self.paths: list[TrainingPath] = []
         self._path = np.zeros(data.present, np.intp)  # of each client, which of the paths it goes
-        self._choose(paths, work)
-        self._pool: WorkerPool[_Job] | None = None
+        self._choose(paths, task)
+        self._pool: WorkerPool[_CohortStart] | None = None
 
-    def _choose(self, paths: Sequence[MakePath], work: Work) -> None:
+    def _choose(self, paths: Sequence[MakePath], task: TrainingTask) -> None:
         """Send every client the first way that takes it."""
-        left = work.everyone
+        left = task.everyone
         for make in paths:
-            path = make(work) if left.any() else None
+            path = make(task) if left.any() else None
             if path is not None and (path.takes & left).any():
                 self._path[path.takes & left] = len(self.paths)
                 self.paths.append(path)
@@ -112,13 +110,13 @@ class CohortEngine:
         Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
         thread.
         """
-        job, groups = self._job(weights, randomness, round), self._groups([int(client) for client in clients])
+        start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), self._workers() as pool:
             if pool is None:
                 for group in groups:
-                    yield from self._train_plainly(job, group)
+                    yield from self._train_plainly(start, group)
             else:
-                yield from pool.in_order(job, groups, here=self._train_plainly)
+                yield from pool.in_order(start, groups, here=self._train_plainly)
 
     def train_and_sum(
         self,
@@ -133,19 +131,19 @@ class CohortEngine:
 
         Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
-        job, groups = self._job(weights, randomness, round), self._groups([int(client) for client in clients])
+        start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
             if pool is None:
-                chunks = (chunk for group in groups for chunk in self._train_group(job, group))
+                chunks = (chunk for group in groups for chunk in self._train_group(start, group))
                 return summed(chunks, shortening, size=self.model.size)
-            return pool.summed(job, groups, shortening, here=self._train_group)
+            return pool.summed(start, groups, shortening, here=self._train_group)
 
-    def _job(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _Job:
+    def _start_with(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _CohortStart:
         # A copy, because sending a tensor moves its memory, and the caller may have other views of it.
-        return _Job(self.model.flat(weights).to(self._data.device).clone(), randomness, round)
+        return _CohortStart(self.model.flat(weights).to(self._data.device).clone(), randomness, round)
 
     @contextmanager
-    def _workers(self) -> Iterator[WorkerPool[_Job] | None]:
+    def _workers(self) -> Iterator[WorkerPool[_CohortStart] | None]:
         """Several workers, who stay for the next cohort; None if this process works alone."""
         if self._processes == 1:
             yield None
@@ -169,11 +167,11 @@ class CohortEngine:
             if len(self._data.examples(client)) == 0:
                 raise DataError(f"client {client} has no examples: leave it out of the cohort")
 
-    def _groups(self, clients: Sequence[int]) -> list[Group]:
+    def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
         """Who is worked on together; it makes no difference to anyone."""
         self._check(clients)
         kinds = {client: (int(self._path[client]), self._path_of(client).kind(client)) for client in clients}
-        groups: list[Group] = []
+        groups: list[ClientGroup] = []
         for client in sorted(clients, key=lambda k: (kinds[k], k)):
             group, path = groups[-1] if groups else [], self._path_of(client)
             share = max(1, -(-len(clients) // max(self._processes, path.shares)))
@@ -183,18 +181,18 @@ class CohortEngine:
                 groups.append([client])
         return groups
 
-    def _path_of(self, client: int) -> Path:
+    def _path_of(self, client: int) -> TrainingPath:
         return self.paths[int(self._path[client])]
 
-    def _client_round(self, client: int, job: _Job) -> ClientRound:
+    def _client_round(self, client: int, start: _CohortStart) -> ClientRound:
         examples = len(self._data.examples(client))
-        batches = draw_batches(examples, self.local, randomness=job.randomness, round=job.round, client=client)
-        return ClientRound(client=client, round=job.round, batches=batches, randomness=job.randomness)
+        batches = draw_batches(examples, self.local, randomness=start.randomness, round=start.round, client=client)
+        return ClientRound(client=client, round=start.round, batches=batches, randomness=start.randomness)
 
-    def _train_group(self, job: _Job, group: Group) -> list[Contributions]:
+    def _train_group(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         """The contributions of a group."""
-        return self._path_of(group[0]).train(job.weights, [self._client_round(client, job) for client in group])
+        return self._path_of(group[0]).train(start.weights, [self._client_round(client, start) for client in group])
 
-    def _train_plainly(self, job: _Job, group: Group) -> list[Contributions]:
+    def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         with ieee(self.execution.device):
-            return self._train_group(job, group)
+            return self._train_group(start, group)

@@ -32,7 +32,7 @@ _PROBES = 2
 class Ghost:
     """The clipped sum of the gradients of up to `rows` records at a time, at the weights of each parameter.
 
-    Guarantee: as `incrowd.learning.gradients.Gradients`.
+    Guarantee: as `incrowd.learning.gradients.RecordGradients`.
     """
 
     def __init__(self, program: Program, weights: Sequence[Tensor], *, rows: int) -> None:
@@ -51,18 +51,18 @@ class Ghost:
 
     @property
     def total(self) -> Tensor:
-        """See `Gradients.total`."""
+        """See `RecordGradients.total`."""
         return self._sums[self._kind]
 
     def begin(self, records: int) -> None:
-        """See `Gradients.begin`."""
+        """See `RecordGradients.begin`."""
         self._kind = torch.float32 if records <= min(self.rows, FLOAT32_RECORDS) else torch.float64
         self._beta = 0  # the first gradients overwrite what was there, which spares a pass over the memory
         if records == 0:
             self.total.zero_()
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
-        """See `Gradients.norms`."""
+        """See `RecordGradients.norms`."""
         self._inputs[: len(labels)] = features.flatten(1)
         self._forward(self._inputs[: _filled_up(len(labels))], records=len(labels))
         self._backward(labels)
@@ -71,7 +71,7 @@ class Ghost:
         return norms
 
     def add(self, factors: Tensor) -> None:
-        """See `Gradients.add`."""
+        """See `RecordGradients.add`."""
         rows = factors.nonzero().view(-1)
         for layer in self.layers:
             layer.add(factors, rows, kind=self._kind, beta=self._beta)

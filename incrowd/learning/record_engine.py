@@ -13,7 +13,7 @@ from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.ghost import Ghost, alone
-from incrowd.learning.gradients import Gradients, NoisedSums
+from incrowd.learning.gradients import NoisedSums, RecordGradients
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
@@ -86,7 +86,7 @@ class BatchedRecords:
             walk.step(noised, training.expected_batch)
         return Trained(weights=now.cpu(), dropped=sums.dropped)
 
-    def _gradients(self, weights: Tensor, rows: int) -> Gradients:
+    def _gradients(self, weights: Tensor, rows: int) -> RecordGradients:
         parameters = self.model.by_parameter(weights)
         if self._program is None or not alone(self._program, rows=rows, device=weights.device):
             return PerRecord(working_copy(self.model.module, weights.device), parameters, self.loss, rows=rows)

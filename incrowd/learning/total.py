@@ -12,7 +12,7 @@ from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import Delta, Segment, norms, segments
+from incrowd.learning.deltas import Segment, WeightDelta, norms, segments
 
 _STEPS = 2**19  # in the bound; of 32 times as many float32 still holds every whole number
 _TOGETHER = 32
@@ -44,7 +44,7 @@ class Total:
     of d numbers that are alike by about sqrt(d) 2^-20 of the bound (for 532,110 numbers 0.07 %).
     """
 
-    def __init__(self, deltas: Sequence[Delta], shortening: Shortening) -> None:
+    def __init__(self, deltas: Sequence[WeightDelta], shortening: Shortening) -> None:
         self._factors = shortening.factors
         self._segments = segments(deltas, shortening.parts)
         self._by_delta = [[one for one in self._segments if one.delta == number] for number in range(len(deltas))]
@@ -73,7 +73,7 @@ class Total:
         self._settle()
         return np.multiply(self._exact, self._step, out=self._exact)
 
-    def _add(self, deltas: Sequence[Delta], *, clients: int) -> Floats:
+    def _add(self, deltas: Sequence[WeightDelta], *, clients: int) -> Floats:
         lengths = norms(deltas, self._segments, clients=clients)
         # One part in 2^22 makes up for the rounding of the products or quotients.
         factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
@@ -122,7 +122,7 @@ def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int
     return ShortenedSum(norms=np.concatenate(norms), total=reduce(np.add, several) if several else np.zeros(size))
 
 
-def _steps(delta: Delta, places: Sequence[Segment], factors: Floats) -> Tensor:
+def _steps(delta: WeightDelta, places: Sequence[Segment], factors: Floats) -> Tensor:
     """Contributions times their factors, rounded towards zero to whole numbers."""
     # In place: the other half of the cache would go to memory that is written once and read once.
     steps = delta.changes.flatten(1)

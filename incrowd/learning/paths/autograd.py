@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from incrowd.data.inputs import Inputs
 from incrowd.learning.batches import side_by_side
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import Delta, FlatDelta, InputDelta
+from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
 from incrowd.learning.dropout import has_dropout, with_own_dropout
 from incrowd.learning.inputs import calling, chosen, meant
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import layers_of_flat
 from incrowd.learning.modules import known, remembering_nothing, trainable, working_copy
-from incrowd.learning.paths.path import ClientRound, Path, Work
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.turned import Turned
 from incrowd.learning.store import Feed
 
@@ -26,38 +26,38 @@ _CACHE = 8 * 2**20  # bytes of weights that may wait on a CPU, about what stays 
 _FEW = 8  # contributions are measured and added up a few at a time, which leaves the caches alone
 
 
-def make(work: Work) -> "Autograd":
+def make(task: TrainingTask) -> "Autograd":
     """The path, which takes every model."""
-    return Autograd(work)
+    return Autograd(task)
 
 
-class Autograd(Path):
+class Autograd(TrainingPath):
     """Trains clients one after the other; the copy of the module is made for the first, which takes a few batches."""
 
     shares = 16
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.takes = work.everyone
-        usual = 1 if work.on_accelerator else max(1, min(_FEW, _CACHE // (4 * work.model.size)))
-        self.at_once = work.execution.chunk or usual
-        self._store = work.store(sparing=work.data.plain and starts_linear(work.model.module, work.data.shape))
-        self._worker: _Worker | None = None
+    def __init__(self, task: TrainingTask) -> None:
+        self.task = task
+        self.takes = task.everyone
+        usual = 1 if task.on_accelerator else max(1, min(_FEW, _CACHE // (4 * task.model.size)))
+        self.at_once = task.execution.chunk or usual
+        self._store = task.store(sparing=task.data.plain and starts_linear(task.model.module, task.data.shape))
+        self._copy: _ModuleCopy | None = None
 
     def steps(self, module: nn.Module) -> "Steps":
         """What moves the parameters of the copy."""
-        return GradientSteps([parameter for _, parameter in trainable(module)], self.work.local)
+        return GradientSteps([parameter for _, parameter in trainable(module)], self.task.local)
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """See `Path.train`."""
-        starts = self.work.model.by_parameter(weights)
+        """See `TrainingPath.train`."""
+        starts = self.task.model.by_parameter(weights)
         return [Contributions((one.client,), self._train(starts, one)) for one in clients]
 
-    def _train(self, starts: Sequence[Tensor], one: ClientRound) -> list[Delta]:
+    def _train(self, starts: Sequence[Tensor], one: ClientRound) -> list[WeightDelta]:
         # Kept only after a success, because a failure may leave anything behind.
-        worker, self._worker = self._worker or _Worker(self), None
-        deltas = worker.train(starts, self._store.feed([one.client], side_by_side([one.batches])), one)
-        self._worker = worker
+        copied, self._copy = self._copy or _ModuleCopy(self), None
+        deltas = copied.train(starts, self._store.feed([one.client], side_by_side([one.batches])), one)
+        self._copy = copied
         return deltas
 
 
@@ -121,7 +121,7 @@ def descend(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], ra
         torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
 
 
-class _Worker:
+class _ModuleCopy:
     """A copy of a module at work, for one client at a time; making it takes as long as a few batches.
 
     Guarantee: nothing of one client reaches the next. The copy serves the next client if all its modules are torch's or
@@ -133,9 +133,9 @@ class _Worker:
     """
 
     def __init__(self, path: Autograd) -> None:
-        module, self._device = path.work.model.module, path.work.device
+        module, self._device = path.task.model.module, path.task.device
         self._make_steps = path.steps
-        self._loss = path.work.local.loss
+        self._loss = path.task.local.loss
         self._turned = Turned()
         self._masked = has_dropout(module)
         self._masks = torch.Generator(self._device)
@@ -152,7 +152,7 @@ class _Worker:
         self._whole = self._parameters[0].data  # the first weight when no features are left out
         self._steps = self._make_steps(self._module)
 
-    def train(self, starts: Sequence[Tensor], feed: Feed, one: ClientRound) -> list[Delta]:
+    def train(self, starts: Sequence[Tensor], feed: Feed, one: ClientRound) -> list[WeightDelta]:
         """Train the one client of a feed from these weights of each parameter."""
         if not self._forgets:
             self._begin()
@@ -163,12 +163,12 @@ class _Worker:
                 return self._train_whole(starts, feed)
             return self._train_narrow(starts, feed, feed.columns)
 
-    def _train_whole(self, starts: Sequence[Tensor], feed: Feed) -> list[Delta]:
+    def _train_whole(self, starts: Sequence[Tensor], feed: Feed) -> list[WeightDelta]:
         self._parameters[0].data = self._whole
         self._train(list(starts), feed)
         return [_changed(self._parameters, starts)]
 
-    def _train_narrow(self, starts: Sequence[Tensor], feed: Feed, columns: Tensor) -> list[Delta]:
+    def _train_narrow(self, starts: Sequence[Tensor], feed: Feed, columns: Tensor) -> list[WeightDelta]:
         """Train without the features left out, on a first weight that is stored by input and stays in place."""
         by_input = self._turned.of(starts[0])
         first = by_input.index_select(0, columns[0])

@@ -15,14 +15,14 @@ from torch.nn import functional
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.modules import hooked, known, plain, trainable
 from incrowd.learning.paths.autograd import Autograd, Steps, descend
-from incrowd.learning.paths.path import Work
+from incrowd.learning.paths.path import TrainingTask
 
 _LARGE = 2**15  # weights; gradients of fewer stay in the cache
 
 
-def make(work: Work) -> "Direct | None":
+def make(task: TrainingTask) -> "Direct | None":
     """The path, if there are such layers and nothing but the gradient makes a step."""
-    return Direct(work) if work.local.plain and _large(work.model.module) else None
+    return Direct(task) if task.local.plain and _large(task.model.module) else None
 
 
 class Direct(Autograd):
@@ -30,7 +30,7 @@ class Direct(Autograd):
 
     def steps(self, module: nn.Module) -> Steps:
         """See `Autograd.steps`."""
-        return DirectSteps(module, self.work.local)
+        return DirectSteps(module, self.task.local)
 
 
 class DirectSteps:

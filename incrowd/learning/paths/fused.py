@@ -17,9 +17,9 @@ from torch import Tensor
 
 from incrowd.learning.batches import side_by_side
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import Delta, FlatDelta, InputDelta
+from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
 from incrowd.learning.local import LocalTraining
-from incrowd.learning.paths.path import ClientRound, Path, Work
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.turned import Turned
 from incrowd.learning.program import Program
 from incrowd.learning.store import Feed
@@ -31,13 +31,13 @@ _MANY = 256  # up to so many
 Product = Callable[..., Tensor]
 
 
-def make(work: Work) -> "Fused | None":
+def make(task: TrainingTask) -> "Fused | None":
     """The path, if the model has a program."""
-    program = work.program()
-    return None if program is None else Fused(work, program)
+    program = task.program()
+    return None if program is None else Fused(task, program)
 
 
-class Fused(Path):
+class Fused(TrainingPath):
     """Trains clients with a program: one after the other, or on an accelerator several side by side.
 
     Guarantee: what one client learns is computed from its examples alone, in matrices of its own that begin where
@@ -45,22 +45,22 @@ class Fused(Path):
     equally many examples, so that nobody's batches are filled up because of another.
     """
 
-    def __init__(self, work: Work, program: Program) -> None:
-        self.takes = work.everyone
-        self._side_by_side = work.on_accelerator
-        usual = max(1, min(_MANY, _MEMORY // (4 * work.model.size))) if work.on_accelerator else 1
-        self.at_once = work.execution.chunk or usual
-        self._work = work
+    def __init__(self, task: TrainingTask, program: Program) -> None:
+        self.takes = task.everyone
+        self._side_by_side = task.on_accelerator
+        usual = max(1, min(_MANY, _MEMORY // (4 * task.model.size))) if task.on_accelerator else 1
+        self.at_once = task.execution.chunk or usual
+        self._task = task
         self._program = program
-        self._store = work.store(sparing=True)
+        self._store = task.store(sparing=True)
         self._turned = Turned()
 
     def kind(self, client: int) -> int:
-        """See `Path.kind`."""
-        return len(self._work.data.examples(client)) if self._side_by_side else 0
+        """See `TrainingPath.kind`."""
+        return len(self._task.data.examples(client)) if self._side_by_side else 0
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """See `Path.train`."""
+        """See `TrainingPath.train`."""
         if not self._side_by_side:
             return [Contributions((one.client,), self._train(weights, [one])) for one in clients]
         # Always equally many, because their number may decide on rounding.
@@ -68,15 +68,15 @@ class Fused(Path):
         deltas = [delta.part(slice(len(clients))) for delta in self._train(weights, filled)]
         return [Contributions(tuple(one.client for one in clients), deltas)]
 
-    def _train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Delta]:
+    def _train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[WeightDelta]:
         feed = self._store.feed([one.client for one in clients], side_by_side([one.batches for one in clients]))
-        first, *others = self._work.model.by_parameter(weights)
+        first, *others = self._task.model.by_parameter(weights)
         if self._program.wide or feed.columns is not None:
             first = self._turned.of(first).t()
-        return _Stack(self._program, [first, *others], feed, self._work.local).train()
+        return _Stack(self._program, [first, *others], feed, self._task.local).train()
 
 
-class _Array:
+class _Parameter:
     """One parameter, [a, b] or of all clients [c, a, b], and its step."""
 
     def __init__(self, start: Tensor, value: Tensor, local: LocalTraining, width: int) -> None:
@@ -111,7 +111,7 @@ class _Array:
 class _StackLayer:
     """A layer of one client, or of all side by side."""
 
-    def __init__(self, weight: _Array, bias: _Array | None, *, by_input: bool) -> None:
+    def __init__(self, weight: _Parameter, bias: _Parameter | None, *, by_input: bool) -> None:
         self.weight = weight
         self.bias = bias  # [1, outputs]
         self.by_input = by_input
@@ -179,10 +179,10 @@ class _Stack:
             layers.append(_StackLayer(weight, bias, by_input=by_input))
         return layers
 
-    def _array(self, start: Tensor) -> _Array:
-        return _Array(start, self._empty(*start.shape).copy_(start), self.local, self.width)
+    def _array(self, start: Tensor) -> _Parameter:
+        return _Parameter(start, self._empty(*start.shape).copy_(start), self.local, self.width)
 
-    def train(self) -> list[Delta]:
+    def train(self) -> list[WeightDelta]:
         """Take all steps."""
         steps = self.feed.batches.steps
         for step in range(0, steps, self.block):
@@ -240,9 +240,9 @@ class _Stack:
                 activation.backward(gradients[number - 1], values[number - 1])
             layer.update(values[number - 1], d, self.one_batch)
 
-    def _deltas(self) -> list[Delta]:
+    def _deltas(self) -> list[WeightDelta]:
         """A first weight that is stored by input for itself, all the rest side by side."""
-        deltas: list[Delta] = []
+        deltas: list[WeightDelta] = []
         arrays = [array for layer in self.layers for array in (layer.weight, layer.bias) if array is not None]
         if self.layers[0].by_input:
             first = arrays.pop(0)

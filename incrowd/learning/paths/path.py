@@ -20,7 +20,7 @@ from incrowd.learning.store import MEMORY, ClientTensors, Store
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Work:
+class TrainingTask:
     """What there is to do: train the clients of `data`, which is on the device, with a model that fits them."""
 
     model: Model
@@ -68,7 +68,7 @@ class ClientRound:
         return int(self.randomness.stream("masks", self.round, self.client).bits(1)[0] >> np.uint64(1))
 
 
-class Path(ABC):
+class TrainingPath(ABC):
     """A way to train clients.
 
     Guarantee: what a client learns, and the bits of it, follow from the model, the settings, its own examples and its
@@ -92,5 +92,5 @@ class Path(ABC):
         """Train these clients from the same flat weights, on the device, which stay as they are."""
 
 
-MakePath = Callable[[Work], Path | None]
-"""Makes a path for some work, or says that there is none. It costs little where another way will be taken."""
+MakePath = Callable[[TrainingTask], TrainingPath | None]
+"""Makes a path for a task, or says that there is none. It costs little where another way will be taken."""

@@ -6,27 +6,27 @@ It is for examples that are mostly zero, and for models so small that calling op
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.learning.paths.path import Path, Work
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 
 _SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
 _ROWS = 4096  # examples that are searched at a time
 
 
-def make(work: Work) -> Path | None:
+def make(task: TrainingTask) -> TrainingPath | None:
     """The path, if the model has a program and someone's examples, or the model, are of that kind.
 
     Zeros count for nothing only where they are meant as zeros, and where nothing but a gradient makes a step.
     """
-    program = work.program()
-    if program is None or not work.local.plain or work.on_accelerator or work.data.offset != 0:
+    program = task.program()
+    if program is None or not task.local.plain or task.on_accelerator or task.data.offset != 0:
         return None
-    sparse = mostly_zero(work.data, _SPARSE)
+    sparse = mostly_zero(task.data, _SPARSE)
     if not (program.small or sparse.any()):
         return None
     from incrowd.learning.paths.compiled.training import Compiled  # numba takes a while to start
 
-    return Compiled(work, program, sparse)
+    return Compiled(task, program, sparse)
 
 
 def mostly_zero(data: ClientTensors, share: float) -> NDArray[np.bool_]:

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.learning.deltas import Delta, InputDelta, Loops
+from incrowd.learning.deltas import InputDelta, Loops, WeightDelta
 from incrowd.learning.paths.compiled import kernel
 
 _ITSELF = kernel.Pairs(np.zeros(1, np.int64), np.zeros(1, np.uint32), np.zeros(1, np.float32))
 
 
-class _Loops:
+class _CompiledLoops:
     """See `Loops`."""
 
-    def run_squares(self, delta: Delta, place: slice) -> Floats:
+    def run_squares(self, delta: WeightDelta, place: slice) -> Floats:
         if isinstance(delta, ApartDelta):
             return np.array([kernel.squares_of_rows(delta.space, delta.used)])
         rows = delta.changes.numpy()
@@ -27,7 +27,7 @@ class _Loops:
         kernel.run_squares(rows.reshape(-1), rows.shape[1], begin, end, _ITSELF, sums)
         return sums
 
-    def add_steps(self, total: Tensor, delta: Delta, place: slice, factors: Floats) -> None:
+    def add_steps(self, total: Tensor, delta: WeightDelta, place: slice, factors: Floats) -> None:
         if isinstance(delta, ApartDelta):
             if factors[0]:
                 kernel.add_steps_of_rows(delta.space, delta.used, float(factors[0]), total.numpy())
@@ -36,7 +36,7 @@ class _Loops:
         kernel.add_steps(rows, *place.indices(rows.shape[1])[:2], np.ascontiguousarray(factors), total.numpy())
 
 
-LOOPS = _Loops()
+LOOPS = _CompiledLoops()
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Measured:
 
     squares: float
 
-    def run_squares(self, delta: Delta, place: slice) -> Floats:
+    def run_squares(self, delta: WeightDelta, place: slice) -> Floats:
         """See `Loops.run_squares`."""
         return np.array([self.squares])
 
-    def add_steps(self, total: Tensor, delta: Delta, place: slice, factors: Floats) -> None:
+    def add_steps(self, total: Tensor, delta: WeightDelta, place: slice, factors: Floats) -> None:
         """See `Loops.add_steps`."""
         if factors[0] and delta.columns is not None:
             kernel.add_steps_at(delta.changes[0].numpy(), delta.columns[0].numpy(), float(factors[0]), total.numpy())
@@ -75,22 +75,22 @@ class ApartDelta:
 
     @property
     def changes(self) -> Tensor:
-        """See `Delta.changes`, a copy."""
+        """See `WeightDelta.changes`, a copy."""
         return self._rows.changes
 
     @property
     def inputs(self) -> int:
-        """See `Delta.inputs`."""
+        """See `WeightDelta.inputs`."""
         return self._rows.inputs
 
     @property
     def columns(self) -> Tensor | None:
-        """See `Delta.columns`."""
+        """See `WeightDelta.columns`."""
         return self._rows.columns
 
     @property
     def size(self) -> int:
-        """See `Delta.size`."""
+        """See `WeightDelta.size`."""
         return int(self.space.layers[0, kernel.INPUTS] * self.space.layers[0, kernel.OUTPUTS])
 
     def moved(self) -> InputDelta:
@@ -99,15 +99,15 @@ class ApartDelta:
         rows = self._rows
         return InputDelta(rows.values, None, rows.columns, rows.inputs, Measured(squares))
 
-    def part(self, some: slice) -> Delta:
-        """See `Delta.part`."""
+    def part(self, some: slice) -> WeightDelta:
+        """See `WeightDelta.part`."""
         return self if len(range(1)[some]) else self._rows.part(some)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `Delta.empty_total`."""
+        """See `WeightDelta.empty_total`."""
         inputs, outputs = self.space.layers[0, [kernel.INPUTS, kernel.OUTPUTS]].tolist()
         return torch.zeros(inputs, outputs, dtype=dtype)
 
     def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `Delta.add_to`."""
+        """See `WeightDelta.add_to`."""
         self._rows.add_to(total, rows)

@@ -14,7 +14,7 @@ from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Canonical
 from incrowd.learning.paths.compiled import kernel, layout
 from incrowd.learning.paths.compiled.deltas import LOOPS, ApartDelta
-from incrowd.learning.paths.path import ClientRound, Path, Work
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.program import Program
 from incrowd.learning.store import ClientTensors
 
@@ -29,7 +29,7 @@ _MEANS: dict[Canonical | None, int] = {
 }
 
 
-class Compiled(Path):
+class Compiled(TrainingPath):
     """Trains clients with a program, one after the other in one call.
 
     The examples of `sparse` clients are held as pairs of what is not zero; others' are made such pairs when they train,
@@ -38,16 +38,16 @@ class Compiled(Path):
     Guarantee: what a client learns, and the bits of its norm, do not depend on who else is in the call.
     """
 
-    def __init__(self, work: Work, program: Program, sparse: NDArray[np.bool_]) -> None:
-        data = work.data
+    def __init__(self, task: TrainingTask, program: Program, sparse: NDArray[np.bool_]) -> None:
+        data = task.data
         self.takes = sparse | program.small
         # One client's first weight may stay where it is, which spares the caches a lot; else calls take a while.
-        self.at_once = 1 if program.wide else min(_FEW, work.execution.chunk or _FEW)
+        self.at_once = 1 if program.wide else min(_FEW, task.execution.chunk or _FEW)
         self._program = program
-        self._store = work.store(sparing=True)
+        self._store = task.store(sparing=True)
         self._features: NDArray[Any] = data.features.flatten(1).numpy()
         self._labels = data.labels.numpy().astype(np.float32)
-        self._scale, self._rate = np.float32(data.scale), np.float32(work.local.learning_rate)
+        self._scale, self._rate = np.float32(data.scale), np.float32(task.local.learning_rate)
         self._loss = _MEANS[program.loss]
         self._layers = layout.table_of(program)
         self._objective = self._objective_of(_pairs(self._features, _rows_of(data, sparse)), self._labels)
@@ -57,11 +57,11 @@ class Compiled(Path):
         self._compile()
 
     def kind(self, client: int) -> int:
-        """See `Path.kind`: those whose examples are held as pairs, and those whose are not."""
+        """See `TrainingPath.kind`: those whose examples are held as pairs, and those whose are not."""
         return int(self._held[client])
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """See `Path.train`. Edge cases: what is given holds until the next call."""
+        """See `TrainingPath.train`. Edge cases: what is given holds until the next call."""
         numbers, several = tuple(one.client for one in clients), [one.batches for one in clients]
         own = [self._store.data.examples(client) for client in numbers]
         if self._held[numbers[0]]:
