@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.dealing import by_column
+from incrowd.data.columns import Columns
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
 from incrowd.data.names import check_safe
 from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
+from incrowd.data.partitioners import by_column
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 
@@ -35,18 +37,27 @@ class Tensors:
     indices: "torch.Tensor"
 
 
-class Stated(TypedDict, total=False):
+class PublicFacts(TypedDict, total=False):
     """What everybody may know of clients, and somebody has to state.
 
     `name` is what their ledger knows them by, and `clients` their public number, of which nobody is counted; both may
-    be left out of data that are `public`, where nobody is to be protected. `test` is a pair of features and labels that
-    are public and that the server holds.
+    be left out of data that are `public`, where nobody is to be protected. `test` is a pair of features and labels, or
+    a table where one is loaded, that are public and that the server holds.
     """
 
     name: str
     clients: int | None
-    test: tuple[Any, Any] | None
+    test: Any
     public: bool
+
+
+def check_stated(stated: PublicFacts) -> None:
+    """Refuse what is no argument: nothing is ignored."""
+    unknown = stated.keys() - PublicFacts.__annotations__.keys()
+    if unknown:
+        field = min(unknown)
+        remedy = f"there is no such argument; known are {', '.join(PublicFacts.__annotations__)}"
+        raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,8 +68,8 @@ class Clients:
     server's. ``declared`` is the public number of clients of real data, whom nobody may count; without it the examples
     were divided among simulated clients, and their number is no secret. ``name`` is what the ledger of the data knows
     them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
-    names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``columns`` names those of
-    a table that were learned from, which its header shows to everybody.
+    names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``table`` says what
+    the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file.
     ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
     public nor unseen, and `describe` says so.
 
@@ -78,7 +89,8 @@ class Clients:
     owners: tuple[str, ...] | None = field(default=None, repr=False)
     test_clients: TestClients = "separate"
     names: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    table: Columns | None = field(default=None, repr=False)
+    file: Path | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:
@@ -103,7 +115,7 @@ class Clients:
 
     @classmethod
     def of(cls, split: Split, partition: Partition, *, public: bool = False) -> "Clients":
-        """Deal the training part of a split out to clients; the server keeps the test part."""
+        """Divide the training part of a split among clients; the server keeps the test part."""
         return cls(examples=split.train, partition=partition, test=split.test, name=split.name, public=public)
 
     @classmethod
@@ -116,9 +128,9 @@ class Clients:
         classes: int | None = None,
         scale: float = 1.0,
         offset: float = 0.0,
-        **stated: Unpack[Stated],
+        **stated: Unpack[PublicFacts],
     ) -> "Clients":
-        """One client for each distinct ``owner``, one of whom is stated for each example; see `Stated`.
+        """One client for each distinct ``owner``, one of whom is stated for each example; see `PublicFacts`.
 
         Edge cases: whatever is wrong with the arrays is a `DataError` (`incrowd.data.from_arrays`).
         """
@@ -127,14 +139,14 @@ class Clients:
 
     @classmethod
     def from_dataset(
-        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[Stated]
+        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """The same of a map-style data set (torch's, or another) of pairs of features and a label."""
         return cls._owned(from_dataset(dataset, classes=classes), np.asarray(owner), stated)
 
     @classmethod
     def from_partitions(
-        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[Stated]
+        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """Clients as they are: features and labels of each, by the client's name, in this order.
 
@@ -151,19 +163,17 @@ class Clients:
         return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated)
 
     @classmethod
-    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: Stated) -> "Clients":
+    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: PublicFacts) -> "Clients":
         partition = by_column(owner)
         if len(owner) != len(examples):
             raise DataError(f"owner has {len(owner)} entries for {len(examples)} examples: say whose each example is")
         return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated)
 
     @classmethod
-    def _stated(cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: Stated) -> "Clients":
-        unknown = stated.keys() - Stated.__annotations__.keys()
-        if unknown:
-            field = min(unknown)
-            remedy = f"there is no such argument; known are {', '.join(Stated.__annotations__)}"
-            raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
+    def _stated(
+        cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: PublicFacts
+    ) -> "Clients":
+        check_stated(stated)
         test, held = stated.get("test"), None
         if test is not None:
             held = from_arrays(*test, classes=examples.classes, scale=examples.scale, offset=examples.offset)
@@ -176,6 +186,11 @@ class Clients:
             public=stated.get("public", False),
             owners=owners,
         )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are learned from, where the examples are rows of a table."""
+        return () if self.table is None else self.table.features
 
     def named(self) -> "Clients":
         """The same clients, whose names everybody may know: as silos they are called by them, in folders and reports.

@@ -53,7 +53,7 @@ from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloSession, SiloWork
 from incrowd.runs.trackers import Tracker, trackers
 
-Work = ClientWork | SiloWork
+UnitWork = ClientWork | SiloWork
 Session = ClientSession | SiloSession
 
 
@@ -75,7 +75,7 @@ class Run:
     search goes on with the search only.
     """
 
-    def __init__(self, folder: Path, work: Work) -> None:
+    def __init__(self, folder: Path, work: UnitWork) -> None:
         self.folder = folder
         self.work = work
 
@@ -251,7 +251,7 @@ def _work(
     schedule: Schedule | None = None,
     chunk: int | None = None,
     data: Clients | None = None,
-) -> Work:
+) -> UnitWork:
     """What the settings come to."""
     if isinstance(config, SiloConfig):
         return SiloWork(federation=assemble_silos(config, given=given))
