@@ -83,8 +83,8 @@ class SqliteTable:
             chosen = _chosen(int(counted.fetchone()[0]), most, stream)
             with self._rows(names) as rows:
                 places = {int(place): order for order, place in enumerate(chosen)}
-                found = [(places[place], row) for place, row in enumerate(rows) if place in places]
-        return _turned(names, [row for _, row in sorted(found, key=lambda one: one[0])])
+                sampled = [(places[place], row) for place, row in enumerate(rows) if place in places]
+        return _turned(names, [row for _, row in sorted(sampled, key=lambda one: one[0])])
 
     def _described(self, table: str) -> tuple[str, ...]:
         known = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type != 'index'")]

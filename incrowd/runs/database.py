@@ -161,7 +161,7 @@ _INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.
 
 
 def _record(row: sqlite3.Row) -> Record:
-    found = dict(row) | {"lost": bool(row["lost"])}
+    fields = dict(row) | {"lost": bool(row["lost"])}
     for name in _NESTED:
-        found[name] = None if found[name] is None else json.loads(found[name])
-    return Record(**found)
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
+    return Record(**fields)
