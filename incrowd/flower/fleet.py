@@ -70,6 +70,7 @@ from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterce
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
 
 from incrowd.errors import DataError, IncrowdError
 
@@ -101,6 +102,18 @@ serverapp = "incrowd_run:never"
 clientapp = "incrowd_run:never"
 """
 
+_UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    DecodeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What Flower raises on objects that it did not write itself: it checks none of them."""
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
 
@@ -469,7 +482,7 @@ def _read(number: str, contents: dict[str, bytes], longest: int) -> bytes:
         return unpack(message.content, longest)
     except DataError:
         raise
-    except Exception as error:  # whatever Flower raises on what it did not write itself
+    except _UNREADABLE as error:
         raise DataError("a message that cannot be read") from error
 
 

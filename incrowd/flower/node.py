@@ -6,6 +6,7 @@ Flower's own SuperNode runs the code that comes with a run, so nothing that a pa
 import hashlib
 import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,13 +16,27 @@ from pathlib import Path
 from incrowd import _files
 from incrowd._private import make_ours, read_ours
 from incrowd._validate import count, positive
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, IncrowdError
 from incrowd.flower.fleet import BEAT, LineBroken, PartyLine, Question
 from incrowd.flower.keys import node_key
 
 _POLL = 0.1
 _LONGEST_WAIT = 5.0
 _KEPT = 4
+_FAILURES = (
+    IncrowdError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    sqlite3.Error,
+)
+"""What a handler may fail with on one question, and answer another nevertheless."""
 _log = logging.getLogger(__name__)
 
 
@@ -144,7 +159,7 @@ def _answer(line: PartyLine, question: Question, handler: Callable[[bytes], byte
             answers.keep(question.content, answer)
         except Refusal as refusal:
             answer = refusal.content
-        except Exception as error:  # what a handler does not foresee must not end the party
+        except _FAILURES as error:
             _log.error("a question was not answered: %s", type(error).__name__)
             return
     line.answer(question, answer)

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -114,7 +114,8 @@ class SuperLink:
                 field="folder", value=str(self._folder), remedy="another process serves from it: stop that"
             )
         self._lock = lock
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._stop)
             _check_free(self._serving.host, self._serving.port)
             self._watcher.start()
             if self._wait(time.monotonic() + self._serving.seconds_to_start) is None:
@@ -122,9 +123,7 @@ class SuperLink:
                     f"the SuperLink did not start in {self._serving.seconds_to_start:g} s ({self._failure}): "
                     f"see {self._folder / 'superlink.log'} and {self._folder / 'front.log'}"
                 )
-        except BaseException:
-            self._stop()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -321,7 +320,8 @@ class SuperLink:
         inside = self._folder / "inside"
         authority, secret = (inside / AUTHORITY).read_bytes(), (inside / "secret").read_bytes()
         line = ServerLine(f"{_LOOPBACK}:{self._port}", authority, secret)
-        try:
+        with ExitStack() as undo:
+            undo.callback(line.close)
             self._wait_for_superlink(line)
             with self._change:
                 known = line.registered()
@@ -331,10 +331,8 @@ class SuperLink:
                 }
                 line.open_run()
                 self._session = _Session(line, nodes)
+                undo.pop_all()
                 self._change.notify_all()
-        except BaseException:
-            line.close()
-            raise
 
     def _wait_for_superlink(self, line: ServerLine) -> None:
         end = time.monotonic() + self._serving.seconds_to_start
