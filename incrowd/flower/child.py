@@ -19,7 +19,7 @@ from pathlib import Path
 from incrowd import _files
 
 _ASK = 0.25
-_TIME_TO_STOP = 5.0
+_TIME_TO_STOP = 2.0
 
 
 class Child:
