@@ -304,9 +304,8 @@ class ServerLine:
                 if taken.task.run_id == self._run:
                     break
             token = RuntimeTokenHttpInterceptor(token=taken.token)
-            runtime = _client(RuntimeHttpClient, self._address, self._authority, "flwr-serverapp", token)
-            runtime.PullTaskInput(PullTaskInputRequest())  # which says that the task has begun
-            self._runtime = runtime
+            self._runtime = _client(RuntimeHttpClient, self._address, self._authority, "flwr-serverapp", token)
+            self._runtime.PullTaskInput(PullTaskInputRequest())  # which says that the task has begun
 
     def beat(self) -> bool:
         """Give a sign of life; False where the run has ended."""
