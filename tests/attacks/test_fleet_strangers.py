@@ -30,6 +30,7 @@ from flwr.proto.control_pb2 import (
 )
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse
 from flwr.supercore.fab import Fab
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.superlink.main import create_app
 from google.protobuf.message import Message as Proto
 
@@ -65,7 +66,9 @@ class Stranger:
 
     def say(self, path: str, request: Proto | None = None) -> httpx.Response:
         content = b"" if request is None else request.SerializeToString(deterministic=True)
-        return self._client.post(path, content=content, headers={"content-type": "application/x-protobuf"})
+        return self._client.post(
+            path, content=content, headers={"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
+        )
 
 
 def before_the_front(deployment: Deployment) -> Stranger:

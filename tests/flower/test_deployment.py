@@ -1,13 +1,16 @@
 """A server and three parties as real processes on loopback, with TLS and keys."""
 
+import itertools
 import os
 import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError
@@ -122,6 +125,35 @@ def test_a_party_that_was_removed_is_let_in_no_more_and_one_that_was_added_is(
     deployment.link.add(new_party(tmp_path / "birch", "birch"))
     deployment.start("birch")
     assert deployment.ask(b"three") == expected(b"three")
+
+
+def test_thirty_rounds_and_twelve_kills_give_the_answers_of_no_kill(deployment: Deployment) -> None:
+    random = np.random.default_rng(20)
+    killed = set(random.choice(30, 12, replace=False).tolist())
+    whom = itertools.cycle(("superlink", "amber", "front", "birch", "superlink", "cedar"))
+    for number in range(30):
+        question = random.bytes(1 + int(random.integers(200_000)))
+        if number in killed:
+            owners = deployment.link.push(list(deployment.link.nodes.values()), question, 60.0)
+            list(deployment.link.pull(list(owners), 2**24))
+            time.sleep(random.uniform(0.0, 0.3))
+            if (victim := next(whom)) in NAMES:
+                deployment.kill(victim)
+                deployment.start(victim)
+            else:
+                deployment.kill_server(victim)
+        assert deployment.ask(question) == expected(question)
+
+
+def test_a_server_that_starts_again_finds_its_parties(deployment: Deployment) -> None:
+    assert deployment.ask(b"one") == expected(b"one")
+    for what in ("superlink", "front"):
+        deployment.kill_server(what)
+    deployment.link.__exit__(None, None, None)
+    deployment.link = SuperLink(deployment.folder / "serving", deployment.enrolments, deployment.serving)
+    deployment.link.__enter__()
+    assert deployment.ask(b"one") == expected(b"one")
+    assert [deployment.asked(name) for name in NAMES] == [1, 1, 1]
 
 
 def test_nothing_that_parties_sent_is_on_the_servers_disk_and_its_files_are_its_own(deployment: Deployment) -> None:
