@@ -26,6 +26,9 @@ from incrowd.privacy.release import PrivateRun
 Ask = Callable[[int, Floats], Answer]
 """Asks one silo for its part in a round (from 0) that starts with some weights: see `Silo.answer`."""
 
+AskAll = Callable[[int, Floats], Sequence[Answer]]
+"""Asks all silos for their parts in a round, in their order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
@@ -69,7 +72,7 @@ class SiloFedAvg:
 
     The mean is weighted by public `weights`, equal ones unless given, over those who sent something; with `private`,
     which clips and noises, all weigh the same and the denominator is its plan's. The first weights are the
-    model's own, or fresh ones times `start`.
+    model's own, or fresh ones times `init_scale`. The silos are asked one after the other, or all `together`.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness; a silo that had to stop does not
     stop the others.
@@ -85,11 +88,12 @@ class SiloFedAvg:
     randomness: Randomness
     weights: Sequence[float] | None = None
     private: PrivateRun | None = None
-    start: float = 1.0
+    init_scale: float = 1.0
+    together: AskAll | None = None
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds, silos=len(self.asks))
-        _validate.non_negative(start=self.start)
+        _validate.non_negative(init_scale=self.init_scale)
         if self.weights is not None:
             if len(self.weights) != len(self.asks):
                 remedy = f"give one for each of the {len(self.asks)} silos"
@@ -101,14 +105,17 @@ class SiloFedAvg:
 
     def init(self) -> State:
         """The state before the first round, from the model's `initial` weights."""
-        weights = self.model.initial(self.randomness, start=self.start).numpy().astype(np.float64)
+        weights = self.model.initial(self.randomness, init_scale=self.init_scale).numpy().astype(np.float64)
         carry = NOTHING if self.private is None else self.private.start()
         return State.first(weights, server=self.server, carry=carry)
 
     def apply(self, state: State) -> tuple[State, SiloReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
-        answers = [ask(state.round, state.weights) for ask in self.asks]
+        if self.together is not None:
+            answers = self.together(state.round, state.weights)
+        else:
+            answers = [ask(state.round, state.weights) for ask in self.asks]
         mean, carry = self._combined(state, answers)
         if mean is None:
             after = replace(state, round=state.round + 1)

@@ -1,22 +1,26 @@
 """The same federation beyond one machine, on Flower (`flwr`): `incrowd flower` and `incrowd party`.
 
-| module       | holds                                                                             |
-| ------------ | --------------------------------------------------------------------------------- |
-| `wire`       | what goes over the network: signed, of known length, checked before it is decoded |
+| module       | holds                                                                               |
+| ------------ | ----------------------------------------------------------------------------------- |
+| `wire`       | what goes over the network: signed, of known length, checked before it is decoded   |
 | `offer`      | what a server wants to learn: the plan, and how clients train; it has a fingerprint |
-| `rounds`     | asks nodes all at once, and takes the first answer of each                        |
-| `network`    | who trains is a network: the round's sum comes from nodes                         |
-| `work`       | what a node does in a round: its clients' part of the sum                         |
-| `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine         |
-| `simulation` | a run whose cohorts are trained by such blocks                                    |
-| `party`      | a real party: its own ledger, its own policy, its answers on its own disk         |
-| `keys`       | who the server is to the parties, and who a party is to the server                |
-| `superlink`  | the server's side of a deployment: a SuperLink that is started and watched        |
-| `questions`  | what the server waits for, through all lives of a SuperLink and of parties        |
-| `front`      | the only thing on the network: it lets enrolled parties through, and that is all  |
-| `node`       | a party's process: it stays, and answers questions                                |
-| `fleet`      | all that is known here of Flower's inside                                         |
-| `child`      | processes that end when the one that started them does                            |
+| `rounds`     | asks nodes all at once, and takes the first answer of each                          |
+| `network`    | who trains is a network: the round's sum comes from nodes                           |
+| `silos`      | silos that are asked over a network                                                 |
+| `work`       | what a node does in a round: its clients' part of the sum                           |
+| `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine           |
+| `simulation` | a run whose cohorts are trained, or whose silos answer, on that engine              |
+| `policy`     | what the owner of a party's data allows any server                                  |
+| `memory`     | what a party was asked and what it answered, on its own disk                        |
+| `party`      | a real party: its own ledger, its own policy, one answer a round                    |
+| `given`      | what a party has given, for its owner: `incrowd party show`                         |
+| `keys`       | who the server is to the parties, and who a party is to the server                  |
+| `superlink`  | the server's side of a deployment: a SuperLink that is started and watched          |
+| `questions`  | what the server waits for, through all lives of a SuperLink and of parties          |
+| `front`      | the only thing on the network: it lets enrolled parties through, and that is all    |
+| `node`       | a party's process: it stays, and answers questions                                  |
+| `fleet`      | all that is known here of Flower's inside                                           |
+| `child`      | processes that end when the one that started them does                              |
 """
 
 import os

@@ -6,7 +6,7 @@ whichever clients it is asked for. It sends one integer sum.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -18,7 +18,7 @@ from incrowd.errors import ConfigError
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import frame_in, record_of
 from incrowd.flower.wire import Request
-from incrowd.flower.work import Task, part
+from incrowd.flower.work import RoundTask, part
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
@@ -32,6 +32,22 @@ BLOCK = "block"
 """The name in which blocks answer."""
 
 
+class Answering(Protocol):
+    """What a worker makes of its stock, and keeps from round to round."""
+
+    def answer(self, frame: bytes | None) -> bytes:
+        """What it says to a request."""
+        ...
+
+
+class Stocked(Protocol):
+    """What workers need to answer."""
+
+    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> Answering:
+        """What answers requests of this server, and signs with this key."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stock:
     """What a worker trains with: plain arrays, which Ray shares among the workers of a machine without a copy."""
@@ -39,7 +55,7 @@ class Stock:
     tensors: Mapping[str, Any] = field(repr=False)
     model: Model
     local: LocalTraining
-    chunk: int | None
+    execution: Execution
     offer: Offer
     randomness: Randomness
 
@@ -51,7 +67,7 @@ class Stock:
             tensors=found,
             model=engine.model,
             local=engine.local,
-            chunk=engine.chunk,
+            execution=replace(engine.execution, threads=1, chunk=engine.chunk),
             offer=offer,
             randomness=randomness,
         )
@@ -59,7 +75,11 @@ class Stock:
     def engine(self) -> CohortEngine:
         """The same engine elsewhere, with one thread."""
         tensors = ClientTensors(**{name: _tensors(value) for name, value in self.tensors.items()})
-        return CohortEngine(self.model, tensors, self.local, Execution(chunk=self.chunk))
+        return CohortEngine(self.model, tensors, self.local, self.execution)
+
+    def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
+        """What answers."""
+        return Block(self, server=server, key=key)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,9 +88,9 @@ class Shelf:
 
     server: bytes
     key: bytes = field(repr=False)
-    _stock: list["ObjectRef[Stock]"] = field(default_factory=list, repr=False)
+    _stock: list["ObjectRef[Stocked]"] = field(default_factory=list, repr=False)
 
-    def fill(self, stock: Stock) -> None:
+    def fill(self, stock: "Stocked") -> None:
         """Put the stock where workers reach it."""
         import ray
 
@@ -84,11 +104,11 @@ class Shelf:
         return Message(record_of(answer), reply_to=message)
 
     @property
-    def stock(self) -> Stock:
+    def stock(self) -> "Stocked":
         """What was put down."""
         import ray
 
-        found: Stock = ray.get(self._stock[0])
+        found: Stocked = ray.get(self._stock[0])
         return found
 
 
@@ -108,14 +128,14 @@ class Block:
         request = Request.read(frame, key=self._server, most=offer.size)
         if request.place.plan != offer.fingerprint:
             raise ConfigError(field="plan", value=request.place.plan, remedy="the block was started for another")
-        task = Task.of(offer, request)
+        task = RoundTask.of(offer, request)
         receipt = _receipt(task, len(request.clients), stock.randomness)
         place = replace(request.place, party=BLOCK)
         found = part(task, request, place=place, engine=self.engine, randomness=stock.randomness, receipt=receipt)
         return found.to_bytes(self._key, compress=False)
 
 
-def _receipt(task: Task, clients: int, randomness: Randomness) -> Receipt | None:
+def _receipt(task: RoundTask, clients: int, randomness: Randomness) -> Receipt | None:
     """What pays for the noise of simulated clients: the run's own ledger was charged before they were asked."""
     if task.noise is None:
         return None
@@ -124,29 +144,29 @@ def _receipt(task: Task, clients: int, randomness: Randomness) -> Receipt | None
     return ledger.charge(plan.round(task.round).event, pays_for=((task.noise, clients),), randomness=randomness)
 
 
-_blocks: dict[bytes, Block] = {}
+_blocks: dict[bytes, Answering] = {}
 
 
-def _block(shelf: Shelf) -> Block:
+def _block(shelf: Shelf) -> Answering:
     """The block of the worker, made with its first message."""
     if shelf.server not in _blocks:
         _blocks.clear()
         server = Ed25519PublicKey.from_public_bytes(shelf.server)
-        _blocks[shelf.server] = Block(shelf.stock, server=server, key=Ed25519PrivateKey.from_private_bytes(shelf.key))
+        _blocks[shelf.server] = shelf.stock.block(server=server, key=Ed25519PrivateKey.from_private_bytes(shelf.key))
     return _blocks[shelf.server]
 
 
 def _shared(value: Any) -> Any:
     """Arrays in place of tensors: these are copied from process to process, those are not."""
     if isinstance(value, torch.Tensor):
-        return _Array(value.numpy())
+        return _Shared(value.numpy())
     if isinstance(value, Mapping):
         return {name: _shared(one) for name, one in value.items()}
     return value
 
 
 def _tensors(value: Any) -> Any:
-    if isinstance(value, _Array):
+    if isinstance(value, _Shared):
         return shared_tensor(value.values)
     if isinstance(value, dict):
         return {name: _tensors(one) for name, one in value.items()}
@@ -154,7 +174,7 @@ def _tensors(value: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class _Array:
+class _Shared:
     """An array that was a tensor."""
 
     values: NDArray[Any]

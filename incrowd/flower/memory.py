@@ -20,14 +20,14 @@ _REFUSALS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class TakenUp:
     """A question that was taken up: its digest, and the answer as soon as there is one that is kept."""
 
     digest: str
     answer: bytes | None
 
 
-class Memory:
+class PartyMemory:
     """The offers that a party accepted, the questions it took up with its answers, and what it refused.
 
     Guarantee: what was written is on the disk when a call returns. The file is for this user alone.
@@ -35,13 +35,24 @@ class Memory:
     Edge cases: of each plan the last `keep` answers are kept; of older ones there is the question alone.
     """
 
-    def __init__(self, path: Path, *, keep: int = 10) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, keep: int) -> None:
+        self._keep = keep
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path, *, keep: int = 10) -> "PartyMemory":
+        """Open the file, or begin one."""
         if not path.exists():
             _files.create(path)
-        self._keep = keep
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.executescript(_TABLES)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_TABLES)
+        return cls(connection, keep=keep)
+
+    @classmethod
+    def read(cls, path: Path) -> "PartyMemory":
+        """Open a file that is there, to look at it only."""
+        return cls(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True), keep=0)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -56,11 +67,11 @@ class Memory:
         found = self._connection.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
         return None if found is None else bytes(found[0])
 
-    def question(self, plan: str, number: int) -> Question | None:
+    def question(self, plan: str, number: int) -> TakenUp | None:
         """What was asked in a round."""
         words = "SELECT digest, answer FROM questions WHERE plan = ? AND round = ?"
         found = self._connection.execute(words, (plan, number)).fetchone()
-        return None if found is None else Question(digest=found[0], answer=found[1])
+        return None if found is None else TakenUp(digest=found[0], answer=found[1])
 
     def last(self, plan: str) -> int:
         """The last round that was asked for; -1 before the first."""
@@ -84,15 +95,15 @@ class Memory:
         """Remember what was refused, as long as there is room: who is refused can ask again and again."""
         with self._whole() as connection:
             connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why))
-            last = "SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?"
-            connection.execute(f"DELETE FROM refusals WHERE rowid NOT IN ({last})", (_REFUSALS,))  # noqa: S608 - constant
+            old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
+            connection.execute(old, (_REFUSALS,))
 
     def refusals(self) -> list[dict[str, Any]]:
         """What was refused, in order."""
         found = self._connection.execute("SELECT at, server, plan, round, why FROM refusals ORDER BY rowid")
         return [dict(zip(("at", "server", "plan", "round", "why"), row, strict=True)) for row in found]
 
-    def answered(self) -> set[tuple[str, int]]:
+    def asked(self) -> set[tuple[str, int]]:
         """The plans and rounds in which something was asked for."""
         return set(self._connection.execute("SELECT plan, round FROM questions"))
 
@@ -100,12 +111,8 @@ class Memory:
     def _whole(self) -> Iterator[sqlite3.Connection]:
         """All of it or nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._connection:
             yield self._connection
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
 
 def _now() -> str:

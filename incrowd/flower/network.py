@@ -11,8 +11,8 @@ from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import Line, Patience, ask
-from incrowd.flower.wire import Answer, Place, Request, decoded, longest_answer, read_answer
-from incrowd.flower.work import Task
+from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer
+from incrowd.flower.work import RoundTask
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
 from incrowd.privacy.mechanism.grid import Whole
@@ -77,12 +77,12 @@ class Network:
 
     def part(self, weights: Floats, clients: Sequence[int], *, round: int, clip: Clip) -> Part:
         """What came of these clients."""
-        task = Task.stated(self.offer, round, clip)
+        task = RoundTask.stated(self.offer, round, clip)
         dealt = {node.id: (node, its) for node, its in self.deal(clients).items()}
         frames = self._frames(dealt, weights, round=round, clip=clip)
         longest = longest_answer(self.offer.size)
 
-        def read(number: int, frame: bytes) -> Answer | None:
+        def read(number: int, frame: bytes) -> PartyAnswer | None:
             node, its = dealt[number]
             expected = task.expected(self._place(node, round), contributions=len(its))
             signed = read_answer(frame, expected=expected, key=node.key)

@@ -13,19 +13,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
-from incrowd.flower.memory import Memory
+from incrowd.flower.given import LEDGER, MEMORY
+from incrowd.flower.memory import PartyMemory
 from incrowd.flower.offer import Offer
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
-from incrowd.flower.work import Task, part
+from incrowd.flower.work import RoundTask, part
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import price
-from incrowd.privacy.account.events import Run, compose, event_from_json
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.clipping import QuantileClip
 
-LEDGER, MEMORY, TURN = "ledger.sqlite", "answers.sqlite", "party.lock"
+TURN = "party.lock"
 
 Learner = Callable[[Offer], CohortEngine]
 """Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
@@ -53,9 +55,9 @@ class Party:
 
     Guarantee: all rounds up to the one that is answered are on the party's ledger's disk before it trains: a plan that
     draws its clients costs those their part who were not drawn. The answer is on the disk before it is given; asked the
-    same again, the party gives the same bytes and charges nothing. It answers one question a round, and rounds in order:
-    a server that was restarted from nothing or from an old copy, and two that go on from one copy, are refused as soon
-    as they ask differently what was asked before, and the refusal is noted. What the policy does not allow, or the ledger
+    same again, the party gives the same bytes and charges nothing. It gives one answer a round, and rounds in order: a
+    server that was restarted from nothing or from an old copy, and two that go on from one copy, are refused as soon as
+    they ask differently what was asked before, and the refusal is noted. What the policy does not allow, or the ledger
     has no room for, is refused, and nothing is spent. No code of the server's is run.
 
     Edge cases: who is killed between charging and keeping the answer trains again; where noise was local, from the
@@ -80,7 +82,7 @@ class Party:
         self._learner = learner
         self._randomness = randomness or SystemRandomness()
         self._today = today
-        self._memory = Memory(folder / MEMORY)
+        self._memory = PartyMemory.open(folder / MEMORY)
         self._turn = _files.Turn(folder / TURN)
         self._offers: dict[str, Offer] = {}
         self._engines: dict[str, CohortEngine] = {}
@@ -140,7 +142,7 @@ class Party:
         place = Place(plan=offer.fingerprint, round=0, party=identity.name)
         return sealed("acceptance", place, {}, b"", key=identity.key)
 
-    def _task(self, request: Request) -> Task:
+    def _task(self, request: Request) -> RoundTask:
         """The round that is asked for."""
         offer = self._offer(request.place.plan)
         if offer is None:
@@ -148,7 +150,7 @@ class Party:
         if request.clients or request.weights.size != offer.size:
             raise SpecificationRefused("a question that is not for this party and this model")
         try:
-            return Task.of(offer, request)
+            return RoundTask.of(offer, request)
         except ConfigError as error:
             raise SpecificationRefused(f"a round that the plan does not know: {error}") from error
 
@@ -172,7 +174,7 @@ class Party:
             self._memory.take_up(plan, number, request.digest)
         return None
 
-    def _trained(self, task: Task, request: Request) -> bytes:
+    def _trained(self, task: RoundTask, request: Request) -> bytes:
         """Charge the round, train, and keep the answer."""
         offer, number, identity = task.offer, task.round, self.identity
         receipt = self._charge(task)
@@ -184,13 +186,13 @@ class Party:
             randomness=self._randomness,
             receipt=receipt,
         )
-        # Of one client, how its norm compares with the bound is what an adaptive clip pays for; nothing else is told.
-        told = replace(found, dropped=0) if found.dropped else found
+        # How the norm compares with the bound is told where the plan pays for it, and nothing else beside the steps.
+        told = replace(found, unclipped=found.unclipped if isinstance(task.clip, QuantileClip) else 0, dropped=0)
         answer = told.to_bytes(identity.key)
         self._memory.keep(offer.fingerprint, number, answer)
         return answer
 
-    def _charge(self, task: Task) -> Receipt | None:
+    def _charge(self, task: RoundTask) -> Receipt | None:
         """Pay for all rounds up to this one; the receipt of its own, where the party has noise to add."""
         offer, ledger = task.offer, self._open(task.offer)
         charged = ledger.reservation(offer.fingerprint).charged
@@ -227,7 +229,7 @@ class Party:
         ledger, limit = self._open(offer), self.policy.daily_epsilon
         day = self._days.latest(ledger, self._today())
         charged = ledger.reservation(plan).charged
-        new: list[Run] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
+        new: list[RepeatedEvent] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
         runs = [*self._days.charged[day], *new]
         cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
         if not cost <= limit:
@@ -271,7 +273,7 @@ class _Days:
     """What was charged on which day, each entry of the ledger read once."""
 
     def __init__(self) -> None:
-        self.charged: defaultdict[str, list[Run]] = defaultdict(list)
+        self.charged: defaultdict[str, list[RepeatedEvent]] = defaultdict(list)
         self._known = 0
 
     def latest(self, ledger: Ledger, today: date) -> str:

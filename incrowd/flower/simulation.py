@@ -14,11 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
-from incrowd.flower.blocks import BLOCK, Shelf, Stock
+from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
 from incrowd.flower.network import Network, Node, in_blocks
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import GridLine, Patience
-from incrowd.flower.work import Task
+from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
+from incrowd.flower.work import RoundTask
 from incrowd.learning import ClientTensors
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
@@ -27,6 +28,7 @@ from incrowd.runs.build import processors
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
+from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.trackers import Tracker
 
 if TYPE_CHECKING:
@@ -45,7 +47,9 @@ class Simulation:
     randomness the released model is, too, to the last bit on one kind of processor: whichever way its clients are
     dealt to blocks, and however many workers there are.
 
-    Edge cases: silos, the median clip and single contributions (`run.diagnose`) are refused, before Ray is started.
+    Each silo is a node, and writes to its own ledger in the run's folder, so silos stay on one machine.
+
+    Edge cases: the median clip and single contributions (`run.diagnose`) are refused, before Ray is started.
     """
 
     workers: int | None = None
@@ -63,14 +67,14 @@ class Simulation:
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         need_flower()
-        work = run.work
-        if not isinstance(work, ClientWork):
-            remedy = "silos train on this machine: incrowd train"
-            raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+        if isinstance(run.work, SiloWork):
+            return self._silos(run, run.work, watchers)
+        return self._clients(run, run.work, watchers)
+
+    def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:
         offer = offer_of(work)
         run.trained_by(_nobody)  # what cannot be trained elsewhere is refused before Ray is started
         server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-        shelf = Shelf(server=server.public_key().public_bytes_raw(), key=blocks.private_bytes_raw())
         stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
         number = self.blocks or self._workers
 
@@ -81,9 +85,62 @@ class Simulation:
             network = Network(line=line, offer=offer, deal=in_blocks(nodes), key=server, patience=self.patience)
             return run.trained_by(network.trainer).train(watchers)
 
+        return self._in_flower(main, stock, server=server, key=blocks, nodes=number)
+
+    def _silos(self, run: Run, work: SiloWork, watchers: Sequence[Tracker]) -> Summary:
+        if self.address is not None:
+            remedy = "silos keep their ledgers in the run's folder: leave it out, and they train on this machine"
+            raise ConfigError(field="address", value=self.address, remedy=remedy)
+        server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        names = [plan.name for plan in work.federation.plans]
+
+        def main(grid: "Grid") -> Summary:
+            found = _nodes(grid, len(names), self.patience)
+            nodes = [
+                Node(id=one, party=name, key=key.public_key(), block=True)
+                for one, name in zip(found, names, strict=True)
+            ]
+            network = SiloNetwork(
+                line=GridLine(grid, stops=True),
+                plan=fingerprint_of(work),
+                size=work.model.size,
+                silos=nodes,
+                key=server,
+                patience=self.patience,
+            )
+            return run.answered_by(network.answers).train(watchers)
+
+        stock = SiloStock(work=work, folder=run.folder)
+        return self._in_flower(main, stock, server=server, key=key, nodes=len(names))
+
+    def _in_flower(
+        self,
+        main: Callable[["Grid"], Summary],
+        stock: Stocked,
+        *,
+        server: Ed25519PrivateKey,
+        key: Ed25519PrivateKey,
+        nodes: int,
+    ) -> Summary:
+        """What `main` gives, run as Flower's ServerApp, with what workers make of the stock as its ClientApps."""
+        from flwr.clientapp import ClientApp
+        from flwr.serverapp import ServerApp
+        from flwr.simulation import run_simulation
+
+        app, clients, given = ServerApp(), ClientApp(), list[Summary]()
+        shelf = Shelf(server=server.public_key().public_bytes_raw(), key=key.private_bytes_raw())
+        clients.train("incrowd")(shelf)
+
+        @app.main()
+        def _(grid: "Grid", _: "Context") -> None:
+            given.append(main(grid))
+
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what is wrong is raised here
+        resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": self.gpus}
         with self._ray():
             shelf.fill(stock)
-            return self._in_flower(main, shelf, nodes=number)
+            run_simulation(app, clients, nodes, backend_config={"client_resources": resources})
+        return given[0]
 
     @contextmanager
     def _ray(self) -> Iterator[None]:
@@ -106,24 +163,6 @@ class Simulation:
             yield
         finally:
             ray.shutdown()
-
-    def _in_flower(self, main: Callable[["Grid"], Summary], shelf: Shelf, *, nodes: int) -> Summary:
-        """What `main` gives, run as Flower's ServerApp, with the shelf as its ClientApp."""
-        from flwr.clientapp import ClientApp
-        from flwr.serverapp import ServerApp
-        from flwr.simulation import run_simulation
-
-        server, client, given = ServerApp(), ClientApp(), list[Summary]()
-        client.train("incrowd")(shelf)
-
-        @server.main()
-        def _(grid: "Grid", _: "Context") -> None:
-            given.append(main(grid))
-
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what is wrong is raised here
-        resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": self.gpus}
-        run_simulation(server, client, nodes, backend_config={"client_resources": resources})
-        return given[0]
 
     @property
     def _workers(self) -> int:
@@ -151,7 +190,7 @@ def offer_of(work: ClientWork) -> Offer:
     settings = work.config.model_dump(mode="json")
     offered = {section: settings[section] for section in ("model", "local")}
     offer = Offer(plan=plan, size=work.model.size, columns=tuple(work.data.columns), settings=offered)
-    Task.stated(offer, 0, plan.start(offer.size).clip)
+    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
     return offer
 
 

@@ -22,7 +22,7 @@ from incrowd import _files
 from incrowd._private import make_ours
 from incrowd._validate import count, positive
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.flower import front
+from incrowd.flower import QUIET, front
 from incrowd.flower.child import Child
 from incrowd.flower.fleet import BEAT, LineBroken, ServerLine
 from incrowd.flower.keys import (
@@ -40,13 +40,7 @@ _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK = 1.0
 _CLOCKS_DIFFER = 400.0  # more than Flower lets the clocks of a party and the server differ
-_QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_LOG_LEVEL": "WARNING",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+_QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LOG_LEVEL": "WARNING"}
 
 
 @dataclass(frozen=True)

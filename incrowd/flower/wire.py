@@ -25,12 +25,18 @@ from incrowd._random import Integers
 from incrowd.errors import DataError
 from incrowd.privacy.ledger.chain import canonical
 
-Weights = NDArray[np.float32]
+SentWeights = NDArray[np.float32]
 
 _MAGIC = b"incrowd1"
 _LENGTHS = struct.Struct("<8sIQ")
 _SIGNATURE = 64
-_MOST_HEAD = {"request": 2**22, "offer": 2**22, "answer": 2**12, "acceptance": 2**12}  # the first two hold lists
+_MOST_HEAD = {
+    "request": 2**22,  # it lists the clients of a block
+    "offer": 2**22,  # it lists the parties
+    "acceptance": 2**12,
+    "answer": 2**12,
+    "silo": 2**12,
+}
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
@@ -51,7 +57,7 @@ class Request:
     """
 
     place: Place
-    weights: Weights = field(repr=False)
+    weights: SentWeights = field(repr=False)
     clip: dict[str, Any]
     clients: tuple[int, ...] = field(repr=False, default=())
 
@@ -98,7 +104,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
+class PartyAnswer:
     """A party's part of a round's sum, in whole steps of the public grid; how many contributions were not clipped, and
     how many were dropped because they were not finite, is what an adaptive clip and a simulation look at.
     """
@@ -109,17 +115,25 @@ class Answer:
     dropped: int = field(repr=False)
 
     def to_bytes(self, key: Ed25519PrivateKey, *, compress: bool = True) -> bytes:
-        """The frame, signed by the party, in the smallest type that holds the steps."""
+        """The frame, signed by the party, in the smallest type that holds the steps.
+
+        Guarantee: what is packed is filled up to 2, 4 or 8 bytes a number, so that its length tells those on the way
+        next to nothing.
+        """
         name = _smallest(self.steps)
         body = self.steps.astype(f"<i{_TYPES[name]}").tobytes()
+        if compress:
+            body = zlib.compress(body, 6)
         head = {
             "size": self.steps.size,
             "type": name,
             "packing": "zlib" if compress else "none",
+            "length": f"{len(body):015}",
             "unclipped": self.unclipped,
             "dropped": self.dropped,
         }
-        return sealed("answer", self.place, head, zlib.compress(body, 6) if compress else body, key=key)
+        filled = next(room for wide in (2, 4, 8) if len(body) <= (room := _room(self.steps.size, wide)))
+        return sealed("answer", self.place, head, body.ljust(filled, b"\0"), key=key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +149,7 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> S
 
     Edge cases: everything else is a `DataError`: too long, cut off, of another party, round or plan.
     """
-    place, head, body = unsealed(data, kind="answer", key=key, most=_most_body(expected.size))
+    place, head, body = unsealed(data, kind="answer", key=key, most=_room(expected.size, 8))
     if place != expected.place:
         raise DataError("an answer of another plan, round or party than was asked")
     return Signed(head=head, body=body)
@@ -143,10 +157,10 @@ def read_answer(data: object, *, expected: Expected, key: Ed25519PublicKey) -> S
 
 def longest_answer(size: int) -> int:
     """How many bytes an answer over so many numbers has at most."""
-    return _LENGTHS.size + _MOST_HEAD["answer"] + _most_body(size) + _SIGNATURE
+    return _LENGTHS.size + _MOST_HEAD["answer"] + _room(size, 8) + _SIGNATURE
 
 
-def decoded(signed: Signed, *, expected: Expected) -> Answer:
+def decoded(signed: Signed, *, expected: Expected) -> PartyAnswer:
     """What an answer says, as far as it can be right.
 
     Guarantee: what comes back has the expected size, and its norm is at most the largest that was expected. A head that
@@ -155,20 +169,21 @@ def decoded(signed: Signed, *, expected: Expected) -> Answer:
     Edge cases: everything else is a `DataError`, and counts as zero.
     """
     head, size = signed.head, expected.size
-    if head.get("size") != size or head.get("type") not in _TYPES or head.get("packing") not in ("zlib", "none"):
+    if head.get("size") != size or str(head.get("type")) not in _TYPES or head.get("packing") not in ("zlib", "none"):
         raise DataError("an answer of another size or type than was asked for")
     unclipped, dropped = head.get("unclipped"), head.get("dropped")
     if not (_is_natural(unclipped) and _is_natural(dropped) and unclipped + dropped <= expected.contributions):
         raise DataError("an answer that counts more contributions than were asked for")
     wide = _TYPES[head["type"]]
-    raw = _unpacked(signed.body, most=size * wide) if head["packing"] == "zlib" else signed.body
+    body = _whole(signed)
+    raw = _unpacked(body, most=size * wide) if head["packing"] == "zlib" else body
     if len(raw) != size * wide:
         raise DataError("an answer that is shorter or longer than it says")
     steps = np.frombuffer(raw, f"<i{wide}").astype(np.int64)
     floats = steps.astype(np.float64)
     if not math.sqrt(np.dot(floats, floats)) <= expected.largest:
         raise DataError("an answer longer than contributions that were clipped can be")
-    return Answer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
+    return PartyAnswer(place=expected.place, steps=steps, unclipped=int(unclipped), dropped=int(dropped))
 
 
 def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: Ed25519PrivateKey) -> bytes:
@@ -218,8 +233,17 @@ def _statement(kind: str, front: bytes | memoryview) -> bytes:
     return f"incrowd {kind} ".encode() + hashlib.sha256(front).digest()
 
 
-def _most_body(size: int) -> int:
-    return 8 * size + 8 * size // 1000 + 64  # zlib may add a little to what it cannot compress
+def _room(size: int, wide: int) -> int:
+    """The bytes that so many packed numbers of so many bytes may take: zlib adds a little where it saves nothing."""
+    return wide * size + wide * size // 500 + 64
+
+
+def _whole(signed: Signed) -> memoryview:
+    """The body without what it was filled up with."""
+    length = signed.head.get("length")
+    if not isinstance(length, str) or not length.isdecimal() or len(length) > 15 or int(length) > len(signed.body):
+        raise DataError("an answer that is shorter or longer than it says")
+    return signed.body[: int(length)]
 
 
 def _unpacked(body: memoryview, *, most: int) -> bytes:

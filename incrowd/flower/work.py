@@ -7,7 +7,7 @@ from functools import partial
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError
 from incrowd.flower.offer import Offer
-from incrowd.flower.wire import Answer, Expected, Place, Request
+from incrowd.flower.wire import Expected, PartyAnswer, Place, Request
 from incrowd.learning import CohortEngine
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.ledger.receipt import Receipt
@@ -20,7 +20,7 @@ from incrowd.privacy.plan import forms
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RoundTask:
     """A round of an offer as nodes see it: its clip, and the step and the length of what they send."""
 
     offer: Offer
@@ -28,7 +28,7 @@ class Task:
     clip: Clip
 
     @classmethod
-    def of(cls, offer: Offer, request: Request) -> "Task":
+    def of(cls, offer: Offer, request: Request) -> "RoundTask":
         """What is asked. Edge cases: a clip that is not the plan's is refused: nobody has priced it."""
         form = {"format": forms.ROUND, "plan": offer.fingerprint, "round": request.place.round, "clip": request.clip}
         told = forms.from_json(form)
@@ -41,7 +41,7 @@ class Task:
         return cls.stated(offer, request.place.round, clip)
 
     @classmethod
-    def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "Task":
+    def stated(cls, offer: Offer, number: int, clip: Clip | MedianClip | None) -> "RoundTask":
         """A round with this clip. Edge cases: a median is refused: its norms are nowhere together."""
         offer.plan.round(number)
         if clip is None or isinstance(clip, MedianClip):
@@ -78,8 +78,14 @@ class Task:
 
 
 def part(
-    task: Task, request: Request, *, place: Place, engine: CohortEngine, randomness: Randomness, receipt: Receipt | None
-) -> Answer:
+    task: RoundTask,
+    request: Request,
+    *,
+    place: Place,
+    engine: CohortEngine,
+    randomness: Randomness,
+    receipt: Receipt | None,
+) -> PartyAnswer:
     """Train the clients of a request and add up what they contribute; a receipt pays for noise that is local.
 
     Guarantee: bit for bit what the engine adds up on one machine for the same clients, weights and randomness.
@@ -100,7 +106,7 @@ def part(
                     hidden = partial(_hidden, noise, receipt=_paid(receipt), at=(task.round, client))
                     total.add_noised(clip, row, hidden)
     seen = total.observed
-    return Answer(place=place, steps=total.close().on(task.step), unclipped=seen.unclipped, dropped=seen.dropped)
+    return PartyAnswer(place=place, steps=total.close().on(task.step), unclipped=seen.unclipped, dropped=seen.dropped)
 
 
 def _paid(receipt: Receipt | None) -> Receipt:

@@ -101,14 +101,14 @@ SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
              "features", "function", "holdout_clients", "identity", "label", "missing_texts", "name", "names",
              "partition", "per_client", "public", "sigma", "test_clients", "thousands", "validation"),
-    "features": ("centred", "dimensions", "name", "octave", "stride", "upright"),
+    "features": ("centred", "deskew", "dimensions", "name", "stride", "stroke_width"),
     "local": ("batch_size", "batches", "engine", "epochs", "learning_rate", "loss", "momentum", "physical_batch",
               "proximal", "shuffle", "weight_decay"),
-    "model": ("bias", "hidden", "kind", "module", "start"),
+    "model": ("bias", "hidden", "init_scale", "kind", "module"),
     "privacy": ("accountant", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta", "epsilon",
                 "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace", "place",
                 "records", "rounds", "sampling", "unit", "weigh"),
-    "run": ("checkpoint_every", "chunk", "diagnose", "dropout", "plot", "randomness", "report_every"),
+    "run": ("checkpoint_every", "chunk", "diagnose", "plot", "randomness", "report_every", "unavailable"),
     "server": ("average", "decay", "kind", "learning_rate", "momentum"),
 }  # fmt: skip
 """The settings that are handed on, section by section."""

@@ -68,8 +68,8 @@ def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: b
     """Where the picture of the rounds is, if one is wanted and can be drawn."""
     if not wanted or find_spec("matplotlib") is None:
         return None
-    from incrowd.runs.plots import draw_curve
+    from incrowd.runs.plots import plot_curve
 
     path = folder / CURVE
-    draw_curve(path, records, simulated=simulated)
+    plot_curve(path, records, simulated=simulated)
     return str(path)

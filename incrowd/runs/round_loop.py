@@ -14,7 +14,7 @@ from incrowd.runs.database import Database, Record
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
-Step = Callable[[State], tuple[State, Record]]
+RoundFunction = Callable[[State], tuple[State, Record]]
 """Takes a state through one round, and says what to remember of it."""
 
 
@@ -96,7 +96,7 @@ class RoundLoop:
     def run(
         self,
         state: State,
-        step: Step,
+        step: RoundFunction,
         *,
         finish: Callable[[State], Summary],
         settings: Facts,

@@ -24,6 +24,7 @@ from incrowd.data._rows import read_once
 from incrowd.errors import ConfigError
 from incrowd.federated import State
 from incrowd.federated.fedavg import Trainers
+from incrowd.federated.silo_fedavg import AskAll
 from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
@@ -54,7 +55,7 @@ from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloSession, SiloWork
 from incrowd.runs.trackers import Tracker, trackers
 
-Work = ClientWork | SiloWork
+UnitWork = ClientWork | SiloWork
 Session = ClientSession | SiloSession
 
 
@@ -76,7 +77,7 @@ class Run:
     search goes on with the search only.
     """
 
-    def __init__(self, folder: Path, work: Work) -> None:
+    def __init__(self, folder: Path, work: UnitWork) -> None:
         self.folder = folder
         self.work = work
 
@@ -151,6 +152,15 @@ class Run:
         work = replace(self.work, trainers=trainers)
         work.try_out()
         return Run(self.folder, work)
+
+    def answered_by(self, together: AskAll) -> "Run":
+        """The same run, whose silos are asked elsewhere: see `incrowd.federated.silo_fedavg.AskAll`.
+
+        Edge cases: whole clients are trained: `ConfigError`.
+        """
+        if not isinstance(self.work, SiloWork):
+            raise ConfigError(field="privacy.unit", value="client", remedy="clients are trained: use trained_by")
+        return Run(self.folder, replace(self.work, together=together))
 
     @property
     def config(self) -> Config | SiloConfig:
@@ -263,7 +273,7 @@ def _work(
     schedule: Schedule | None = None,
     chunk: int | None = None,
     data: Clients | None = None,
-) -> Work:
+) -> UnitWork:
     """What the settings come to."""
     if isinstance(config, SiloConfig):
         return SiloWork(federation=assemble_silos(config, given=given))

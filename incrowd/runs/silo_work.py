@@ -13,25 +13,27 @@ from typing import Any
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.federated import SiloFedAvg, SiloReport, State
+from incrowd.federated.silo_fedavg import AskAll
 from incrowd.learning import Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.statement import Claims
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Record
+from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.folder import LEDGER, SILOS, Summary
-from incrowd.runs.outbox import Outbox
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.silo_build import SiloFederation
 from incrowd.runs.silo_config import SiloConfig
-from incrowd.runs.silo_ledgers import SiloLedgers
+from incrowd.runs.silo_ledgers import SiloLedgers, own_place
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloWork:
-    """A federation of silos as a run needs it."""
+    """A federation of silos as a run needs it. They are asked one after the other, or all `together` elsewhere."""
 
     federation: SiloFederation
     ledger: SiloLedgers | None = None
+    together: AskAll | None = None
 
     @property
     def payer(self) -> SiloLedgers:
@@ -99,16 +101,22 @@ class SiloWork:
             server = None if ledger.server is None else stack.enter_context(ledger.server.open(folder / LEDGER))
             asks = tuple(outbox.answer for outbox in outboxes)
             label = "" if ledger.server is None else ledger.server.label
-            yield SiloSession(
-                work=self, algorithm=self.federation.algorithm(asks, server, label=label), outboxes=outboxes
-            )
+            algorithm = replace(self.federation.algorithm(asks, server, label=label), together=self.together)
+            yield SiloSession(work=self, algorithm=algorithm, outboxes=outboxes)
 
-    def _outbox(self, place: int, ledger: Ledger, folder: Path) -> Outbox:
+    @contextmanager
+    def open_silo(self, place: int, folder: Path) -> Iterator[DurableSilo]:
+        """One silo on its ledger, in whatever process it answers."""
+        own = own_place(folder, self.federation.plans[place].name)
+        with self.payer.silos[place].open(own) as ledger:
+            yield self._outbox(place, ledger, folder)
+
+    def _outbox(self, place: int, ledger: Ledger, folder: Path) -> DurableSilo:
         silo = self.federation.silo(place, ledger, label=self.payer.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
         keep, simulated = self.config.run.checkpoint_every + 1, self.randomness.simulated
         own = folder / SILOS / self.federation.plans[place].name
-        return Outbox(silo, Checkpoints(own / "sent", keep=keep, dated=simulated))
+        return DurableSilo(silo, Checkpoints(own / "sent", keep=keep, dated=simulated))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +125,7 @@ class SiloSession:
 
     work: SiloWork
     algorithm: SiloFedAvg
-    outboxes: Sequence[Outbox]
+    outboxes: Sequence[DurableSilo]
 
     def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""

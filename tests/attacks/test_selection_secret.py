@@ -54,7 +54,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Says how many attempts are drawn."""
 
     def say(count: int) -> None:
-        monkeypatch.setattr(Repetitions, "draw", lambda *_: count)
+        monkeypatch.setattr(Repetitions, "sample", lambda *_: count)
 
     return say
 

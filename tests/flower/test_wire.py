@@ -16,8 +16,8 @@ from incrowd._random import Integers
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.offer import Offer
 from incrowd.flower.wire import (
-    Answer,
     Expected,
+    PartyAnswer,
     Place,
     Request,
     decoded,
@@ -37,19 +37,20 @@ SIZE = 7
 EXPECTED = Expected(place=PLACE, size=SIZE, contributions=2, largest=2.0**40)
 
 
-def answer(steps: Integers | None = None, **rest: Any) -> Answer:
+def answer(steps: Integers | None = None, **rest: Any) -> PartyAnswer:
     steps = np.arange(SIZE) - 3 if steps is None else steps
     given: dict[str, Any] = {"place": PLACE, "steps": steps, "unclipped": 1, "dropped": 0}
-    return Answer(**given | rest)
+    return PartyAnswer(**given | rest)
 
 
-def opened(frame: object, expected: Expected = EXPECTED) -> Answer:
+def opened(frame: object, expected: Expected = EXPECTED) -> PartyAnswer:
     return decoded(read_answer(frame, expected=expected, key=KEY.public_key()), expected=expected)
 
 
 def odd(body: bytes, **head: Any) -> bytes:
     """A frame that the party itself has signed, whatever is in it."""
-    good = {"size": SIZE, "type": "int16", "packing": "zlib", "unclipped": 0, "dropped": 0}
+    length = f"{len(body):015}"
+    good = {"size": SIZE, "type": "int16", "packing": "zlib", "length": length, "unclipped": 0, "dropped": 0}
     return sealed("answer", PLACE, good | head, body, key=KEY)
 
 
@@ -72,10 +73,15 @@ def test_numbers_travel_in_the_smallest_type_that_holds_them(largest: int, kind:
     assert opened(frame).steps.tolist() == [largest] * SIZE
 
 
-def test_a_typical_contribution_takes_two_bytes_a_weight_at_most() -> None:
-    size, bound = 50_000, 2**19
-    steps = np.trunc(np.random.default_rng(1).normal(0, bound / size**0.5, size)).astype(np.int64)
-    assert len(answer(steps).to_bytes(KEY)) < 2.0 * size
+def test_the_length_tells_only_whether_two_four_or_eight_bytes_a_weight_are_enough() -> None:
+    size, bound, generator = 50_000, 2**19, np.random.default_rng(1)
+    typical = np.trunc(generator.normal(0, bound / size**0.5, size)).astype(np.int64)
+    one = np.zeros(size, np.int64)
+    one[3] = bound
+    random = [generator.integers(-(2**wide), 2**wide, size) for wide in (15, 31, 62)]
+    lengths = [len(answer(each).to_bytes(KEY)) for each in (typical, 0 * typical, one, *random)]
+    assert lengths[:3] == [lengths[0]] * 3
+    assert [round(each / size) for each in lengths] == [2, 2, 2, 2, 4, 8]
 
 
 @given(data=st.binary(max_size=300))
@@ -94,8 +100,15 @@ def test_not_a_bit_can_be_turned(place: int, bit: int) -> None:
 
 @given(
     head=st.dictionaries(
-        st.sampled_from(["size", "type", "packing", "unclipped", "dropped"]),
-        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())
+        st.sampled_from(["size", "type", "packing", "length", "unclipped", "dropped"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.lists(st.text()),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(),
+        )
         | st.sampled_from(["int16", "int32", "int64", "zlib", "none"]),
     ),
     body=st.binary(max_size=200) | st.binary(max_size=200).map(zlib.compress),
@@ -120,6 +133,10 @@ def test_a_party_that_signs_nonsense_is_refused_or_bounded(head: dict[str, Any],
         odd(zlib.compress(bytes(14)) + b"more"),
         odd(zlib.compress(bytes(14))[:-3]),
         odd(bytes(15), packing="none"),
+        odd(zlib.compress(bytes(14)), length="9" * 15),
+        odd(zlib.compress(bytes(14)), length="-1"),
+        odd(zlib.compress(bytes(14)), length=None),
+        odd(zlib.compress(bytes(14)), length="9" * 5000),
         odd(zlib.compress(bytes(14)), unclipped=2, dropped=1),
         odd(zlib.compress(bytes(14)), unclipped=True),
         answer(np.full(SIZE, 2**40)).to_bytes(KEY),
@@ -138,6 +155,18 @@ def test_what_claims_too_much_is_refused_at_no_cost(frame: object) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 300_000
+
+
+def test_what_unpacks_to_more_than_it_should_is_not_unpacked_to_its_end() -> None:
+    large = replace(EXPECTED, size=100_000)
+    bomb = zlib.compress(bytes(10**8))  # 97 kB, which would be all right
+    frame = odd(bomb, size=large.size)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="shorter or longer"):
+        opened(frame, large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
 
 
 @pytest.mark.parametrize("other", [{"round": 4}, {"plan": "q" * 64}, {"party": "south"}])

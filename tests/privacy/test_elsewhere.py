@@ -14,7 +14,7 @@ from incrowd.privacy.mechanism.clipped_sum import ClippedSum, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
@@ -41,7 +41,7 @@ class Far:
         return Part(observed=total.observed, total=total.close())
 
 
-def run_of(*, clip: Clip | MedianClip | None = None, place: Place = "central") -> PrivateRun:
+def run_of(*, clip: Clip | MedianClip | None = None, place: NoisePlace = "central") -> PrivateRun:
     step = Step(rounds=2, cohort=CLIENTS, noise_multiplier=1.0)
     clip = clip or FixedClip(clip_norm=1.0)
     config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, clip=clip, place=place)

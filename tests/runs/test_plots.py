@@ -7,7 +7,7 @@ from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs.database import Record
-from incrowd.runs.plots import draw_curve, draw_plans
+from incrowd.runs.plots import plot_curve, plot_plans
 
 RECORDS = [
     Record(round=0, epsilon=1.0, seconds=1.0, clients_per_second=1.0, accuracy=0.5, loss=1.0),
@@ -24,7 +24,7 @@ def text(path: Path) -> str:
 @pytest.mark.parametrize("simulated", [True, False])
 def test_a_curve_is_drawn_and_a_simulation_is_marked(tmp_path: Path, simulated: bool) -> None:
     path = tmp_path / "curve.svg"
-    draw_curve(path, RECORDS, simulated=simulated)
+    plot_curve(path, RECORDS, simulated=simulated)
     assert "<!-- accuracy on the server's test set -->" in text(path)
     assert "<!-- epsilon, at most -->" in text(path)
     assert ("<!-- SIMULATION: seeded noise -->" in text(path)) == simulated
@@ -34,13 +34,13 @@ def test_without_accuracy_there_is_the_loss_and_without_both_only_epsilon(tmp_pa
     path = tmp_path / "curve.svg"
     losses = [Record(round=0, epsilon=1.0, seconds=1.0, clients_per_second=1.0, loss=2.0)]
     for records in (losses, RECORDS[1:]):
-        draw_curve(path, records, simulated=False)
+        plot_curve(path, records, simulated=False)
         assert "<!-- loss on the server's test set -->" in text(path)
 
 
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name a file that ends in"):
-        draw_curve(tmp_path / "curve.doc", RECORDS, simulated=False)
+        plot_curve(tmp_path / "curve.doc", RECORDS, simulated=False)
 
 
 def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: float = 2.0, noise: float = 0) -> Plan:
@@ -71,7 +71,7 @@ def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: fl
 def test_plans_are_drawn_over_what_differs_with_a_curve_for_everything_else(
     tmp_path: Path, plans: list[Plan], over: str, curves: list[str]
 ) -> None:
-    draw_plans(tmp_path / "plans.svg", plans)
+    plot_plans(tmp_path / "plans.svg", plans)
     found = text(tmp_path / "plans.svg")
     for words in (over, *curves, "noise of the mean, in clip bounds"):
         assert f"<!-- {words} -->" in found
@@ -80,7 +80,7 @@ def test_plans_are_drawn_over_what_differs_with_a_curve_for_everything_else(
 def test_what_if_has_a_panel_for_each_cohort_unless_there_are_many(tmp_path: Path) -> None:
     def drawn(cohorts: list[int]) -> str:
         plans = [plan(r, epsilon=e, cohort=m) for m in cohorts for e in (1, 2) for r in (5, 9)]
-        draw_plans(tmp_path / "plans.svg", plans, weights=5000)
+        plot_plans(tmp_path / "plans.svg", plans, weights=5000)
         return text(tmp_path / "plans.svg")
 
     few, many = drawn([10, 20]), drawn([10, 20, 30, 40, 50])
@@ -92,7 +92,7 @@ def test_what_if_has_a_panel_for_each_cohort_unless_there_are_many(tmp_path: Pat
 
 def test_where_the_noise_is_given_the_rounds_that_it_allows_are_drawn(tmp_path: Path) -> None:
     plans = [plan(rounds, epsilon=epsilon, noise=50.0) for rounds, epsilon in ((5, 1.0), (9, 2.0))]
-    draw_plans(tmp_path / "plans.svg", plans)
+    plot_plans(tmp_path / "plans.svg", plans)
     found = text(tmp_path / "plans.svg")
     assert "<!-- rounds -->" in found
     assert "<!-- epsilon -->" in found

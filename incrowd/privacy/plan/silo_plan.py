@@ -9,7 +9,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from incrowd import _validate
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import GaussianNoise
@@ -118,17 +118,17 @@ class SiloPlan:
         if self.count_noise is not None:
             self.count_noise.step(2, contributions_bound=self.most_records)
 
-    def runs(self, noise_multiplier: float) -> list[Run]:
+    def runs(self, noise_multiplier: float) -> list[RepeatedEvent]:
         """What a round costs: its steps, and its counts."""
         counts = self.count_noise
-        beside: list[Run] = [] if counts is None else [(GaussianDpEvent(counts.noise_multiplier), 1)]
+        beside: list[RepeatedEvent] = [] if counts is None else [(GaussianDpEvent(counts.noise_multiplier), 1)]
         return [*self.training(noise_multiplier).runs, *beside]
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """A round as one event."""
         return compose(self.runs(noise_multiplier))
 
-    def noise_multiplier(self, number: int, *, spent: Sequence[Run], usual: float | None = None) -> float:
+    def noise_multiplier(self, number: int, *, spent: Sequence[RepeatedEvent], usual: float | None = None) -> float:
         """The noise of a round (from 0), when so much was spent before it and the last round had the `usual` noise.
 
         Guarantee: where there is a pace, the round's price together with all that was spent keeps to it.

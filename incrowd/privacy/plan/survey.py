@@ -11,7 +11,7 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.account.moments import moments_price
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
-from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.privacy.plan.schedule import Step, growing
 from incrowd.privacy.statement import guess
 
@@ -36,7 +36,7 @@ class Wish:
     shares: tuple[float, ...] = ()
     noise_multiplier: float | None = None
     sampling: str = "poisson"
-    place: Place = "central"
+    place: NoisePlace = "central"
     accountant: str = "tightest"
     grow_from: float | None = None
 

@@ -1,0 +1,196 @@
+"""Asking nodes: once a node, in time, whatever a network does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from incrowd._random import SystemRandomness
+from incrowd.errors import BudgetExceeded, DataError, SpecificationRefused
+from incrowd.flower.given import LEDGER
+from incrowd.flower.rounds import GridLine, Patience, ask, frame_in, record_of
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.release import PrivateRun
+from tests.flower.nodes import PlainLine, VirtualClock, WildLine
+from tests.flower.parties import MODEL, NAMES, SERVER, Made, network_of, offer_for, plan_of, zeros
+from tests.flower.test_party import charged
+
+
+@dataclass
+class Script:
+    """A line on which answers come when they are told to: (seconds, which message, what)."""
+
+    answers: list[tuple[float, int, bytes]]
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    pushed: list[tuple[float, int]] = field(default_factory=list)
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """See `Line.push`."""
+        first = len(self.pushed)
+        self.pushed += [(self.clock.now(), node) for node in nodes]
+        return {str(first + place): node for place, node in enumerate(nodes)}
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """See `Line.pull`."""
+        for each in [each for each in self.answers if each[0] <= self.clock.now()]:
+            self.answers.remove(each)
+            yield str(each[1]), each[2]
+
+
+def read(node: int, answer: bytes) -> str:
+    if answer == b"bad":
+        raise DataError("bad")
+    return f"{node} {answer.decode()}"
+
+
+def asked(script: Script, nodes: int = 2, *, all_needed: bool = False) -> dict[int, str]:
+    patience = Patience(timeout=20, again=5, poll=0.1, all_needed=all_needed, clock=script.clock)
+    return ask(script, dict.fromkeys(range(nodes), b"?"), longest=100, read=read, patience=patience)
+
+
+def test_all_are_asked_at_once_and_it_ends_with_the_last_answer() -> None:
+    script = Script([(1.0, 0, b"a"), (2.0, 1, b"b")])
+    assert asked(script) == {0: "0 a", 1: "1 b"}
+    assert script.pushed == [(0, 0), (0, 1)]
+    assert script.clock.now() == pytest.approx(2.0, abs=0.11)
+
+
+def test_the_silent_are_asked_again_and_nobody_else() -> None:
+    script = Script([(1.0, 0, b"a"), (7.0, 2, b"late but good")])
+    assert asked(script) == {0: "0 a", 1: "1 late but good"}
+    assert [(round(time), node) for time, node in script.pushed] == [(0, 0), (0, 1), (5, 1)]
+
+
+def test_the_first_answer_of_a_node_counts() -> None:
+    script = Script([(1.0, 0, b"first"), (1.0, 0, b"second"), (2.0, 0, b"third"), (3.0, 1, b"b")])
+    assert asked(script) == {0: "0 first", 1: "1 b"}
+
+
+def test_what_cannot_be_read_is_as_if_it_had_not_come() -> None:
+    script = Script([(1.0, 0, b"bad"), (2.0, 0, b"good"), (1.0, 1, b"b"), (1.0, 77, b"nobody asked")])
+    assert asked(script) == {0: "0 good", 1: "1 b"}
+
+
+def test_a_round_goes_on_without_the_dead() -> None:
+    script = Script([(1.0, 0, b"a"), (21.0, 1, b"too late")])
+    assert asked(script) == {0: "0 a"}
+    assert script.clock.now() == pytest.approx(20, abs=0.2)
+    assert script.answers == [(21.0, 1, b"too late")]
+
+
+def test_where_all_are_needed_what_is_missing_is_an_error() -> None:
+    with pytest.raises(DataError, match="1 of 2 nodes"):
+        asked(Script([(1.0, 0, b"a")]), all_needed=True)
+    with pytest.raises(DataError, match="bad"):
+        asked(Script([(1.0, 0, b"bad")]), all_needed=True)
+
+
+def test_nobody_is_asked_where_there_is_nobody() -> None:
+    script = Script([])
+    assert asked(script, nodes=0) == {}
+    assert script.clock.now() == 0
+
+
+def test_who_is_asked_the_same_is_asked_at_once() -> None:
+    line = PlainLine({1: lambda _: b"a", 2: lambda _: b"b", 3: lambda _: b"c"})
+    ask(line, {1: b"x", 2: b"y", 3: b"x"}, longest=9, read=read, patience=Patience(clock=VirtualClock()))
+    assert line.asked == [(1, b"x"), (3, b"x"), (2, b"y")]
+
+
+def test_a_frame_goes_through_flowers_records_as_it_is() -> None:
+    from flwr.app import ConfigRecord, RecordDict
+
+    assert frame_in(record_of(b"\x00frame")) == b"\x00frame"
+    for name, value in (("other", b"x"), ("incrowd", 3)):
+        assert frame_in(RecordDict({name: ConfigRecord({"frame": value})})) is None
+    assert frame_in(RecordDict()) is None
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_flowers_grid_is_a_line(stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.app import Error, Message
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from tests.flower.grid import TestGrid
+
+    for name in ("_run_id", "_node_id", "_task_id"):  # a message is of a run, which Flower has told its process
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+    def answer(message: Message) -> Message:
+        if message.metadata.dst_node_id == 3:
+            return Message(Error(code=1, reason="boom"), reply_to=message)
+        return Message(record_of(frame_in(message.content) or b""), reply_to=message)
+
+    line = GridLine(TestGrid(answer, gone={2}), stops=stops)
+    owners = line.push([1, 2, 3], b"frame", 10.0)
+    assert sorted(owners.values()) == [1, 3]
+    if stops:
+        with pytest.raises(DataError, match="boom"):
+            list(line.pull(list(owners), 100))
+    else:
+        assert [(owners[number], frame) for number, frame in line.pull(list(owners), 100)] == [(1, b"frame")]
+    assert list(GridLine(TestGrid(answer, gone=set())).pull([], 100)) == []
+
+
+def storm(folder: Path, *, rounds: int, seed: int) -> WildLine:
+    """A federation of three parties in a network at its worst, whose server is killed now and then, too."""
+    generator, clock = np.random.default_rng(seed), VirtualClock()
+    plan = plan_of(rounds, noise=4.0)
+    offer = offer_for(plan)
+    made = [Made(folder / name, name, rest={"randomness": SystemRandomness()}) for name in NAMES]
+    parties = [each.start() for each in made]
+    for party in parties:
+        party.accept(offer.to_bytes(SERVER))
+    last = [-1, -1, -1]
+
+    def answering(node: int, frame: bytes) -> bytes:
+        try:
+            found = parties[node].reply(frame)
+        except (DataError, SpecificationRefused, BudgetExceeded):
+            return b"nothing"
+        last[node] = max(last[node], number)
+        return found
+
+    def die(node: int) -> None:
+        parties[node].close()
+        parties[node] = made[node].start()
+
+    nodes = {node: lambda frame, node=node: answering(node, frame) for node in range(3)}
+    line = WildLine(nodes, clock, generator, die=die)
+    network = network_of(line, offer, patience=Patience(timeout=4, again=1, poll=0.1, clock=clock))
+    weights, number = zeros(), 0
+    with Ledger.open(
+        folder / "server.sqlite", budget=plan.budget, relation=plan.relation, data_identity="all"
+    ) as ledger:
+        while number < rounds:
+            run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=MODEL.size)
+            assert run.next_round == number
+            opened = run.round(number)
+            opened.ask(network.trainer(weights))
+            if generator.random() < 0.05:
+                continue  # killed before the release: the round is asked for again, by another process
+            weights = weights + opened.release().mean
+            number += 1
+        assert ledger.charges() == (rounds, 0)
+        assert ledger.spent().epsilon == pytest.approx(plan.price.epsilon, rel=1e-9)
+    assert np.isfinite(weights).all()
+    for each, party, its in zip(made, parties, last, strict=True):
+        party.close()
+        assert charged(each.folder) == list(range(its + 1))
+        assert its > rounds - 30
+    return line
+
+
+def test_a_network_at_its_worst_leaves_ledgers_exact_and_the_model_finite(tmp_path: Path) -> None:
+    line = storm(tmp_path, rounds=25, seed=1)
+    assert line.happened["replayed"] > 3
+    assert (tmp_path / "north" / LEDGER).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_and_does_so_for_thousands_of_rounds(tmp_path: Path) -> None:
+    line = storm(tmp_path, rounds=2000, seed=2)
+    assert min(line.happened.values()) > 20

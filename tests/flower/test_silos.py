@@ -1,0 +1,188 @@
+"""Silos that are asked over a network release what they release on one machine, and pay for it once."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated.silo import Answer
+from incrowd.flower.network import Node
+from incrowd.flower.rounds import Patience
+from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of, read_silo, sealed_answer
+from incrowd.flower.simulation import Simulation
+from incrowd.flower.wire import Place, sealed
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.run import Run
+from tests.flower.nodes import PlainLine, VirtualClock
+from tests.runs.small import clients_of, seeded, silos_of
+from tests.runs.test_silo_run import SEEDED, SMALL
+from tests.runs.test_silo_run import small as silos
+
+SERVER, KEY = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+SIZE = 3
+PLACE = Place(plan="p" * 64, round=2, party="silo-1")
+
+
+def weights(folder: Path) -> dict[str, list[float]]:
+    return {name: array.tolist() for name, array in load_file(folder / "model.safetensors").items()}
+
+
+def network_of(run: Run) -> tuple[SiloNetwork, PlainLine]:
+    work = silos_of(run)
+    blocks = [SiloStock(work=work, folder=run.folder).block(server=SERVER.public_key(), key=KEY) for _ in range(2)]
+    line = PlainLine({3: blocks[0].answer, 4: blocks[1].answer})
+    names = [plan.name for plan in work.federation.plans]
+    nodes = [Node(id=3 + place, party=name, key=KEY.public_key(), block=True) for place, name in enumerate(names)]
+    patience = Patience(timeout=5, clock=VirtualClock())
+    plan = fingerprint_of(work)
+    network = SiloNetwork(line=line, plan=plan, size=work.model.size, silos=nodes, key=SERVER, patience=patience)
+    return network, line
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("privacy.count_std=5.0",), ("privacy.clients={epsilon=50, delta=1e-3, clip={kind='fixed', clip_norm=1.0}}",)],
+    ids=["records", "counts", "clients too"],
+)
+def test_silos_elsewhere_release_the_model_of_one_machine(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    here, there = (Run.create(silos(*SEEDED, *overrides), tmp_path / name) for name in ("here", "there"))
+    expected = here.train()
+    network, line = network_of(there)
+    found = there.answered_by(network.answers).train()
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")
+    assert found["epsilon_by_silo"] == expected["epsilon_by_silo"]
+    assert len(line.asked) == 2 * found["rounds"]
+    for name in ("silo-1", "silo-2"):
+        with Ledger.read(tmp_path / "there" / "silos" / name / "ledger.sqlite") as ledger:
+            assert ledger.charges()[0] == found["rounds"]
+
+
+def test_a_silo_that_is_asked_again_sends_the_same_and_pays_once(tmp_path: Path) -> None:
+    run = Run.create(silos(), tmp_path / "run")
+    network, _ = network_of(run)
+    start = np.zeros(network.size)
+    first, again = network.answers(0, start), network_of(run)[0].answers(0, start)
+    for one, other in zip(first, again, strict=True):
+        assert one.update is not None
+        assert other.update is not None
+        assert one.update.tolist() == other.update.tolist()
+    with Ledger.read(tmp_path / "run" / "silos" / "silo-1" / "ledger.sqlite") as ledger:
+        assert ledger.charges() == (1, 0)
+
+
+def test_a_silo_that_does_not_answer_stops_the_run_until_it_does(tmp_path: Path) -> None:
+    run = Run.create(silos(*SEEDED), tmp_path / "run")
+    network, line = network_of(run)
+    gone = PlainLine({3: line.nodes[3], 4: lambda _: b""})
+    with pytest.raises(DataError, match="silo-2 did not answer in round 0"):
+        run.answered_by(replace(network, line=gone).answers).train()
+    Run.open(tmp_path / "run").train()
+    Run.create(silos(*SEEDED), tmp_path / "here").train()
+    assert weights(tmp_path / "run") == weights(tmp_path / "here")
+
+
+def test_a_block_answers_for_its_silos_and_for_nothing_else(tmp_path: Path) -> None:
+    run = Run.create(silos(), tmp_path / "run")
+    network, line = network_of(run)
+    block = line.nodes[3]
+    with pytest.raises(DataError, match="not for one of these silos"):
+        replace(network, plan="other", line=PlainLine({3: block, 4: block})).answers(0, np.zeros(network.size))
+
+
+def answer(**rest: Any) -> Answer:
+    given: dict[str, Any] = {"silo": "silo-1", "round": 2, "epsilon": 0.5, "update": np.array([1.0, -2.5, 1e-300])}
+    return Answer(**given | rest)
+
+
+def opened(frame: bytes) -> Answer:
+    return read_silo(frame, place=PLACE, size=SIZE, key=KEY.public_key())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        answer(noise_multiplier=1.25, records=10.5, right=3.1),
+        answer(update=None, absence="budget spent"),
+        answer(update=None, absence="round lost", noise_multiplier=2.0),
+    ],
+    ids=["all", "spent", "lost"],
+)
+def test_what_a_silo_sends_comes_out_as_it_went_in(sent: Answer) -> None:
+    found = opened(sealed_answer(sent, PLACE, key=KEY))
+    for name in ("silo", "round", "epsilon", "noise_multiplier", "absence", "records", "right"):
+        assert getattr(found, name) == getattr(sent, name)
+    assert (found.update is None) == (sent.update is None)
+    assert found.update is None or found.update.tobytes() == np.asarray(sent.update).tobytes()
+
+
+ODD = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.none())
+
+
+@given(
+    head=st.dictionaries(
+        st.sampled_from(["epsilon", "absence", "noise_multiplier", "records", "right"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text()
+        | st.lists(st.none())
+        | st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    body=st.binary(max_size=40),
+)
+def test_a_silo_that_signs_nonsense_is_refused_or_finite(head: dict[str, Any], body: bytes) -> None:
+    good = {"epsilon": 1.0, "absence": "", "noise_multiplier": None, "records": None, "right": None}
+    try:
+        found = opened(sealed("silo", PLACE, good | head, body, key=KEY))
+    except DataError:
+        return
+    assert found.epsilon >= 0
+    assert found.update is None or np.isfinite(found.update).all()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        sealed_answer(answer(update=np.array([1.0, np.nan, 0])), PLACE, key=KEY),
+        sealed_answer(answer(epsilon=-1.0), PLACE, key=KEY),
+        sealed_answer(answer(), replace(PLACE, round=3), key=KEY),
+        sealed_answer(answer(), PLACE, key=SERVER),
+        sealed_answer(answer(update=np.zeros(2)), PLACE, key=KEY),
+    ],
+    ids=["not finite", "negative", "another round", "another key", "shorter"],
+)
+def test_what_is_no_silos_answer_is_refused(frame: bytes) -> None:
+    with pytest.raises(DataError):
+        opened(frame)
+
+
+def test_who_trains_and_who_answers_are_not_mixed_up(tmp_path: Path) -> None:
+    run, whole = Run.create(silos(), tmp_path / "silos"), Run.create(seeded(), tmp_path / "clients")
+    with pytest.raises(ConfigError, match="silos train themselves"):
+        run.trained_by(lambda _: pytest.fail("nobody is asked"))
+    with pytest.raises(ConfigError, match="use trained_by"):
+        whole.answered_by(lambda *_: pytest.fail("nobody is asked"))
+    assert clients_of(whole).trainers is None
+    with pytest.raises(ConfigError, match="address"):
+        Simulation(address="127.0.0.1:6379").train(run)
+
+
+@pytest.mark.slow
+def test_flower_releases_the_model_of_silos_here(tmp_path: Path) -> None:
+    Run.create(silos(*SEEDED), tmp_path / "here").train()
+    sets = [word for override in (*SMALL, *SEEDED) for word in ("--set", override)]
+    words = ["flower", "simulate", *sets, "--workers", "2", "--out", str(tmp_path / "there"), "--json"]
+    done = subprocess.run([sys.executable, "-m", "incrowd", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["epsilon_by_silo"]) == 2
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")
