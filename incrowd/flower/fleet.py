@@ -129,7 +129,7 @@ class LineBroken(IncrowdError):
 
 
 @dataclass(frozen=True)
-class Question:
+class Asked:
     """What a party was asked, and by which message."""
 
     content: bytes
@@ -207,7 +207,7 @@ class PartyLine:
         with _as_broken():
             return self._client.SendNodeHeartbeat(request).success
 
-    def pull(self) -> Question | None:
+    def pull(self) -> Asked | None:
         """The next question, if there is one; one that cannot be read is taken away, and passed over."""
         with _as_broken():
             response = self._client.PullMessages(PullMessagesRequest(node=self._node))
@@ -221,9 +221,9 @@ class PartyLine:
                 content = None
             confirm = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
             self._client.ConfirmMessageReceived(confirm)
-        return None if content is None else Question(content, message)
+        return None if content is None else Asked(content, message)
 
-    def answer(self, question: Question, content: bytes) -> None:
+    def answer(self, question: Asked, content: bytes) -> None:
         """Send an answer."""
         reply = Message(pack(content), reply_to=question.message)
         run = reply.metadata.run_id

@@ -103,7 +103,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class State:
+class FrontState:
     """What the front is told while it runs, by a file that it looks at twice a second."""
 
     upstream: int

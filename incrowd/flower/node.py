@@ -17,7 +17,7 @@ from incrowd import _files
 from incrowd._private import make_ours, read_ours
 from incrowd._validate import count, positive
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.flower.fleet import BEAT, LineBroken, PartyLine, Question
+from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
 from incrowd.flower.keys import node_key
 
 _POLL = 0.1
@@ -151,7 +151,7 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
         line.close()
 
 
-def _answer(line: PartyLine, question: Question, handler: Callable[[bytes], bytes], answers: Answers) -> None:
+def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes], answers: Answers) -> None:
     answer = answers.find(question.content)
     if answer is None:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class _Question:
+class _Open:
     party: str
     content: bytes
     end: float
@@ -24,12 +24,12 @@ class Questions:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._open: dict[str, _Question] = {}
+        self._open: dict[str, _Open] = {}
 
     def add(self, party: str, content: bytes, end: float) -> str:
         """Open a question, until some moment; its number."""
         number = f"question {next(self._numbers)}"
-        self._open[number] = _Question(party, content, end)
+        self._open[number] = _Open(party, content, end)
         return number
 
     def close(self, number: str) -> None:

@@ -61,7 +61,7 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class _Session:
+class _FlowerRun:
     """One run of Flower's: the parties' numbers in it, and the line that it is used by."""
 
     line: ServerLine
@@ -88,7 +88,7 @@ class SuperLink:
             names = [each.name for each in parties]
             raise ConfigError(field="parties", value=names, remedy="give each party a name and keys of its own")
         self._change = Condition()
-        self._session: _Session | None = None
+        self._session: _FlowerRun | None = None
         self._failure = ""
         self._stopping = Event()
         self._superlink: Child | None = None
@@ -96,7 +96,7 @@ class SuperLink:
         self._port = 0
         self._questions = Questions()
         self._numbers = {name: number for number, name in enumerate(self._parties, 1)}
-        self._spoken_in: _Session | None = None
+        self._spoken_in: _FlowerRun | None = None
         self._look = 0.0
         self._watcher = Thread(target=self._watch, name="keeps a SuperLink", daemon=True)
 
@@ -203,7 +203,7 @@ class SuperLink:
         children = {"superlink": self._superlink, "front": self._front}
         return {name: child.process_id for name, child in children.items() if child is not None and child.alive}
 
-    def _send(self, session: _Session, now: float) -> None:
+    def _send(self, session: _FlowerRun, now: float) -> None:
         """Send what is due to whoever is there."""
         if session is not self._spoken_in:
             self._questions.start_anew()
@@ -221,7 +221,7 @@ class SuperLink:
             for message, node in sent.items():
                 self._questions.sent(nodes[node], message, lives[numbers[nodes[node]]])
 
-    def _wait(self, end: float) -> _Session | None:
+    def _wait(self, end: float) -> _FlowerRun | None:
         """The run that is open, once one is."""
         with self._change:
             while self._session is None and not self._stopping.is_set():
@@ -230,7 +230,7 @@ class SuperLink:
                     return self._session
             return self._session
 
-    def _give_up(self, session: _Session, why: str) -> None:
+    def _give_up(self, session: _FlowerRun, why: str) -> None:
         with self._change:
             if self._session is session:
                 _log.warning("a run of Flower's was given up: %s", why)
@@ -308,7 +308,7 @@ class SuperLink:
 
     def _tell_front(self) -> None:
         keys = tuple(each.node_pem().decode() for each in self._parties.values())
-        _files.write(self._folder / "front.json", front.State(self._port, keys).text())
+        _files.write(self._folder / "front.json", front.FrontState(self._port, keys).text())
 
     def _open_session(self) -> None:
         inside = self._folder / "inside"
@@ -324,7 +324,7 @@ class SuperLink:
                     for name, each in self._parties.items()
                 }
                 line.open_run()
-                self._session = _Session(line, nodes)
+                self._session = _FlowerRun(line, nodes)
                 undo.pop_all()
                 self._change.notify_all()
 

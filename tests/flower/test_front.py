@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from incrowd.errors import ConfigError
 from incrowd.flower import keys
-from incrowd.flower.front import KEY_HEADER, PATHS, SIGNATURE_HEADER, TIME_HEADER, Front, Limits, State, listen
+from incrowd.flower.front import KEY_HEADER, PATHS, SIGNATURE_HEADER, TIME_HEADER, Front, FrontState, Limits, listen
 from tests.flower.deployment import wait_for
 
 PULL = "/v1/fleet/pull-messages"
@@ -105,7 +105,7 @@ class Place:
         self.upstream.stop()
 
     def tell(self, *parties: keys.Enrolment) -> None:
-        state = State(self.upstream.port, tuple(each.node_pem().decode() for each in parties))
+        state = FrontState(self.upstream.port, tuple(each.node_pem().decode() for each in parties))
         part = self.folder / "front.part"
         part.write_text(state.text())
         part.replace(self.folder / "front.json")
