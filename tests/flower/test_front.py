@@ -124,7 +124,11 @@ class Place:
     def connect(self) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=str(self.folder / "server" / "ca.crt"))
         raw = socket.create_connection(("127.0.0.1", self.port), 10)
-        return context.wrap_socket(raw, server_hostname="127.0.0.1")
+        try:
+            return context.wrap_socket(raw, server_hostname="127.0.0.1")
+        except OSError:
+            raw.close()
+            raise
 
     def head(self, **more: str) -> bytes:
         lines = [f"POST {PULL} HTTP/1.1", "host: here"]
