@@ -14,6 +14,13 @@
 | `memory`     | what a party was asked and what it answered, on its own disk                        |
 | `party`      | a real party: its own ledger, its own policy, one answer a round                    |
 | `given`      | what a party has given, for its owner: `incrowd party show`                         |
+| `keys`       | who the server is to the parties, and who a party is to the server                  |
+| `superlink`  | the server's side of a deployment: a SuperLink that is started and watched          |
+| `questions`  | what the server waits for, through all lives of a SuperLink and of parties          |
+| `front`      | the only thing on the network: it lets enrolled parties through, and that is all    |
+| `node`       | a party's process: it stays, and answers questions                                  |
+| `fleet`      | all that is known here of Flower's inside                                           |
+| `child`      | processes that end when the one that started them does                              |
 """
 
 import os

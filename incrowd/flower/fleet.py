@@ -1,0 +1,494 @@
+"""All that is known here of Flower's inside, which its public interface does not offer.
+
+A party that never runs what a server uploads speaks the Fleet API itself (`PartyLine`); a server that owns the life of
+its runs speaks the Control and the Runtime API itself (`ServerLine`), so that no code that was ever uploaded runs there
+either. Both use modules of flwr that may change with any release, which is why flwr is pinned below 1.42, and why
+`tests/flower/test_pin.py` names each of them.
+
+What travels is opaque: bytes cut into pieces, each the value of a ConfigRecord. An Array would be joined as often as
+its sender says.
+"""
+
+import hashlib
+import io
+import ssl
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import ConfigRecord, Message, Metadata, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SUPERLINK_NODE_ID
+from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    GetNodesRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushAppMessagesRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
+
+from incrowd.errors import DataError, IncrowdError
+
+BEAT = 10.0
+"""Seconds between two signs of life: a third of what Flower expects."""
+
+PIECE = 4 * 2**20
+"""The most bytes of one object, so that a request is never much longer."""
+
+_FIELD = "bytes"
+_SERVER = Node(node_id=SUPERLINK_NODE_ID)
+_HEADS = 2**16  # what names and heads of an answer's objects may take beside its pieces
+_TYPE = "train"  # stock SuperNodes find their function by it
+_TIME_LIMIT = 30.0
+_POLL = 0.05
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+_APP = """\
+[project]
+name = "incrowd-run"
+version = "1.0.0"
+description = "Carries opaque bytes: the server's own process takes its task, and nothing in here is ever run."
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "incrowd"
+
+[tool.flwr.app.components]
+serverapp = "incrowd_run:never"
+clientapp = "incrowd_run:never"
+"""
+
+_UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    DecodeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What Flower raises on objects that it did not write itself: it checks none of them."""
+_Client = TypeVar("_Client", bound=ProtobufClient)
+
+
+class LineBroken(IncrowdError):
+    """The other side cannot be reached, or does not take what it was sent.
+
+    `status` is what it answered, 0 where nothing came back.
+    """
+
+    def __init__(self, words: str, status: int = 0) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a party was asked, and by which message."""
+
+    content: bytes
+    message: Message
+
+
+@dataclass
+class _Arriving:
+    """An answer whose objects are still on their way."""
+
+    asked: str
+    message: str
+    wanted: list[str]
+    objects: dict[str, bytes] = field(default_factory=dict)
+    content: bytes | None = None
+
+
+def pack(content: bytes) -> RecordDict:
+    """Bytes as what Flower carries: pieces in order."""
+    view = memoryview(content)
+    starts = range(0, len(content), PIECE)
+    return RecordDict({str(i): ConfigRecord({_FIELD: bytes(view[at : at + PIECE])}) for i, at in enumerate(starts)})
+
+
+def unpack(record: RecordDict, longest: int) -> bytes:
+    """The bytes that `pack` was given.
+
+    Edge cases: whatever `pack` does not write, and more than `longest` bytes, are a `DataError`, before any is joined.
+    """
+    pieces: list[bytes] = []
+    for number in range(len(record)):
+        piece = record.config_records.get(str(number))
+        value = piece.get(_FIELD) if piece is not None and len(piece) == 1 else None
+        if not isinstance(value, bytes):
+            raise DataError("not the pieces of a message")
+        pieces.append(value)
+        if sum(map(len, pieces)) > longest:
+            raise DataError("a message that is too long")
+    return b"".join(pieces)
+
+
+class PartyLine:
+    """A party's side of the Fleet API. It never asks for the app of a run, and so can never load it."""
+
+    def __init__(self, address: str, authority: bytes, key: ec.EllipticCurvePrivateKey, longest: int) -> None:
+        self._key = key.public_key()
+        self._longest = longest
+        signing = NodeAuthHttpInterceptor(key, self._key)
+        self._client = _client(FleetHttpClient, address, authority, "SuperNode", signing, proxies=True)
+        self._node = Node()
+
+    def activate(self, previous: int | None) -> int:
+        """Say that this party is here; the number that the SuperLink knows it by.
+
+        A SuperLink that has not heard of the death of this party's `previous` life would refuse it for a minute.
+        """
+        if previous is not None:
+            with _as_broken(ignore=True):
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=previous))
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(self._key), heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
+        )
+        with _as_broken():
+            self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        return self._node.node_id
+
+    def deactivate(self) -> None:
+        """Say that this party goes; nobody hears it where the line is broken."""
+        with _as_broken(ignore=True):
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+
+    def beat(self) -> bool:
+        """Give a sign of life; False where the SuperLink knows this party no longer."""
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        with _as_broken():
+            return self._client.SendNodeHeartbeat(request).success
+
+    def pull(self) -> Asked | None:
+        """The next question, if there is one; one that cannot be read is taken away, and passed over."""
+        with _as_broken():
+            response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+            if not response.messages_list:
+                return None
+            message = message_from_proto(response.messages_list[0])
+            run, number = message.metadata.run_id, message.metadata.message_id
+            try:
+                content = self._content(run, number, response.message_object_trees[0])
+            except DataError:
+                content = None
+            confirm = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
+            self._client.ConfirmMessageReceived(confirm)
+        return None if content is None else Asked(content, message)
+
+    def answer(self, question: Asked, content: bytes) -> None:
+        """Send an answer."""
+        reply = Message(pack(content), reply_to=question.message)
+        run = reply.metadata.run_id
+        with _as_broken(), no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            request = PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+            )
+            response = self._client.PushMessages(request)
+            _push([reply], set(response.objects_to_push), self._client.PushObject, self._node, run, response.session_id)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def _content(self, run: int, number: str, tree: ObjectTree) -> bytes:
+        contents: dict[str, bytes] = {}
+        for wanted in _numbers(tree, self._longest):
+            _add(contents, wanted, self._object(run, wanted), self._longest)
+        return _read(number, contents, self._longest)
+
+    def _object(self, run: int, number: str) -> bytes:
+        """One object, which may still be on its way from the server."""
+        end = time.monotonic() + _TIME_LIMIT
+        while time.monotonic() < end:
+            response = self._client.PullObject(PullObjectRequest(node=self._node, run_id=run, object_id=number))
+            if response.object_available:
+                return response.object_content
+            if not response.object_found:
+                break
+            time.sleep(_POLL)
+        raise DataError("a message without its content")
+
+
+class ServerLine:
+    """The server's side: who takes part, and one run in which messages travel."""
+
+    def __init__(self, address: str, authority: bytes, secret: bytes) -> None:
+        self._address, self._authority = address, authority
+        self._control = _client(ControlHttpClient, address, authority, "flwr CLI")
+        tasks = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE])
+        self._tasks = _client(RuntimeHttpClient, address, authority, "SuperExec", tasks)
+        self._run = 0
+        self._runtime: RuntimeHttpClient | None = None
+        self._arriving: list[_Arriving] = []
+
+    def check(self) -> None:
+        """Raise `LineBroken` where the SuperLink does not answer."""
+        with _as_broken():
+            self._control.ListRuns(ListRunsRequest(limit=1))
+
+    def register(self, name: str, node_pem: bytes) -> int:
+        """Let a party take part; the number that it has from now on."""
+        with _as_broken():
+            return self._control.RegisterNode(RegisterNodeRequest(public_key=node_pem, name=name)).node_id
+
+    def registered(self) -> dict[bytes, int]:
+        """The parties that the SuperLink knows, by their keys."""
+        with _as_broken():
+            return {each.public_key: each.node_id for each in self._control.ListNodes(ListNodesRequest()).nodes_info}
+
+    def unregister(self, node: int) -> None:
+        """Let a party take part no longer."""
+        with _as_broken():
+            self._control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+
+    def open_run(self) -> None:
+        """Start a run and take its task, which nobody can without the secret; other runs' tasks are left undone."""
+        with _as_broken():
+            self._run = self._control.StartRun(StartRunRequest(fab=fab_to_proto(_app()))).run_id
+            while True:
+                taken = self._tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+                if not taken.token:
+                    raise LineBroken("the SuperLink gave nobody the task of a run that it started")
+                if taken.task.run_id == self._run:
+                    break
+            token = RuntimeTokenHttpInterceptor(token=taken.token)
+            self._runtime = _client(RuntimeHttpClient, self._address, self._authority, "flwr-serverapp", token)
+            self._runtime.PullTaskInput(PullTaskInputRequest())  # which says that the task has begun
+
+    def beat(self) -> bool:
+        """Give a sign of life; False where the run has ended."""
+        with _as_broken():
+            return self._of_run.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
+
+    def present(self) -> dict[int, str]:
+        """The nodes that are connected, and since when."""
+        with _as_broken():
+            return {each.node_id: each.last_activated_at for each in self._of_run.GetNodes(GetNodesRequest()).nodes}
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """Put one question to several nodes: the number of each message, and the node that it is for."""
+        record = pack(content)
+        messages = [make_message(self._head(node, seconds), content=record) for node in nodes]
+        with _as_broken(), no_object_id_recompute():
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+            request = PushAppMessagesRequest(
+                messages_list=[message_to_proto(remove_content_from_message(each)) for each in messages],
+                message_object_trees=[get_object_tree(each) for each in messages],
+            )
+            taken = self._of_run.PushMessages(request)
+            wanted = set(taken.objects_to_push)
+            _push(messages, wanted, self._of_run.PushObject, _SERVER, self._run, taken.session_id)
+        return {number: node for number, node in zip(taken.message_ids, nodes, strict=True) if number}
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes | None]]:
+        """The answers that have come, each with the number of the message that it answers; None for a message lost.
+
+        Guarantee: one that cannot be read, or is longer than `longest`, is empty, and keeps no other from arriving; no
+        more than `longest` bytes of it are fetched, or a piece more. None is waited for.
+        """
+        self._arriving = [each for each in self._arriving if each.asked in asked]
+        arriving = {each.asked for each in self._arriving}  # Flower calls lost what is asked for once more
+        with _as_broken():
+            request = PullAppMessagesRequest(message_ids=[number for number in asked if number not in arriving])
+            response = self._of_run.PullMessages(request)
+            for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+                replied = head.metadata.reply_to_message_id
+                if head.HasField("error"):  # of the SuperLink, or of a stock SuperNode
+                    yield replied, None
+                    continue
+                try:
+                    self._arriving.append(_Arriving(replied, head.metadata.message_id, _numbers(tree, longest)))
+                except DataError:
+                    yield replied, b""
+            for each in list(self._arriving):
+                if self._fetch(each, longest):
+                    self._arriving.remove(each)
+                    yield each.asked, each.content
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        for client in (self._control, self._tasks, self._runtime):
+            if client is not None:
+                client.close()
+
+    @property
+    def _of_run(self) -> RuntimeHttpClient:
+        if self._runtime is None:
+            raise LineBroken("no run is open")
+        return self._runtime
+
+    def _head(self, node: int, seconds: float) -> Metadata:
+        return Metadata(
+            run_id=self._run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id="",
+            created_at=time.time(),
+            ttl=seconds,
+            message_type=_TYPE,
+        )
+
+    def _fetch(self, answer: _Arriving, longest: int) -> bool:
+        """Fetch what is there of an answer; whether that is all of it."""
+        try:
+            while answer.wanted:
+                request = PullObjectRequest(node=_SERVER, run_id=self._run, object_id=answer.wanted[0])
+                response = self._of_run.PullObject(request)
+                if response.object_found and not response.object_available:
+                    return False
+                if not response.object_found:  # its sender went away meanwhile
+                    return True
+                _add(answer.objects, answer.wanted.pop(0), response.object_content, longest)
+            answer.content = _read(answer.message, answer.objects, longest)
+        except DataError:
+            answer.content = b""
+        request = ConfirmMessageReceivedRequest(node=_SERVER, run_id=self._run, message_object_id=answer.message)
+        self._of_run.ConfirmMessageReceived(request)
+        return True
+
+
+@contextmanager
+def _as_broken(*, ignore: bool = False) -> Iterator[None]:
+    """What a client of Flower raises where the line is broken, as our own."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        if not ignore:
+            status = error.response.status_code
+            raise LineBroken(f"{status}: {error.response.text[:200]}", status) from None
+    except (httpx.HTTPError, ssl.SSLError) as error:
+        if not ignore:
+            raise LineBroken(f"{type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _client(
+    kind: type[_Client],
+    address: str,
+    authority: bytes,
+    component: str,
+    *more: ProtobufClientInterceptor,
+    proxies: bool = False,
+) -> _Client:
+    """A client of Flower's that trusts this authority alone, and tries once.
+
+    Flower's own way to try again ends the whole process with SIGINT where it is not let in.
+    """
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust.minimum_version = ssl.TLSVersion.TLSv1_2
+    trust.load_verify_locations(cadata=authority.decode("ascii"))
+    interceptors = [RuntimeVersionHttpInterceptor(component_name=component), *more]
+    client = kind(f"https://{address}", interceptors=interceptors, verify=trust, timeout=_TIME_LIMIT)
+    client._client.close()  # it follows where it is sent, and goes to loopback through a proxy
+    client._client = httpx.Client(verify=trust, timeout=_TIME_LIMIT, trust_env=proxies)
+    return client
+
+
+def _push(
+    messages: list[Message],
+    wanted: set[str],
+    send: Callable[[PushObjectRequest], PushObjectResponse],
+    node: Node,
+    run: int,
+    session: str,
+) -> None:
+    """Send those objects of messages that the other side does not have."""
+    objects = {number: each for message in messages for number, each in get_all_nested_objects(message).items()}
+    for number in wanted & set(objects):
+        content = objects[number].deflate()
+        request = PushObjectRequest(node=node, run_id=run, object_id=number, object_content=content, session_id=session)
+        if not send(request).stored:  # nobody waits for it any more; whoever does asks again
+            return
+
+
+def _numbers(tree: ObjectTree, longest: int) -> list[str]:
+    """The objects of a message, each once; more than `pack` makes of `longest` bytes are a `DataError`."""
+    most = longest // PIECE + 8
+    numbers: dict[str, None] = {}
+    for each in iterate_object_tree(tree):
+        numbers[each.object_id] = None
+        if len(numbers) > most:
+            raise DataError("a message of too many pieces")
+    return list(numbers)
+
+
+def _add(contents: dict[str, bytes], number: str, content: bytes, longest: int) -> None:
+    contents[number] = content
+    if sum(map(len, contents.values())) > longest + _HEADS:
+        raise DataError("a message that is too long")
+
+
+def _read(number: str, contents: dict[str, bytes], longest: int) -> bytes:
+    """The bytes in a message's objects, which anybody may have written."""
+    try:
+        message = inflate_object_from_contents(number, contents)
+        if not isinstance(message, Message) or not message.has_content():
+            raise DataError("not a message")
+        return unpack(message.content, longest)
+    except DataError:
+        raise
+    except _UNREADABLE as error:
+        raise DataError("a message that cannot be read") from error
+
+
+def _app() -> Fab:
+    """What Flower needs to start a run: an app that says what it is, and holds no code."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)
+    content = file.getvalue()
+    return Fab(hashlib.sha256(content).hexdigest(), content, {})

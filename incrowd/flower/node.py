@@ -1,0 +1,201 @@
+"""A party's process: it stays, asks for questions, and answers them. It never loads what a server uploads.
+
+Flower's own SuperNode runs the code that comes with a run, so nothing that a party has decided holds there.
+"""
+
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from incrowd import _files
+from incrowd._private import make_ours, read_ours
+from incrowd._validate import count, positive
+from incrowd.errors import ConfigError, IncrowdError
+from incrowd.flower.fleet import BEAT, Asked, LineBroken, PartyLine
+from incrowd.flower.keys import node_key
+
+_POLL = 0.1
+_LONGEST_WAIT = 5.0
+_KEPT = 4
+_FAILURES = (
+    IncrowdError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    sqlite3.Error,
+)
+"""What a handler may fail with on one question, and answer another nevertheless."""
+_log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """What a handler raises that answers now, and may answer otherwise later: the content is sent, and not kept."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__("refused")
+        self.content = content
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where a party's server is, and what it is known by."""
+
+    address: str
+    """HOST:PORT of the server's front."""
+    authority: Path
+    """The `ca.crt` that came from the server: no other server is spoken to."""
+    folder: Path
+    """The party's own folder, see `new_party`; answers are kept in it."""
+    longest_question: int = 1024 * 2**20
+    """Bytes; a longer question is taken away and not answered."""
+    poll: float = _POLL
+    """Seconds between two looks for a question."""
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise ConfigError(field="address", value=self.address, remedy="give HOST:PORT, such as fl.example.org:9092")
+        count(longest_question=self.longest_question)
+        positive(poll=self.poll)
+
+
+class Answers:
+    """What was answered to what, on disk.
+
+    Guarantee: what `keep` was given is on disk when it returns, in files that only this user can read, and `find` gives
+    the same bytes for the same question, in this life of the process and the next, until as many others were kept.
+
+    Edge cases: a file that was damaged counts as not there.
+    """
+
+    def __init__(self, folder: Path, kept: int = _KEPT) -> None:
+        make_ours(folder)
+        self._folder = folder
+        self._kept = kept
+
+    def find(self, question: bytes) -> bytes | None:
+        """The answer that was given to a question."""
+        try:
+            content = read_ours(self._place(question), secret=True)
+        except FileNotFoundError:
+            return None
+        digest, answer = content[:32], content[32:]
+        return answer if hashlib.sha256(answer).digest() == digest else None
+
+    def keep(self, question: bytes, answer: bytes) -> None:
+        """Put an answer on disk, and let go of the oldest."""
+        _files.write(self._place(question), hashlib.sha256(answer).digest() + answer)
+        places = sorted(self._folder.glob("*.answer"), key=lambda place: place.stat().st_mtime_ns)
+        for place in places[: -self._kept]:
+            _files.remove(place)
+
+    def _place(self, question: bytes) -> Path:
+        return self._folder / f"{hashlib.sha256(question).hexdigest()}.answer"
+
+
+def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
+    """Answer a server's questions with what `handler` says, until `stop` is set.
+
+    Guarantee: an answer is on disk before it is sent, and the same question gets the same bytes again without asking
+    the handler, also after this process was killed. A broken line, a server that starts anew and a question that
+    nobody can read end nothing. Of two processes with one folder, the second is refused (`ConfigError`).
+
+    Edge cases: `Refusal` is sent and not kept. Whatever else the handler raises is logged by its kind alone, for its
+    words may tell of data; nothing is sent, and the server asks again.
+    """
+    make_ours(connection.folder)
+    lock = _files.take(connection.folder / "lock", wait=False)
+    if lock is None:
+        remedy = "another process attends for this party: stop it first"
+        raise ConfigError(field="folder", value=str(connection.folder), remedy=remedy)
+    try:
+        _attend(connection, handler, stop)
+    finally:
+        os.close(lock)
+
+
+def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: threading.Event) -> None:
+    key, authority = node_key(connection.folder), connection.authority.read_bytes()
+    answers = Answers(connection.folder / "answers")
+    line = PartyLine(connection.address, authority, key, connection.longest_question)
+    wait = connection.poll
+    try:
+        while not stop.is_set():
+            try:
+                with _Life(line, connection.folder / "node.number") as life:
+                    _log.info("connected")
+                    wait = connection.poll
+                    while not stop.is_set() and life.known:
+                        question = line.pull()
+                        if question is None:
+                            stop.wait(connection.poll)
+                        else:
+                            _answer(line, question, handler, answers)
+            except LineBroken as broken:
+                _log.warning("not connected: %s", broken)
+            wait = min(2 * wait, _LONGEST_WAIT)
+            stop.wait(wait)
+    finally:
+        line.close()
+
+
+def _answer(line: PartyLine, question: Asked, handler: Callable[[bytes], bytes], answers: Answers) -> None:
+    answer = answers.find(question.content)
+    if answer is None:
+        try:
+            answer = handler(question.content)
+            answers.keep(question.content, answer)
+        except Refusal as refusal:
+            answer = refusal.content
+        except _FAILURES as error:
+            _log.error("a question was not answered: %s", type(error).__name__)
+            return
+    line.answer(question, answer)
+
+
+class _Life:
+    """A party's presence at a SuperLink, from activation to deactivation, with a thread that gives signs of life.
+
+    The number of the node is on disk before anything else, so that a life that ended by SIGKILL can be ended for the
+    SuperLink too.
+    """
+
+    def __init__(self, line: PartyLine, place: Path) -> None:
+        self._line = line
+        self._place = place
+        self._end = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="signs of life", daemon=True)
+        self.known = True
+
+    def __enter__(self) -> "_Life":
+        number = self._line.activate(self._previous())
+        _files.write(self._place, str(number))
+        self._beats.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._line.deactivate()
+        self._beats.join()
+
+    def _previous(self) -> int | None:
+        with suppress(FileNotFoundError, ValueError):
+            return int(read_ours(self._place))
+        return None
+
+    def _beat(self) -> None:
+        while not self._end.wait(BEAT):
+            with suppress(LineBroken):  # pulling says so too
+                self.known = self._line.beat()

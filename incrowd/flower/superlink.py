@@ -1,0 +1,382 @@
+"""A SuperLink of Flower's that is ours: started, watched, started again and stopped by the process that serves.
+
+It listens on loopback alone, holds everything in memory, and runs nothing that is uploaded: this process takes the task
+of each run itself, with a secret that is made anew with each SuperLink. Parties reach it through the front.
+"""
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from threading import Condition, Event, Thread
+from types import TracebackType
+from typing import Self
+
+from incrowd import _files
+from incrowd._private import make_ours
+from incrowd._validate import count, positive
+from incrowd.errors import ConfigError, IncrowdError
+from incrowd.flower import QUIET, front
+from incrowd.flower.child import Child
+from incrowd.flower.fleet import BEAT, LineBroken, ServerLine
+from incrowd.flower.keys import (
+    AUTHORITY,
+    SERVER,
+    SERVER_KEY,
+    Enrolment,
+    check_certificate,
+    new_authority,
+    new_server_certificate,
+)
+from incrowd.flower.questions import Questions
+
+_log = logging.getLogger(__name__)
+_LOOPBACK = "127.0.0.1"
+_LOOK = 1.0
+_CLOCKS_DIFFER = 400.0  # more than Flower lets the clocks of a party and the server differ
+_QUIET = {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_LOG_LEVEL": "WARNING"}
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Where a server listens, who it says it is, and how much it takes."""
+
+    certificates: Path
+    """The folder with the server's certificate and its key, see `new_server_certificate`."""
+    host: str = "0.0.0.0"  # noqa: S104  # the front is what the network is to reach
+    port: int = 9092
+    seconds_to_start: float = 120.0
+    limits: front.Limits = field(default_factory=front.Limits)
+
+    def __post_init__(self) -> None:
+        count(port=self.port)
+        positive(seconds_to_start=self.seconds_to_start)
+        check_certificate(self.certificates / SERVER)
+
+
+@dataclass(frozen=True)
+class _FlowerRun:
+    """One run of Flower's: the parties' numbers in it, and the line that it is used by."""
+
+    line: ServerLine
+    nodes: dict[str, int]
+
+
+class SuperLink:
+    """A line to enrolled parties over a SuperLink and a front of its own, for use in a `with` statement.
+
+    Guarantee: inside the `with`, one SuperLink and one front run. What ends is started again, with a new run of
+    Flower's, and what was asked and is waited for is asked again, as it is of a party that starts again. All of it
+    ends with this process, whatever ends that. What parties sent is in memory only. Of two processes that serve from
+    one folder, the second is refused (`ConfigError`).
+
+    Edge cases: `push` and `pull` are for one thread. A party that is not there is asked when it comes, as long as
+    somebody waits for its answer. A port that another program holds is a `ConfigError`.
+    """
+
+    def __init__(self, folder: Path, parties: Sequence[Enrolment], serving: Serving) -> None:
+        self._folder = folder
+        self._serving = serving
+        self._parties = {each.name: each for each in parties}
+        if len(self._parties) != len(parties) or len({each.node_key for each in parties}) != len(parties):
+            names = [each.name for each in parties]
+            raise ConfigError(field="parties", value=names, remedy="give each party a name and keys of its own")
+        self._change = Condition()
+        self._session: _FlowerRun | None = None
+        self._failure = ""
+        self._stopping = Event()
+        self._superlink: Child | None = None
+        self._front: Child | None = None
+        self._port = 0
+        self._questions = Questions()
+        self._numbers = {name: number for number, name in enumerate(self._parties, 1)}
+        self._spoken_in: _FlowerRun | None = None
+        self._look = 0.0
+        self._watcher = Thread(target=self._watch, name="keeps a SuperLink", daemon=True)
+
+    def __enter__(self) -> Self:
+        make_ours(self._folder)
+        lock = _files.take(self._folder / "lock", wait=False)
+        if lock is None:
+            raise ConfigError(
+                field="folder", value=str(self._folder), remedy="another process serves from it: stop that"
+            )
+        self._lock = lock
+        with ExitStack() as undo:
+            undo.callback(self._stop)
+            _check_free(self._serving.host, self._serving.port)
+            self._watcher.start()
+            if self._wait(time.monotonic() + self._serving.seconds_to_start) is None:
+                raise IncrowdError(
+                    f"the SuperLink did not start in {self._serving.seconds_to_start:g} s ({self._failure}): "
+                    f"see {self._folder / 'superlink.log'} and {self._folder / 'front.log'}"
+                )
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """The number of each party for `push`, which it keeps as long as this object lives."""
+        return {name: self._numbers[name] for name in self._parties}
+
+    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
+        """Put one question to several parties, who have so many seconds: the number of each question, and its node."""
+        now, names = time.monotonic(), {number: name for name, number in self._numbers.items()}
+        for node in nodes:
+            if node not in names:
+                raise ConfigError(field="node", value=node, remedy=f"ask one of {sorted(names)}: see `nodes`")
+        self._questions.forget(now)
+        pushed = {self._questions.add(names[node], content, now + seconds): node for node in nodes}
+        if (session := self._session) is not None:
+            try:
+                self._send(session, now)
+            except LineBroken as broken:
+                self._give_up(session, str(broken))
+        return pushed
+
+    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
+        """The answers that have come, of at most so many bytes, each with the number of the question it answers."""
+        session, now = self._session, time.monotonic()
+        if session is None:
+            return
+        try:
+            if now >= self._look:
+                self._send(session, now)
+            waiting = self._questions.waiting(asked)
+            for message, answer in session.line.pull(list(waiting), longest):
+                if answer is None:
+                    self._questions.lost(waiting[message])
+                else:
+                    self._questions.close(waiting[message])
+                    yield waiting[message], answer
+        except LineBroken as broken:
+            self._give_up(session, str(broken))
+
+    def present(self) -> frozenset[str]:
+        """The parties that are connected; none while the SuperLink is being started."""
+        with self._change:
+            session = self._session
+        if session is None:
+            return frozenset()
+        try:
+            found = session.line.present()
+        except LineBroken:
+            return frozenset()
+        return frozenset(name for name, node in session.nodes.items() if node in found)
+
+    def add(self, party: Enrolment) -> None:
+        """Let one more party take part, from now on."""
+        with self._change:
+            names = [each.name for each in self._parties.values()]
+            if party.name in names or party.node_key in {each.node_key for each in self._parties.values()}:
+                raise ConfigError(field="party", value=party.name, remedy="its name or its key is enrolled: remove it")
+            self._parties[party.name] = party
+            self._numbers.setdefault(party.name, len(self._numbers) + 1)
+            self._tell_front()
+            if self._session is not None:
+                self._session.nodes[party.name] = self._session.line.register(party.name, party.node_pem())
+
+    def remove(self, name: str) -> None:
+        """Let a party take part no longer, from now on: its key opens nothing any more."""
+        with self._change:
+            if name not in self._parties:
+                raise ConfigError(field="party", value=name, remedy="it is not enrolled")
+            del self._parties[name]
+            self._tell_front()
+            if self._session is not None and (node := self._session.nodes.pop(name, None)) is not None:
+                self._session.line.unregister(node)
+
+    @property
+    def processes(self) -> Mapping[str, int]:
+        """The numbers of the processes that run now, by what they are."""
+        children = {"superlink": self._superlink, "front": self._front}
+        return {name: child.process_id for name, child in children.items() if child is not None and child.alive}
+
+    def _send(self, session: _FlowerRun, now: float) -> None:
+        """Send what is due to whoever is there."""
+        if session is not self._spoken_in:
+            self._questions.start_anew()
+            self._spoken_in = session
+        self._look = now + _LOOK
+        present = session.line.present()
+        lives = {name: present[node] for name, node in session.nodes.items() if node in present}
+        same: dict[bytes, dict[str, str]] = {}
+        for number, party in self._questions.due(lives).items():
+            same.setdefault(self._questions.content(number), {})[number] = party
+        for content, numbers in same.items():
+            seconds = max(self._questions.left(number, now) for number in numbers) + _CLOCKS_DIFFER
+            nodes = {session.nodes[party]: number for number, party in numbers.items()}
+            sent = session.line.push(list(nodes), content, seconds)
+            for message, node in sent.items():
+                self._questions.sent(nodes[node], message, lives[numbers[nodes[node]]])
+
+    def _wait(self, end: float) -> _FlowerRun | None:
+        """The run that is open, once one is."""
+        with self._change:
+            while self._session is None and not self._stopping.is_set():
+                left = end - time.monotonic()
+                if left <= 0 or not self._change.wait(left):
+                    return self._session
+            return self._session
+
+    def _give_up(self, session: _FlowerRun, why: str) -> None:
+        with self._change:
+            if self._session is session:
+                _log.warning("a run of Flower's was given up: %s", why)
+                self._session, self._failure = None, why
+                session.line.close()
+                self._change.notify_all()
+
+    def _watch(self) -> None:
+        """Keep everything running, until told to stop."""
+        beat, failures = 0.0, 0
+        while not self._stopping.is_set():
+            try:
+                self._keep_running()
+                if time.monotonic() >= beat and (session := self._session) is not None:
+                    if not session.line.beat():
+                        raise LineBroken("the run has ended")
+                    beat = time.monotonic() + BEAT
+                failures = 0
+            except (IncrowdError, OSError) as error:
+                failures += 1
+                if (session := self._session) is not None:
+                    self._give_up(session, str(error))
+                self._failure = str(error)
+                if failures > 1 and self._superlink is not None:  # a new run did not help
+                    self._superlink.stop()
+                self._stopping.wait(min(5.0, 0.5 * failures))
+            with self._change:
+                self._change.wait_for(self._stopping.is_set, 0.2)
+
+    def _keep_running(self) -> None:
+        if self._superlink is None or not self._superlink.alive:
+            if (session := self._session) is not None:
+                self._give_up(session, "the SuperLink ended")
+            self._start_superlink()
+        if self._front is None or not self._front.alive:
+            self._start_front()
+        if self._session is None:
+            self._open_session()
+
+    def _start_superlink(self) -> None:
+        inside = self._folder / "inside"
+        _files.remove(inside)  # keys of a life before this one
+        new_authority(inside, days=3650)
+        new_server_certificate(inside, [_LOOPBACK], days=3650)
+        _files.write(inside / "secret", os.urandom(32))
+        _files.folder(self._folder / "flower")
+        self._port = _free_port()
+        arguments = {
+            "--host": _LOOPBACK,
+            "--port": str(self._port),
+            "--isolation": "process",
+            "--superexec-auth-secret-file": str(inside / "secret"),
+            "--ssl-certfile": str(inside / SERVER),
+            "--ssl-keyfile": str(inside / SERVER_KEY),
+            "--ssl-ca-certfile": str(inside / AUTHORITY),
+        }
+        words = [word for pair in arguments.items() for word in pair]
+        words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        environment = {**_QUIET, "FLWR_HOME": str(self._folder / "flower")}
+        self._superlink = Child(__name__, words, self._folder / "superlink.log", environment)
+        if self._front is not None:  # it trusts the SuperLink that was
+            self._front.stop()
+        self._tell_front()
+
+    def _start_front(self) -> None:
+        serving = self._serving
+        files = (
+            serving.certificates / SERVER,
+            serving.certificates / SERVER_KEY,
+            self._folder / "inside" / AUTHORITY,
+            self._folder / "front.json",
+        )
+        words = [serving.host, str(serving.port), *map(str, files), serving.limits.text()]
+        self._front = Child(front.__name__, words, self._folder / "front.log", {})
+
+    def _tell_front(self) -> None:
+        keys = tuple(each.node_pem().decode() for each in self._parties.values())
+        _files.write(self._folder / "front.json", front.FrontState(self._port, keys).text())
+
+    def _open_session(self) -> None:
+        inside = self._folder / "inside"
+        authority, secret = (inside / AUTHORITY).read_bytes(), (inside / "secret").read_bytes()
+        line = ServerLine(f"{_LOOPBACK}:{self._port}", authority, secret)
+        with ExitStack() as undo:
+            undo.callback(line.close)
+            self._wait_for_superlink(line)
+            with self._change:
+                known = line.registered()
+                nodes = {
+                    name: known.get(each.node_pem()) or line.register(name, each.node_pem())
+                    for name, each in self._parties.items()
+                }
+                line.open_run()
+                self._session = _FlowerRun(line, nodes)
+                undo.pop_all()
+                self._change.notify_all()
+
+    def _wait_for_superlink(self, line: ServerLine) -> None:
+        end = time.monotonic() + self._serving.seconds_to_start
+        while True:
+            try:
+                line.check()
+                return
+            except LineBroken:
+                alive = self._superlink is not None and self._superlink.alive
+                if not alive or time.monotonic() > end or self._stopping.wait(0.05):
+                    raise
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        with self._change:
+            self._change.notify_all()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        if (session := self._session) is not None:
+            self._give_up(session, "stopped")
+        for child in (self._front, self._superlink):
+            if child is not None:
+                child.stop()
+        with suppress(OSError):
+            _files.remove(self._folder / "inside")
+        os.close(self._lock)
+
+
+def main(arguments: list[str]) -> None:
+    """Be a SuperLink: what `flower-superlink` does."""
+    sys.argv = ["flower-superlink", *arguments]
+    (command,) = entry_points(group="console_scripts", name="flower-superlink")
+    command.load()()
+
+
+def _free_port() -> int:
+    with socket.create_server((_LOOPBACK, 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _check_free(host: str, port: int) -> None:
+    """Refuse a port that another program holds; a front of a life before this one lets go of it in a moment."""
+    end = time.monotonic() + 3.0
+    while True:
+        try:
+            front.listen(host, port).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                remedy = f"nothing can listen there ({error.strerror}): choose another, or stop what does"
+                raise ConfigError(field="port", value=f"{host}:{port}", remedy=remedy) from error
+            time.sleep(0.1)

@@ -1,0 +1,109 @@
+"""A server and parties on loopback, each in processes of its own, all of which end with the test."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from incrowd.flower.front import Limits
+from incrowd.flower.keys import AUTHORITY, new_authority, new_party, new_server_certificate
+from incrowd.flower.superlink import Serving, SuperLink
+from tests.flower import some_party
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("amber", "birch", "cedar")
+
+
+class Deployment:
+    """Three parties and a server. `link` asks them."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+        self.folder = folder
+        self.keys = folder / "server"
+        new_authority(self.keys)
+        new_server_certificate(self.keys, ["127.0.0.1"])
+        self.enrolments = [new_party(folder / name, name) for name in NAMES]
+        self.port = free_port()
+        self.serving = Serving(self.keys, "127.0.0.1", self.port, limits=limits or Limits())
+        self.link = SuperLink(folder / "serving", self.enrolments, self.serving)
+        self.parties: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        self.link.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self.parties):
+            self.kill(name)
+        self.link.__exit__(kind, error, trace)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, *names: str) -> None:
+        """Start parties, as processes."""
+        for name in names or NAMES:
+            where = [str(self.folder / name), self.address, str(self.keys / AUTHORITY)]
+            with (self.folder / f"{name}.log").open("ab") as log:
+                environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+                self.parties[name] = subprocess.Popen(
+                    [sys.executable, some_party.__file__, *where], stdout=log, stderr=log, env=environment
+                )
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a party."""
+        party = self.parties.pop(name)
+        party.send_signal(signal.SIGKILL)
+        party.wait()
+
+    def kill_server(self, what: str) -> None:
+        """SIGKILL the SuperLink or the front."""
+        os.kill(self.link.processes[what], signal.SIGKILL)
+
+    def ask(self, question: bytes, timeout: float = 60.0, longest: int = 2**24) -> dict[str, bytes]:
+        """Ask all parties, again after five seconds; the first answer of each."""
+        names = {number: name for name, number in self.link.nodes.items()}
+        found, owners = dict[str, bytes](), dict[str, int]()
+        begin, again = time.monotonic(), 0.0
+        while len(found) < len(names) and (elapsed := time.monotonic() - begin) < timeout:
+            silent = [number for number, name in names.items() if name not in found]
+            if elapsed >= again:
+                owners |= self.link.push(silent, question, timeout - elapsed)
+                again = elapsed + 5.0
+            for number, answer in self.link.pull([q for q, node in owners.items() if node in silent], longest):
+                found.setdefault(names[owners[number]], answer)
+            time.sleep(0.1)
+        return found
+
+    def asked(self, name: str) -> int:
+        """How often a party's handler was asked."""
+        file = self.folder / name / "asked"
+        return len(file.read_bytes().splitlines()) if file.exists() else 0
+
+
+def expected(question: bytes) -> dict[str, bytes]:
+    """What all parties answer."""
+    return {name: some_party.answer(name, question) for name in NAMES}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until something holds; it is an error where it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

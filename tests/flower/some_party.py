@@ -1,0 +1,45 @@
+"""A party for tests, as a process of its own: FOLDER ADDRESS AUTHORITY. Its answer is made of its key and the question.
+
+It writes how often its handler was asked to FOLDER/asked. A question that starts with b"die" kills it, once.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from incrowd.flower.child import end_with
+from incrowd.flower.node import Connection, Refusal, attend
+
+
+def answer(name: str, question: bytes) -> bytes:
+    """What the party of this name answers."""
+    seed = hashlib.sha256(name.encode() + question).digest()
+    return (seed * (len(question) // len(seed) + 1))[: max(len(question), 32)]
+
+
+def main(folder: Path, address: str, authority: Path) -> None:
+    name = folder.name
+
+    def handle(question: bytes) -> bytes:
+        with (folder / "asked").open("ab") as file:
+            file.write(hashlib.sha256(question).hexdigest().encode() + b"\n")
+        if question.startswith(b"die") and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if question.startswith(b"refuse"):
+            raise Refusal(b"no: " + str((folder / "asked").read_bytes().count(b"\n")).encode())
+        if question.startswith(b"fail"):
+            raise ValueError("a record says 42")
+        return answer(name, question)
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    attend(Connection(address, authority, folder), handle, stop)
+
+
+if __name__ == "__main__":
+    end_with(os.getppid())
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
