@@ -23,8 +23,9 @@ NAMES = ("amber", "birch", "cedar")
 class Deployment:
     """Three parties and a server. `link` asks them."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, limits: Limits | None = None, *, script: str = some_party.__file__) -> None:
         self.folder = folder
+        self.script = script
         self.keys = folder / "server"
         new_authority(self.keys)
         new_server_certificate(self.keys, ["127.0.0.1"])
@@ -56,7 +57,7 @@ class Deployment:
             with (self.folder / f"{name}.log").open("ab") as log:
                 environment = {**os.environ, "PYTHONPATH": str(ROOT)}
                 self.parties[name] = subprocess.Popen(
-                    [sys.executable, some_party.__file__, *where], stdout=log, stderr=log, env=environment
+                    [sys.executable, self.script, *where], stdout=log, stderr=log, env=environment
                 )
 
     def kill(self, name: str) -> None:
