@@ -36,6 +36,7 @@ if typing.TYPE_CHECKING:
     from incrowd.runs.config import Local, Private, RunOptions, ServerOptimizer
     from incrowd.runs.result import Result
     from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloRunOptions
+    from incrowd.runs.stopping import Stop
 
 __version__ = "0.1.0.dev0"
 
@@ -84,6 +85,7 @@ __all__ = [
     "Specification",
     "Statement",
     "Step",
+    "Stop",
     "Stream",
     "SystemRandomness",
     "__version__",
@@ -100,6 +102,7 @@ _HOMES = {
         "PrivateRecords",
         "SiloRunOptions",
     ),
+    "incrowd.runs.stopping": ("Stop",),
     "incrowd.runs.config": (
         "Local",
         "Private",

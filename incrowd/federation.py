@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 
@@ -25,9 +25,20 @@ from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
 from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloConfig, SiloRunOptions
+from incrowd.runs.stopping import Stop
 from incrowd.runs.trackers import Tracker
 
 LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
+
+
+class Sections(TypedDict, total=False):
+    """What a federation may be told beside what it promises: what the server does with a mean, how it is executed and
+    reported, and when the rounds may end early.
+    """
+
+    server: ServerOptimizer | None
+    run: RunOptions | SiloRunOptions | None
+    stop: Stop | None
 
 
 class Federation:
@@ -36,7 +47,9 @@ class Federation:
     `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
     stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
     is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
-    the mean over the examples, or a loss of torch; unless it is given it follows from the labels.
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. Beside
+    it there may be sections: `server` (`ServerOptimizer`), `run` (`RunOptions`, for records `SiloRunOptions`) and `stop`
+    (`Stop`), which says when the rounds end early.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -52,25 +65,28 @@ class Federation:
         privacy: Private | PrivateRecords,
         local: Local | LocalRecords | None = None,
         loss: LossLike | None = None,
-        server: ServerOptimizer | None = None,
-        run: RunOptions | SiloRunOptions | None = None,
+        **sections: Unpack[Sections],
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
-        sections: dict[str, Any] = {"local": local, "server": server, "run": run}
+        given: dict[str, Any] = {"local": local, **sections}
         of_records = isinstance(privacy, PrivateRecords)
         kind = SiloConfig if of_records else Config
         kinds: dict[str, type] = {
             "local": LocalRecords if of_records else Local,
             "server": ServerOptimizer,
             "run": SiloRunOptions if of_records else RunOptions,
+            "stop": Stop,
         }
-        for name, value in sections.items():
+        for name, value in given.items():
+            if name not in kinds:
+                known = ", ".join(("privacy", "local", "loss", *Sections.__annotations__))
+                raise ConfigError(field=name, value=value, remedy=f"there is no such argument; known are {known}")
             _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
             data=GivenData(),
             model=GivenModel(),
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
-            **{name: value for name, value in sections.items() if value is not None},
+            **{name: value for name, value in given.items() if value is not None},
         )
         self.schedule: Schedule | None = None
         self.given = Given(data=_a(data, (Clients,), "data"), model=model)

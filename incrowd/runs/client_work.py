@@ -40,6 +40,7 @@ from incrowd.runs.identity import identity_of
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.spent_so_far import SpentSoFar
+from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +115,12 @@ class ClientWork:
         """The data are those that the ledger is about (`DataError`)."""
         self.payer.check_same(identity_of(self.config, self.held))
 
+    def give_back(self, folder: Path) -> None:
+        """No round will follow: what the plan has left is for others, unless a search planned it."""
+        if not self.payer.in_search:
+            with self.payer.open(folder / LEDGER) as ledger:
+                ledger.release_reservation(self.payer.label)
+
     def try_out(self) -> None:
         """See that everything fits together, on a ledger that nobody keeps, before a file is written."""
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
@@ -173,20 +180,23 @@ class ClientSession:
         return after, self._record(report)
 
     def claims(self) -> Statement:
-        """What may be claimed."""
-        return self.private.statement()
+        """What may be claimed. Of a plan that ended early, what it costs is what was charged."""
+        said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan
+        if charged == plan.rounds:
+            return said
+        cost = ", all of which are paid for with the first" if isinstance(plan, CorrelatedPlan) else ""
+        return replace(said, sampler=f"{said.sampler}{cost}; it ended after {charged}")
 
     def facts(self, records: Sequence[Record]) -> Summary:
         """What was spent and done, by the expected cohorts, which are public; how fast is for simulations alone."""
         plan = self.work.plan
-        lost = [record for record in records if record.lost]
-        expected = self._spent_so_far.communications(plan.rounds)
-        expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
+        done = [record for record in records if not record.lost]
+        expected = sum(plan.round(record.round).sampler.expected_cohort for record in done)
         simulated = self.work.randomness.simulated
         seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
         return {
-            "rounds": plan.rounds - len(lost),
-            "rounds_lost": len(lost),
+            "rounds": len(done),
+            "rounds_lost": len(records) - len(done),
             "communications": expected,
             "client_updates_per_second": expected / seconds if seconds else None,
             "seconds": seconds,
@@ -240,6 +250,7 @@ def assemble(
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
+    check_watched(config.stop, data, counted=False)
     with section("local"):
         loss = loss_of(config.local.loss, data.examples, given)
         local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)

@@ -14,6 +14,7 @@ from incrowd.privacy.plan.promise import Place
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.section import Counts, Every, Section, tag
+from incrowd.runs.stopping import Stop
 
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
 
@@ -248,13 +249,14 @@ class RunOptions(BasicRunOptions):
 
 
 class CommonSections(Section):
-    """What every run has: data, what the model sees of them, the model, and how it is executed."""
+    """What every run has: data, what the model sees of them, the model, how it is executed, and when it may stop."""
 
     data: DataSection = DigitsData()
     features: FeaturesSection = NoFeatures()
     model: ModelSection = LinearSection()
     server: ServerOptimizer = ServerOptimizer()
     run: BasicRunOptions = BasicRunOptions()
+    stop: Stop = Stop()
 
 
 class Config(CommonSections):

@@ -66,7 +66,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
-    "delta", "budget", "epsilon_by_silo", "stopped", "noise_multiplier", "simulated",
+    "delta", "budget", "epsilon_by_silo", "stopped", "stopped_early", "noise_multiplier", "simulated",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 
@@ -110,6 +110,7 @@ SHOWN = {
                 "records", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "diagnose", "dropout", "plot", "randomness", "report_every"),
     "server": ("average", "decay", "kind", "learning_rate", "momentum"),
+    "stop": ("least", "patience", "target", "watch"),
 }  # fmt: skip
 """The settings that are handed on, section by section."""
 

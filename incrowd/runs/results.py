@@ -1,5 +1,6 @@
 """What every run leaves behind: the released model, how good it is, and a picture."""
 
+import json
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from incrowd.data import Clients, Examples
 from incrowd.federated import evaluate, score
 from incrowd.learning import Loss, Model
 from incrowd.runs.database import Record
-from incrowd.runs.folder import CURVE, MODEL, START
+from incrowd.runs.folder import CURVE, MODEL, START, SUMMARY
 
 
 def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
@@ -62,6 +63,13 @@ def first_state_in(folder: Path) -> dict[str, Tensor] | None:
     """What `write_first_state` wrote, if it wrote anything."""
     path = folder / START
     return load(path.read_bytes()) if path.exists() else None
+
+
+def of_stopped(folder: Path) -> dict[str, Any] | None:
+    """The result of a run that was over before its last planned round; of others None."""
+    path = folder / SUMMARY
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found if found.get("stopped_early") is not None else None
 
 
 def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: bool) -> str | None:

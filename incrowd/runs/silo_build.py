@@ -35,6 +35,7 @@ from incrowd.runs.build import (
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
+from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,6 +93,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     """
     source = federated_data(config, given)
     data = featured(config, source)
+    check_watched(config.stop, data, counted=config.privacy.count_std is not None)
     tensors, wanted = ClientTensors.of(data), config.local
     with section("local"):
         loss = loss_of(wanted.loss, data.examples, given)

@@ -86,6 +86,12 @@ class SiloWork:
         """The data are those that the ledgers are about (`DataError`)."""
         self.payer.check_same(self.federation)
 
+    def give_back(self, folder: Path) -> None:
+        """No round will follow: what the server's plan has left is for others. Silos reserve nothing."""
+        if (server := self.payer.server) is not None:
+            with server.open(folder / LEDGER) as ledger:
+                ledger.release_reservation(server.label)
+
     def try_out(self) -> None:
         """Nothing: everything was put together when the silos' plans were made."""
 
