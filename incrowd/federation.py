@@ -47,9 +47,9 @@ class Federation:
     `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
     stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
     is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
-    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. Beside
-    it there may be sections: `server` (`ServerOptimizer`), `run` (`RunOptions`, for records `SiloRunOptions`) and `stop`
-    (`Stop`), which says when the rounds end early.
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. There may be more
+    sections: `server` (`ServerOptimizer`), `run` (`RunOptions`, of silos `SiloRunOptions`) and `stop` (`Stop`), which
+    says when the rounds end early.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 

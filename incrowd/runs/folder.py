@@ -57,6 +57,14 @@ def settings_in(folder: Path) -> Summary:
     return settings
 
 
+def summary_in(folder: Path) -> Summary:
+    """What the run in a folder came to. Edge cases: it is not over: `ConfigError`."""
+    path = folder / SUMMARY
+    if not path.exists():
+        raise ConfigError(field="run", value=str(folder), remedy="it is not over: train it to its end")
+    return dict(json.loads(path.read_text()))
+
+
 def write_payer(folder: Path, ledger: Mapping[str, object]) -> None:
     """Put down which ledger the run is charged to. It is not among the settings, which others may see."""
     _files.write(folder / PAYER, json.dumps(ledger, indent=1))

@@ -1,7 +1,6 @@
 """What a run came to, as a program uses it."""
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +23,8 @@ from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import TableData
 from incrowd.runs.database import Record
-from incrowd.runs.folder import CARD, MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.figures import Curve, draw_runs
+from incrowd.runs.folder import CARD, MODEL, Summary, database_in, summary_in
 from incrowd.runs.onnx_file import onnx_of
 from incrowd.runs.prediction import labels_of
 from incrowd.runs.run import Run
@@ -51,12 +51,10 @@ class Result:
     @classmethod
     def of(cls, run: Run) -> "Result":
         """The result of a run that is over."""
-        path, data = run.folder / SUMMARY, run.work.data
-        if not path.exists():
-            raise ConfigError(field="run", value=str(run.folder), remedy="it is not over: train it to its end")
+        data = run.work.data
         return cls(
             folder=run.folder,
-            summary=json.loads(path.read_text()),
+            summary=summary_in(run.folder),
             model=run.work.model.loaded(load_file(run.folder / MODEL)),
             loss=run.work.loss,
             settings=run.config,
@@ -115,6 +113,13 @@ class Result:
         count = len(first(features))
         examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)
         return outputs_of(self.module, featured_examples(self.settings, examples))
+
+    def plot(self, path: Path | str, *others: "Result") -> Path:
+        """Draw how good the model was and what it cost, round by round, into a .png, .svg or .pdf; with `others`,
+        those that differ by their seeds alone are one curve (`incrowd.runs.figures`).
+        """
+        draw_runs(Path(path), [Curve.read(each.folder) for each in (self, *others)])
+        return Path(path)
 
     def to_onnx(self, path: Path | str) -> Path:
         """Write the module as ONNX (`incrowd.runs.onnx_file`); what it takes are examples as the module sees them."""

@@ -32,6 +32,7 @@ from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.database import Record
+from incrowd.runs.figures import Curve
 from incrowd.runs.folder import (
     CARD,
     DATABASE,
@@ -209,7 +210,7 @@ class Run:
 
     def _finished(self, state: State, records: Sequence[Record], session: Session) -> Summary:
         """Write the results."""
-        work, simulated = self.work, self.work.randomness.simulated
+        work = self.work
         results.write_model(self.folder, work.model, state.published)
         summary = {
             **self._measured(state),
@@ -217,9 +218,10 @@ class Run:
             **work.data.describe(),
             **session.facts(records),
             "stopped_early": decision(self.config.stop, records) if state.round < work.rounds else None,
-            "simulated": simulated,
-            "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
+            "simulated": self.work.randomness.simulated,
         }
+        curve = Curve.of(self.settings, summary, records)
+        summary["plot"] = results.drawn(self.folder, curve, wanted=self.config.run.plot)
         claims = session.claims()
         _files.write(self.folder / CARD, card(self.settings, summary, statement=claims.text()))
         return write_results(self.folder, claims, summary)
