@@ -10,6 +10,8 @@ from incrowd._lazy import lazily as _lazily
 if typing.TYPE_CHECKING:
     from incrowd._random import Randomness, SeededRandomness, Stream, SystemRandomness
     from incrowd.data.clients import Clients
+    from incrowd.data.columns import Columns
+    from incrowd.data.tables import load_table
     from incrowd.drawdiscard.device import Device
     from incrowd.drawdiscard.server import Server
     from incrowd.drawdiscard.specification import Specification
@@ -34,6 +36,7 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
     from incrowd.runs.config import Local, Private, RunOptions, ServerOptimizer
+    from incrowd.runs.data_config import Table
     from incrowd.runs.result import Result
     from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloRunOptions
     from incrowd.runs.stopping import Stop
@@ -44,6 +47,7 @@ __all__ = [
     "Budget",
     "BudgetExceeded",
     "Clients",
+    "Columns",
     "ConfigError",
     "DataError",
     "Device",
@@ -88,14 +92,17 @@ __all__ = [
     "Stop",
     "Stream",
     "SystemRandomness",
+    "Table",
     "__version__",
     "constant",
     "growing",
     "listed",
+    "load_table",
 ]
 
 _HOMES = {
     "incrowd._random": ("Randomness", "SeededRandomness", "Stream", "SystemRandomness"),
+    "incrowd.runs.data_config": ("Table",),
     "incrowd.runs.result": ("Result",),
     "incrowd.runs.silo_config": (
         "LocalRecords",
@@ -110,6 +117,8 @@ _HOMES = {
         "ServerOptimizer",
     ),
     "incrowd.data.clients": ("Clients",),
+    "incrowd.data.columns": ("Columns",),
+    "incrowd.data.tables": ("load_table",),
     "incrowd.estimators": ("PrivateClassifier", "PrivateRegressor"),
     "incrowd.federation": ("Federation",),
     "incrowd.drawdiscard.device": ("Device",),

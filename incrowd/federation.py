@@ -17,7 +17,7 @@ from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOptions, ServerOptimizer
-from incrowd.runs.data_config import GivenData
+from incrowd.runs.data_config import GivenData, Table
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.progress import say
@@ -44,12 +44,20 @@ class Sections(TypedDict, total=False):
 class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
+<<<<<<< HEAD
     `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
     stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
     is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
     the mean over the examples, or a loss of torch; unless it is given it follows from the labels. There may be more
     sections: `server` (`ServerOptimizer`), `run` (`RunOptions`, of silos `SiloRunOptions`) and `stop` (`Stop`), which
     says when the rounds end early.
+=======
+    `data` are `Clients`, or a `Table` in a file, which is read when a run begins. `module` is any module of torch whose
+    gradient is per example; it starts with its own weights, and its frozen part stays as it is. With `Private` whole
+    clients are protected, with `PrivateRecords` each record of every client, who is then a silo with a ledger and a
+    budget of its own. `loss` is a name, a function of outputs and labels that gives the mean over the examples, or a
+    loss of torch; unless it is given it follows from the labels.
+>>>>>>> main
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -60,7 +68,7 @@ class Federation:
     def __init__(
         self,
         module: nn.Module | Model,
-        data: Clients,
+        data: Clients | Table,
         *,
         privacy: Private | PrivateRecords,
         local: Local | LocalRecords | None = None,
@@ -83,13 +91,14 @@ class Federation:
                 raise ConfigError(field=name, value=value, remedy=f"there is no such argument; known are {known}")
             _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
-            data=GivenData(),
+            data=data if isinstance(data, Table) else GivenData(),
             model=GivenModel(),
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
             **{name: value for name, value in given.items() if value is not None},
         )
         self.schedule: Schedule | None = None
-        self.given = Given(data=_a(data, (Clients,), "data"), model=model)
+        _a(data, (Clients, Table), "data")
+        self.given = Given(data=data if isinstance(data, Clients) else None, model=model)
         if loss is not None:
             self._take(loss)
 

@@ -11,6 +11,7 @@
 from incrowd.data._cells import Reading
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
 from incrowd.data.clients import Clients, Stated, Tensors, TestClients
+from incrowd.data.columns import Columns
 from incrowd.data.dealing import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.digits import load_digits
 from incrowd.data.download import Source
@@ -20,7 +21,7 @@ from incrowd.data.mnist import MNIST, download_mnist, load_mnist
 from incrowd.data.partition import Partition
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
 from incrowd.data.spelling import column_of, columns_of
-from incrowd.data.tables import Columns, load_table, read_features, read_table
+from incrowd.data.tables import load_table, read_features, read_table
 from incrowd.data.texts import Texts, load_texts
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
+from incrowd.data.columns import Columns
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
@@ -39,14 +41,23 @@ class Stated(TypedDict, total=False):
     """What everybody may know of clients, and somebody has to state.
 
     `name` is what their ledger knows them by, and `clients` their public number, of which nobody is counted; both may
-    be left out of data that are `public`, where nobody is to be protected. `test` is a pair of features and labels that
-    are public and that the server holds.
+    be left out of data that are `public`, where nobody is to be protected. `test` is a pair of features and labels, or
+    a table where one is loaded, that are public and that the server holds.
     """
 
     name: str
     clients: int | None
-    test: tuple[Any, Any] | None
+    test: Any
     public: bool
+
+
+def check_stated(stated: Stated) -> None:
+    """Refuse what is no argument: nothing is ignored."""
+    unknown = stated.keys() - Stated.__annotations__.keys()
+    if unknown:
+        field = min(unknown)
+        remedy = f"there is no such argument; known are {', '.join(Stated.__annotations__)}"
+        raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,8 +68,8 @@ class Clients:
     server's. ``declared`` is the public number of clients of real data, whom nobody may count; without it the examples
     were divided among simulated clients, and their number is no secret. ``name`` is what the ledger of the data knows
     them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
-    names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``columns`` names those of
-    a table that were learned from, which its header shows to everybody.
+    names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``table`` says what
+    the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file.
     ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
     public nor unseen, and `describe` says so.
 
@@ -78,7 +89,8 @@ class Clients:
     owners: tuple[str, ...] | None = field(default=None, repr=False)
     test_clients: TestClients = "separate"
     names: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    table: Columns | None = field(default=None, repr=False)
+    file: Path | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:
@@ -159,11 +171,7 @@ class Clients:
 
     @classmethod
     def _stated(cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: Stated) -> "Clients":
-        unknown = stated.keys() - Stated.__annotations__.keys()
-        if unknown:
-            field = min(unknown)
-            remedy = f"there is no such argument; known are {', '.join(Stated.__annotations__)}"
-            raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
+        check_stated(stated)
         test, held = stated.get("test"), None
         if test is not None:
             held = from_arrays(*test, classes=examples.classes, scale=examples.scale, offset=examples.offset)
@@ -176,6 +184,11 @@ class Clients:
             public=stated.get("public", False),
             owners=owners,
         )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are learned from, where the examples are rows of a table."""
+        return () if self.table is None else self.table.features
 
     def named(self) -> "Clients":
         """The same clients, whose names everybody may know: as silos they are called by them, in folders and reports.

@@ -48,6 +48,8 @@ def columns_of(spelled: Mapping[str, Any]) -> dict[str, Column]:
 
 def column_of(spelled: Any) -> Column:
     """What one column means."""
+    if isinstance(spelled, Ignored | Number | Category | Date | YesNo):
+        return spelled
     if spelled == BLANK:
         remedy = 'fill it in: say {range = [0, 120]}, {levels = [...]}, "ignore"'
         raise ConfigError(field="", value=BLANK, remedy=remedy)

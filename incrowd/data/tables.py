@@ -1,113 +1,55 @@
 """Tables with a client column and a label column: CSV, data frames, or Parquet where pyarrow is installed."""
 
 from array import array
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.data._cells import Reading, as_float32, text_of
-from incrowd.data._rows import AS_USUAL, Frame, Rows, Source, read_rows
-from incrowd.data.clients import Clients, TestClients
+from incrowd.data._rows import Frame, Rows, Source, read_rows
+from incrowd.data.clients import Clients, Stated, TestClients, check_stated
+from incrowd.data.columns import Columns
 from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Labels
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
-from incrowd.data.schema import Column, Ignored, Number, Values
+from incrowd.data.schema import Column, Values
 from incrowd.errors import ConfigError, DataError
 
 Encoder = Callable[[int, Any], Values]
 """Takes a row's place and a cell, and gives the numbers that it becomes."""
 
 _REMEMBERED = 10_000  # different texts of a column whose numbers are kept: most columns of a table have few
-_AS_IT_IS = Number()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """What the columns of a table mean, as everybody may know it: nothing of it is taken from the rows.
-
-    ``schema`` says what a column is (`incrowd.data.schema`). ``features`` names the columns to learn from, in their
-    order; without it they are those of the schema, and without that, too, all others. A feature that the schema does
-    not know is a number. ``classes`` is a number, for labels 0 .. classes - 1; the labels' names in order; or None,
-    for regression. ``reading`` says how the cells are written.
-    """
-
-    client: str
-    label: str
-    features: tuple[str, ...] = ()
-    classes: int | tuple[str, ...] | None = None
-    schema: Mapping[str, Column] = field(default_factory=dict)
-    reading: Reading = AS_USUAL
-
-    def __post_init__(self) -> None:
-        if isinstance(self.classes, int):
-            _validate.count(classes=self.classes)
-        elif self.classes is not None and (not self.classes or len(set(self.classes)) != len(self.classes)):
-            raise ConfigError(field="classes", value=self.classes, remedy="give each label's name once")
-        if self.client == self.label:
-            raise ConfigError(field="label", value=self.label, remedy="it is the client column, too: name two columns")
-        if len({self.client, self.label, *self.features}) != 2 + len(self.features):
-            raise ConfigError(
-                field="features", value=self.features, remedy="name each column once, neither client nor label"
-            )
-        for name, what in ((self.client, "client"), (self.label, "label")):
-            if not isinstance(self.schema.get(name, Ignored()), Ignored):
-                remedy = f"it is the {what}, which nothing is learned from: leave this line out"
-                raise ConfigError(field=f"columns.{name}", value=type(self.schema[name]).__name__, remedy=remedy)
-        for name in self.features:
-            if isinstance(self.schema.get(name), Ignored):
-                raise ConfigError(field=f"columns.{name}", value="ignore", remedy="features names it: leave out one")
-
-    @property
-    def number_of_classes(self) -> int | None:
-        """The number of classes, None for regression."""
-        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
-
-    def resolved(self, header: tuple[str, ...]) -> "Columns":
-        """The same with ``features`` that are named: a test table's columns are those of the table to learn from."""
-        stated = tuple(name for name, column in self.schema.items() if not isinstance(column, Ignored))
-        known = {self.client, self.label}
-        everything = tuple(name for name in header if name not in known)
-        return replace(self, features=self.features or (stated if self.schema else everything))
-
-    def numbers(self) -> tuple[str, ...]:
-        """The names of the numbers that a model sees, one column after the other, once features are named."""
-        return tuple(inner for name in self.features for inner in self.meaning(name).features(name))
-
-    def meaning(self, name: str) -> Column:
-        """What a feature's column means."""
-        return self.schema.get(name, _AS_IT_IS)
 
 
 def load_table(
     source: Path | str | Frame,
     *,
     columns: Columns,
-    test: Path | str | Frame | None = None,
-    clients: int | None = None,
-    public: bool = False,
     test_clients: TestClients = "separate",
     holdout_clients: float | None = None,
     names: tuple[str, ...] = (),
+    **stated: Unpack[Stated],
 ) -> Clients:
     """A federated data set with one client for each distinct value of the client column, in the order of their names.
 
-    ``test`` is a table that the server holds; its columns are found by name, wherever they are, and it may have others.
-    ``clients`` is the public number of clients, declared by whoever answers for the table. ``names`` are theirs, where
-    they are parties that everybody knows. With ``holdout_clients``, that share of the clients of a ``public`` table do
-    not train: their examples are the test set.
+    ``name``, ``clients`` and ``public`` are as in `Stated`; a file has a name already. ``test`` is a table that the
+    server holds; its columns are found by name, wherever they are, and it may have others. ``names`` are those of the
+    clients, where they are parties that everybody knows. With ``holdout_clients``, that share of the clients of a
+    ``public`` table do not train: their examples are the test set.
 
     Guarantee: of a table that is not ``public``, no error shows a client's name, nor how many there are.
 
     Edge cases: without ``clients`` they are counted, which is for tables that hide nobody. A test client who also
     trains is a `DataError`, unless ``test_clients`` is "shared": then the test set is not called public.
     """
+    check_stated(stated)
+    public, clients, test = stated.get("public", False), stated.get("clients"), stated.get("test")
     _check_holdout(holdout_clients, public=public, test=test)
     table = read_rows(_source(source), columns.reading)
     columns = columns.resolved(table.header)
@@ -124,13 +66,14 @@ def load_table(
         examples=examples,
         partition=by_column(owners),
         test=held,
-        name=table_name(source),
+        name=stated.get("name", _name_of_file(source)),
         declared=None if holdout_clients is not None else clients,
         public=public,
         owners=found,
         names=names,
         test_clients=test_clients,
-        columns=columns.features,
+        table=columns,
+        file=Path(source) if isinstance(source, str | Path) else None,
     )
     if holdout_clients is None:
         return data
@@ -167,6 +110,10 @@ def read_features(source: Path | str | Frame, columns: Columns) -> NDArray[np.fl
 def table_name(source: Path | str | Frame) -> str:
     """What a report calls a table."""
     return Path(source).name if isinstance(source, Path | str) else "data frame"
+
+
+def _name_of_file(source: Path | str | Frame) -> str:
+    return Path(source).name if isinstance(source, Path | str) else ""
 
 
 def _source(source: Path | str | Frame) -> Source:

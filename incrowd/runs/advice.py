@@ -11,7 +11,7 @@ from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.survey import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.data_config import TableData
+from incrowd.runs.data_config import Table
 from incrowd.runs.database import Record
 from incrowd.runs.folder import Summary
 from incrowd.runs.silo_work import SiloWork
@@ -78,7 +78,7 @@ def _of_noise(work: ClientWork | SiloWork) -> Iterator[str]:
 def _of_columns(work: ClientWork | SiloWork) -> Iterator[str]:
     """Columns that go in as they are, although others are scaled by the range that is stated."""
     wanted = work.config.data
-    if not isinstance(wanted, TableData):
+    if not isinstance(wanted, Table):
         return
     columns = wanted.meaning()
     names = columns.features or tuple(columns.schema)

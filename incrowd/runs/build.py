@@ -62,7 +62,7 @@ from incrowd.runs.config import (
     UnitFeatures,
     Weights,
 )
-from incrowd.runs.data_config import NEVER_COUNTED, DealtData, DigitsData, FunctionData, GivenData, MnistData, TableData
+from incrowd.runs.data_config import NEVER_COUNTED, DealtData, DigitsData, FunctionData, GivenData, MnistData, Table
 from incrowd.runs.functions import call
 
 
@@ -85,7 +85,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
     """The clients and their examples."""
     wanted = config.data
     with section("data"):
-        if isinstance(wanted, TableData):
+        if isinstance(wanted, Table):
             return _table(wanted)
         if isinstance(wanted, FunctionData):
             return _stated(_returned(wanted))
@@ -117,6 +117,9 @@ def _stated(data: Clients) -> Clients:
     """The same clients, of whom all that a ledger has to know is stated."""
     if data.public:
         return data
+    if data.file is not None:
+        remedy = "give it as incrowd.Table(file=..., ...): then all runs on it share one ledger, whoever began them"
+        raise ConfigError(field="file", value=data.file.name, remedy=remedy)
     if not data.name:
         remedy = (
             'name the data, say name = "visits": all runs on them share one ledger, known by that name; or '
@@ -223,7 +226,7 @@ def _dealt(data: DealtData, labels: Labels) -> Partition:
     return iid(labels, clients=data.clients, randomness=source)
 
 
-def _table(data: TableData) -> Clients:
+def _table(data: Table) -> Clients:
     folder = Path(data.folder or ".")
     return load_table(
         folder / data.file,

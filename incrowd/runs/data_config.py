@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from incrowd.data import Columns, Reading, TestClients, columns_of
+from incrowd.data import Column, Columns, Reading, TestClients
 from incrowd.data._cells import MISSING
 from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
@@ -67,8 +67,8 @@ class MnistData(DealtData):
     folder: str | None = None
 
 
-class TableData(Section):
-    """A table (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
+class Table(Section):
+    """A table in a file (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
 
     `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
     has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
@@ -109,7 +109,7 @@ class TableData(Section):
             label=self.label,
             features=self.features,
             classes=self.classes,
-            schema=columns_of(self.columns),
+            schema=self.columns,
             reading=Reading(**written),
         )
 
@@ -122,6 +122,10 @@ class TableData(Section):
         ):
             if value in (BLANK, (BLANK,)):
                 raise ConfigError(field=f"data.{name}", value=BLANK, remedy=f"fill it in: {what}")
+        for column, words in self.columns.items():
+            if isinstance(words, Column):
+                remedy = 'write it as settings do, say {"range": [0, 120]}'
+                raise ConfigError(field=f"data.columns.{column}", value=type(words).__name__, remedy=remedy)
         try:
             self.meaning()
         except ConfigError as error:
@@ -153,7 +157,7 @@ class FunctionData(Section):
 DataSection = Annotated[
     Annotated[DigitsData, Tag("digits")]
     | Annotated[MnistData, Tag("mnist")]
-    | Annotated[TableData, Tag("table")]
+    | Annotated[Table, Tag("table")]
     | Annotated[FunctionData, Tag("function")]
     | Annotated[GivenData, Tag("given")],
     tag("name", "digits", own="function"),

@@ -12,7 +12,7 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
 from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import CommonSections
-from incrowd.runs.data_config import DealtData, DigitsData, MnistData, TableData
+from incrowd.runs.data_config import DealtData, DigitsData, MnistData, Table
 
 _NOT_PUBLIC = "leave data.public out"
 
@@ -95,7 +95,7 @@ class Source(Protocol):
 
 def _source(config: CommonSections, held: Clients | None) -> Source:
     data = config.data
-    if isinstance(data, TableData):
+    if isinstance(data, Table):
         return _Table(data)
     if isinstance(data, DealtData):
         return _Dealt(data, config)
@@ -106,7 +106,7 @@ def _source(config: CommonSections, held: Clients | None) -> Source:
 class _Table:
     """A table's rows, all columns of them."""
 
-    data: TableData
+    data: Table
 
     @property
     def name(self) -> str:

@@ -17,8 +17,8 @@ from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.metrics import probabilities
 from incrowd.runs.build import featured_examples, loss_of, model_of, section
-from incrowd.runs.config import CommonSections, Config
-from incrowd.runs.data_config import FunctionData, GivenData, TableData
+from incrowd.runs.config import CommonSections, Config, GivenModel
+from incrowd.runs.data_config import FunctionData, GivenData, Table
 from incrowd.runs.folder import MODEL, SUMMARY, settings_in
 from incrowd.runs.onnx_file import onnx_of
 from incrowd.runs.settings import read_back
@@ -129,11 +129,13 @@ def _module(config: Config | SiloConfig, examples: Examples, state: bytes) -> tu
     return model.with_weights(model.weights), loss.name
 
 
-def _table_of(config: CommonSections, folder: Path, instead: str) -> TableData:
+def _table_of(config: CommonSections, folder: Path, instead: str) -> Table:
     """The section of a table. Edge cases: other data say nothing about the columns of a table: `ConfigError`."""
-    if isinstance(config.data, TableData):
+    if isinstance(config.data, Table) and isinstance(config.model, GivenModel):
+        remedy = f"a program began the run, and has the module: let it call {instead}"
+    elif isinstance(config.data, Table):
         return config.data
-    if isinstance(config.data, GivenData):
+    elif isinstance(config.data, GivenData):
         remedy = f"a program began the run, and has the module: let it call {instead}"
     elif isinstance(config.data, FunctionData):
         remedy = f"its data come from a function, so no column is known by name: in Python, call {instead}"

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from incrowd import _files
-from incrowd.data import Clients, from_arrays
+from incrowd.data import Clients, Columns, from_arrays, read_features
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
 from incrowd.federated.evaluate import outputs_of
@@ -21,7 +21,6 @@ from incrowd.federated.metrics import probabilities
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
-from incrowd.runs.data_config import TableData
 from incrowd.runs.database import Record
 from incrowd.runs.figures import Curve, draw_runs
 from incrowd.runs.folder import CARD, MODEL, Summary, database_in, summary_in
@@ -46,6 +45,7 @@ class Result:
     card: str = field(repr=False)
     scaling: tuple[float, float] = (1.0, 0.0)
     number_of_classes: int | None = None
+    table: Columns | None = field(default=None, repr=False)
     example: tuple[tuple[int, ...], np.dtype[Any]] | None = field(default=None, repr=False)
 
     @classmethod
@@ -61,6 +61,7 @@ class Result:
             card=(run.folder / CARD).read_text(encoding="utf-8"),
             scaling=_scaling(data),
             number_of_classes=data.examples.classes,
+            table=data.table,
             example=_example(data),
         )
 
@@ -93,7 +94,7 @@ class Result:
 
     def predict(self, features: Any) -> NDArray[Any]:
         """The label of each example: a class, by its name where classes have names, or a number."""
-        names = self.settings.data.classes if isinstance(self.settings.data, TableData) else None
+        names = None if self.table is None else self.table.classes
         return labels_of(
             self.outputs(features),
             loss=self.loss.name,
@@ -108,7 +109,11 @@ class Result:
         return probabilities(self.outputs(features).astype(np.float64))
 
     def outputs(self, features: Any) -> NDArray[Any]:
-        """What the module gives for each example."""
+        """What the module gives for each example: those of an array, or, if it learned from a table, of another one, a
+        file or a data frame, that has the same columns.
+        """
+        if self.table is not None and (isinstance(features, str | Path) or hasattr(features, "itertuples")):
+            features = read_features(features, self.table)
         scale, offset = self.scaling
         count = len(first(features))
         examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)

@@ -309,7 +309,7 @@ def test_typed_tables_are_read_as_texts_are(tmp_path: Path, kind: str) -> None:
         pytest.skip(f"{needed} is not installed")
     data = load_table(of_types(kind, tmp_path), columns=WARD)
     check_ward(data)
-    assert data.name == ("ward.parquet" if kind == "parquet" else "data frame")
+    assert data.name == ("ward.parquet" if kind == "parquet" else "")
 
 
 def test_an_error_names_the_row_of_a_frame() -> None:

@@ -11,7 +11,7 @@ from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs.build import federated_data
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
-from incrowd.runs.data_config import TableData
+from incrowd.runs.data_config import Table
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.settings import load, parse, tables
@@ -53,7 +53,7 @@ SIX = "clients = 6"
 
 def test_settings_state_what_columns_mean(tmp_path: Path) -> None:
     config = load(write(tmp_path, SIX))
-    assert isinstance(config.data, TableData)
+    assert isinstance(config.data, Table)
     meaning = config.data.meaning()
     assert meaning.schema["sex"] == Category(levels=("f", "m"))
     assert meaning.reading == Reading(delimiter=";")

@@ -1,0 +1,43 @@
+"""A table that was learned from by the settings of a file, once more from Python: it has one ledger, and one budget."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import incrowd
+from incrowd.errors import BudgetExceeded, LedgerMismatch
+from tests.attacks import shop
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def again(path: Path, folder: Path, *, public: bool = False, identity: str | None = None) -> None:
+    table = incrowd.Table(
+        file=str(path), client="user", label="bought", classes=2, clients=13, public=public, identity=identity
+    )
+    promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
+    run = incrowd.RunOptions(threads=1, plot=False)
+    incrowd.Federation(nn.Linear(3, 2), table, privacy=promise, run=run).train(folder, progress=False)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return shop.write(tmp_path / "shop.csv", shop.HEADER, shop.rows())
+
+
+def test_what_the_command_line_spent_python_cannot_spend_again(table: Path, tmp_path: Path) -> None:
+    shop.trained(table, tmp_path / "first")
+    with pytest.raises(BudgetExceeded):
+        again(table, tmp_path / "second")
+    copy = shop.write(tmp_path / "copy.csv", shop.HEADER, shop.rows()[::-1])
+    with pytest.raises(BudgetExceeded):
+        again(copy, tmp_path / "third", identity="another")
+    with pytest.raises(LedgerMismatch, match="have a ledger as private data"):
+        again(copy, tmp_path / "fourth", public=True)
+
+
+def test_control_another_table_has_its_own(table: Path, tmp_path: Path) -> None:
+    shop.trained(table, tmp_path / "first")
+    others = [[*row[:1], str(place), *row[2:]] for place, row in enumerate(shop.rows())]
+    again(shop.write(tmp_path / "others.csv", shop.HEADER, others), tmp_path / "second")
