@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from incrowd import _files
+from incrowd._html import html_table
 from incrowd.data import Clients, Columns, from_arrays, read_features
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
@@ -21,6 +22,7 @@ from incrowd.federated.metrics import probabilities
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
+from incrowd.runs.contents import RESULT_KEYS, part
 from incrowd.runs.database import Record
 from incrowd.runs.figures import Curve, draw_runs
 from incrowd.runs.folder import CARD, MODEL, Summary, database_in, summary_in
@@ -135,13 +137,10 @@ class Result:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        shown = {name: value for name, value in self.summary.items() if isinstance(value, int | float | str)}
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name.replace('_', ' '))}</th>"
-            f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
-            for name, value in shown.items()
-        )
-        return f"<table>{rows}</table><pre>{html.escape(self.statement)}</pre>"
+        handed_on = part(self.summary, RESULT_KEYS)
+        shown = {name: value for name, value in handed_on.items() if isinstance(value, int | float | str)}
+        table = html_table({name.replace("_", " "): value for name, value in shown.items()})
+        return f"{table}<pre>{html.escape(self.statement)}</pre>"
 
 
 def _example(data: Clients) -> tuple[tuple[int, ...], np.dtype[Any]] | None:

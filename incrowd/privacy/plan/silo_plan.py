@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dp_accounting import DpEvent, GaussianDpEvent
 
 from incrowd import _validate
+from incrowd._html import html_table
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import Run, compose
@@ -163,6 +164,23 @@ class SiloPlan:
             ),
             assumed=RECORDS_ASSUMED,
             caveats=self._cautions(),
+        )
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: what the silo declares and promises, all of it public."""
+        pace = f"by the pace {self.noise.name}" if isinstance(self.noise, Pace) else f"{self.noise:g}"
+        return html_table(
+            {
+                "silo": self.name,
+                "records": f"{self.records}, as declared",
+                "rounds": f"at most {self.rounds}",
+                "steps a round": self.steps,
+                "records a step": f"{self.batch_size:g}",
+                "noise multiplier": pace,
+                "counts": "none" if self.count_std is None else f"two a round, noise {self.count_std:g}",
+                "epsilon": f"at most {self.budget.epsilon:g}",
+                "delta": f"{self.budget.delta:g}",
+            }
         )
 
     def _cautions(self) -> tuple[str, ...]:
