@@ -26,7 +26,7 @@ _NOISE = "noise of the mean, in clip bounds"
 _RATIO = "noise to signal of the mean"
 
 
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "legend.frameon": False,
