@@ -179,6 +179,10 @@ class ClientSession:
         after, report = self.algorithm.apply(state)
         return after, self._record(report)
 
+    def report(self, state: State) -> Summary:
+        """Nothing: a client says nothing of the model."""
+        return {}
+
     def claims(self) -> Statement:
         """What may be claimed. Of a plan that ended early, what it costs is what was charged."""
         said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan

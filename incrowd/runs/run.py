@@ -216,6 +216,7 @@ class Run:
             **self._measured(state),
             "metrics": results.metrics(work.model, state.published, work.data, loss=work.loss),
             **work.data.describe(),
+            **session.report(state),
             **session.facts(records),
             "stopped_early": decision(self.config.stop, records) if state.round < work.rounds else None,
             "simulated": self.work.randomness.simulated,

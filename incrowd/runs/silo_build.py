@@ -57,9 +57,10 @@ class SiloFederation:
 
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
-        counts = self.plans[place].count_std is not None
+        plan = self.plans[place]
+        counts = plan.count_std is not None or plan.report_std is not None
         return Silo(
-            self.plans[place],
+            plan,
             Account(ledger=ledger, randomness=self.randomness, label=label, place=place),
             engine=self.engines[place],
             counter=Counter(model=self.model, records=self.records[place]) if counts else None,
@@ -112,7 +113,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
         for plan, records in zip(plans, held, strict=True):
             plan.check(len(records))
-        _check_counts(config, data)
+        _check_counts(config, data, plans)
         clients = _client_level(config, model, data.clients)
         first = _first_noise(plans)
     engines = tuple(
@@ -153,8 +154,11 @@ def _first_noise(plans: Sequence[SiloPlan]) -> float:
     refusals = []
     for plan in plans:
         try:
-            found = plan.noise_multiplier(0, spent=())
-            Ledger.in_memory(budget=plan.budget, relation=RELATION).charge(plan.event(found))
+            ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+            if plan.report_runs:
+                ledger.reserve(plan.report_runs, label="report")
+            found = plan.noise_multiplier(0, spent=ledger.commitments())
+            ledger.charge(plan.event(found))
         except BudgetExceeded as error:
             refusals.append(error)
         else:
@@ -215,13 +219,19 @@ def _plan(config: SiloConfig, place: int, records: int, names: Sequence[str]) ->
         noise=noise,
         most_noise=wanted.most_noise,
         count_std=wanted.count_std,
+        report_std=wanted.report_std,
         physical_batch=local.physical_batch,
     )
 
 
-def _check_counts(config: SiloConfig, data: Clients) -> None:
-    if config.privacy.count_std is not None and data.examples.classes is None:
-        raise DataError("count_std counts right labels, and these labels are numbers, not classes: leave it out")
+def _check_counts(config: SiloConfig, data: Clients, plans: Sequence[SiloPlan]) -> None:
+    for name in ("count_std", "report_std"):
+        if getattr(config.privacy, name) is not None and data.examples.classes is None:
+            raise DataError(f"{name} counts right labels, and these labels are numbers, not classes: leave it out")
+    if config.privacy.report_std is not None:
+        cells = (data.examples.classes or 1) * ((data.examples.classes or 1) + 1)
+        for plan in plans:
+            plan.check_report(cells)
 
 
 def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:

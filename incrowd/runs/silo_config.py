@@ -49,8 +49,9 @@ class PrivateRecords(Section):
     `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with
     `noise_multiplier` in its place there are as many rounds as the budget allows. `hardlimit` may be left out, because
     there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
-    noised counts a round. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for
-    their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
+    noised counts a round, and `report_std` one noised table at the end, of how many records of each class the model
+    calls which. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for their
+    witnesses: without them they are in the user's state folder, or, of public data, in the run's.
     """
 
     unit: Literal["record"] = "record"
@@ -63,6 +64,7 @@ class PrivateRecords(Section):
     clip_norm: float = 1.0
     most_noise: float = 100.0
     count_std: float | None = None
+    report_std: float | None = None
     hardlimit: bool = True
     weigh: Literal["equally", "by records"] = "equally"
     ledger: str | None = None
@@ -77,6 +79,11 @@ class PrivateRecords(Section):
         if self.pace is not None and self.noise_multiplier is not None:
             remedy = "leave it out, or leave out privacy.pace, whose noise is solved for"
             raise ConfigError(field="privacy.noise_multiplier", value=self.noise_multiplier, remedy=remedy)
+        if self.clients is not None and self.report_std is not None:
+            remedy = (
+                "a silo that reports of itself is not hidden among others, as privacy.clients promises: leave it out"
+            )
+            raise ConfigError(field="privacy.report_std", value=self.report_std, remedy=remedy)
         if self.clients is not None and self.weigh != "equally":
             remedy = "with a promise to clients, too, all silos weigh the same: leave it out"
             raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)

@@ -13,6 +13,7 @@ from typing import Any
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.federated import SiloFedAvg, SiloReport, State
+from incrowd.federated.silo_report import figures
 from incrowd.learning import Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.statement import Claims
@@ -148,6 +149,15 @@ class SiloSession:
         """Take a state through its round."""
         after, report = self.algorithm.apply(state)
         return after, self._record(report)
+
+    def report(self, state: State) -> Summary:
+        """What each silo says of the model on its own records, noised and paid for; None of one that says nothing."""
+        std, classes = self.work.config.privacy.report_std, self.work.data.examples.classes
+        if std is None or classes is None:
+            return {}
+        tables = {box.silo.plan.name: box.report(state.published, classes=classes) for box in self.outboxes}
+        found = {name: None if table is None else figures(table, std=std) for name, table in tables.items()}
+        return {"report_by_silo": found}
 
     def claims(self) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
