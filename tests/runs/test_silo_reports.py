@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import incrowd
-from incrowd.errors import ConfigError
+from incrowd.errors import BudgetExceeded, ConfigError
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import Place, killed_in
 
@@ -83,3 +83,9 @@ def test_silos_that_are_hidden_as_a_whole_cannot_report() -> None:
     clients = {"epsilon": 1.0, "delta": 1e-3}
     with pytest.raises(ConfigError, match=r"privacy\.report_std = 3\.0: a silo that reports of itself is not hidden"):
         incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, report_std=3.0, clients=clients)  # type: ignore[arg-type]  # as in TOML
+
+
+def test_a_report_that_no_budget_could_pay_for_is_refused_before_anything_is_written(folder: Path) -> None:
+    with pytest.raises(BudgetExceeded, match=r"this would cost epsilon = .* the budget is 8"):
+        train(folder / "run", report_std=0.01)
+    assert not (folder / "run").exists()
