@@ -25,7 +25,7 @@ from incrowd.privacy.mechanism import (
     GaussianNoise,
     LaplaceNoise,
     Participation,
-    Strategy,
+    StrategyMatrix,
     optimal_banded,
     optimal_blt,
 )
@@ -58,7 +58,7 @@ def independent(noise: GaussianNoise | LaplaceNoise, total: Floats, source: Rand
     return lambda: noise.add(total, receipt=receipt, at=("noise", next(number)), contributions_bound=CLIENTS)
 
 
-def correlated(strategy: Strategy, total: Floats, source: Randomness) -> Callable[[], object]:
+def correlated(strategy: StrategyMatrix, total: Floats, source: Randomness) -> Callable[[], object]:
     """One round's release after enough rounds to fill the memory."""
     noise = CorrelatedNoise(
         noise_multiplier=1.0,

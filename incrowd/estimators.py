@@ -30,7 +30,7 @@ from incrowd.runs.clip_config import NormalisedSection
 from incrowd.runs.config import Local, Private, RunOptions
 from incrowd.runs.result import Result
 
-Range = tuple[float, float]
+ValueRange = tuple[float, float]
 
 _STATED = {
     "name": 'say what the ledger of the data is to know them by, say name = "visits"; or public = True',
@@ -63,7 +63,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
     name: str | None = None
     clients: int | None = None
     public: bool = False
-    ranges: Range | Sequence[Range] | None = None
+    ranges: ValueRange | Sequence[ValueRange] | None = None
     n_jobs: int | None = None
     random_state: int | np.random.RandomState | None = None
     verbose: bool = False
@@ -215,7 +215,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     there, from -1 to 1, and what lies beyond is taken for the nearest end. Of `public` data it may be left out.
     """
 
-    target_range: Range | None = None
+    target_range: ValueRange | None = None
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "PrivateRegressor":
         """See `PrivateClassifier.fit`."""

@@ -174,6 +174,7 @@ def test_a_package_that_is_missing_is_named(incrowd: Command, monkeypatch: pytes
     assert "pip install 'incrowd[train]'" in finished.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_the_keyboard_stops_a_run_and_says_how_to_go_on(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "incrowd", *quick("privacy.rounds=5000"), "--out", "here"]
@@ -188,6 +189,7 @@ def test_the_keyboard_stops_a_run_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert verify(tmp_path / "here/ledger.sqlite")["intact"]
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(incrowd: Command, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "incrowd", *quick("privacy.rounds=15"), "--out", "here"]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:

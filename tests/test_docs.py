@@ -13,6 +13,7 @@ from scripts import cli_help
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TRAINING = ("getting-started.md", "own-models.md", "silos.md")  # whole federations, which take a while
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
 
@@ -32,7 +33,10 @@ def run_examples(name: str, text: str) -> int:
     return len(examples)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in TRAINING else []) for page in PAGES],
+)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_examples(page.name, page.read_text())

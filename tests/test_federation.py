@@ -216,6 +216,7 @@ def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> No
         data,
         local=incrowd.LocalRecords(learning_rate=0.5, batch_size=20),
         privacy=incrowd.PrivateRecords(epsilon=(1.0, 4.0), delta=1e-4, rounds=2),
+        run=incrowd.SiloRunOptions(threads=1, plot=False),
     ).train(tmp_path / "run", progress=False)
     spent = result.summary["epsilon_by_silo"]
     assert [round(epsilon) for epsilon in spent.values()] == [1, 4]

@@ -125,7 +125,7 @@ class Task:
     @property
     def data(self) -> Clients:
         """The clients of the cohort, each with examples of at most two classes (as in McMahan et al. 2017)."""
-        return _dealt(self.folder, self.work.cohort, self.work.examples, dense=self.work.dense)
+        return _partitioned(self.folder, self.work.cohort, self.work.examples, dense=self.work.dense)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ def _tensors(folder: Path | None, *, dense: bool) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=4)
-def _dealt(folder: Path | None, clients: int, examples: int, *, dense: bool) -> Clients:
+def _partitioned(folder: Path | None, clients: int, examples: int, *, dense: bool) -> Clients:
     images = _images(folder, dense=dense)
     partition = sorted_shards(images.labels, clients=clients, per_client=examples, randomness=RANDOMNESS)
     return Clients(examples=images, partition=partition)

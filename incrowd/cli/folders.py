@@ -35,7 +35,7 @@ def list_runs(
 
 
 @app.command("plot")
-def plot_runs(
+def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The folders of runs that are over.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="A .png, .svg or .pdf.")] = Path("runs.pdf"),
     as_json: Json = False,
@@ -47,9 +47,9 @@ def plot_runs(
     Example: incrowd plot out/run-1 out/run-2 out/run-3 --out figure.pdf
     """
     need_training()
-    from incrowd.runs.figures import Curve, draw_runs
+    from incrowd.runs.figures import RunCurve, plot_runs
 
-    draw_runs(out, [Curve.read(folder) for folder in runs])
+    plot_runs(out, [RunCurve.read(folder) for folder in runs])
     if as_json:
         print_json({"plot": str(out), "runs": [str(folder) for folder in runs]})
     else:

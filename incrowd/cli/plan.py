@@ -96,9 +96,9 @@ def plan(
     )
     plans = list(what_if(wish, clients=numbers_of_clients, epsilons=epsilons, deltas=deltas))
     if plot is not None:
-        from incrowd.runs.plots import draw_plans
+        from incrowd.runs.plots import plot_plans
 
-        draw_plans(plot, plans, weights=weights)
+        plot_plans(plot, plans, weights=weights)
     several = len(numbers_of_clients) * len(epsilons) * len(deltas) > 1
     found = _rows(plans, several=several, weights=weights, moments=moments)
     if as_json:

@@ -1,4 +1,4 @@
-"""Federated data sets: index lists over shared arrays, never copies; ways to deal them out; loaders.
+"""Federated data sets: index lists over shared arrays, never copies; ways to divide them among clients; loaders.
 
 >>> from incrowd._random import SeededRandomness
 >>> from incrowd.data import Clients, iid, load_digits
@@ -10,15 +10,15 @@
 
 from incrowd.data._cells import Reading
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
-from incrowd.data.clients import Clients, Stated, Tensors, TestClients
+from incrowd.data.clients import Clients, PublicFacts, Tensors, TestClients
 from incrowd.data.columns import Columns
-from incrowd.data.dealing import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.digits import load_digits
-from incrowd.data.download import Source
+from incrowd.data.download import DownloadSource
 from incrowd.data.examples import Examples, Split, hold_out
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.mnist import MNIST, download_mnist, load_mnist
 from incrowd.data.partition import Partition
+from incrowd.data.partitioners import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
 from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
 from incrowd.data.spelling import column_of, columns_of
 from incrowd.data.tables import load_table, read_features, read_table
@@ -31,15 +31,15 @@ __all__ = [
     "Column",
     "Columns",
     "Date",
+    "DownloadSource",
     "Examples",
     "Ignored",
     "MapDataset",
     "Number",
     "Partition",
+    "PublicFacts",
     "Reading",
-    "Source",
     "Split",
-    "Stated",
     "Tensors",
     "TestClients",
     "Texts",

@@ -37,7 +37,7 @@ class Frame(Protocol):
         ...
 
 
-Source = Path | Frame
+TableSource = Path | Frame
 """A table: a file, or a data frame."""
 
 
@@ -111,7 +111,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def read_rows(source: Source, reading: Reading = AS_USUAL) -> Rows:
+def read_rows(source: TableSource, reading: Reading = AS_USUAL) -> Rows:
     """Open a table: a data frame, or a file by its ending, .csv, .csv.gz or .parquet."""
     if not isinstance(source, Path):
         return _frame_rows(source)

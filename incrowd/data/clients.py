@@ -12,11 +12,11 @@ from incrowd import _validate
 from incrowd.data._tensors import shared_tensor
 from incrowd.data.arrays import MapDataset, from_arrays, from_dataset
 from incrowd.data.columns import Columns
-from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Split, check_alike
 from incrowd.data.inputs import Inputs, joined
 from incrowd.data.names import check_safe
 from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
+from incrowd.data.partitioners import by_column
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
 
@@ -37,7 +37,7 @@ class Tensors:
     indices: "torch.Tensor"
 
 
-class Stated(TypedDict, total=False):
+class PublicFacts(TypedDict, total=False):
     """What everybody may know of clients, and somebody has to state.
 
     `name` is what their ledger knows them by, and `clients` their public number, of which nobody is counted; both may
@@ -51,12 +51,12 @@ class Stated(TypedDict, total=False):
     public: bool
 
 
-def check_stated(stated: Stated) -> None:
+def check_stated(stated: PublicFacts) -> None:
     """Refuse what is no argument: nothing is ignored."""
-    unknown = stated.keys() - Stated.__annotations__.keys()
+    unknown = stated.keys() - PublicFacts.__annotations__.keys()
     if unknown:
         field = min(unknown)
-        remedy = f"there is no such argument; known are {', '.join(Stated.__annotations__)}"
+        remedy = f"there is no such argument; known are {', '.join(PublicFacts.__annotations__)}"
         raise ConfigError(field=field, value=dict(stated)[field], remedy=remedy)
 
 
@@ -115,7 +115,7 @@ class Clients:
 
     @classmethod
     def of(cls, split: Split, partition: Partition, *, public: bool = False) -> "Clients":
-        """Deal the training part of a split out to clients; the server keeps the test part."""
+        """Divide the training part of a split among clients; the server keeps the test part."""
         return cls(examples=split.train, partition=partition, test=split.test, name=split.name, public=public)
 
     @classmethod
@@ -128,9 +128,9 @@ class Clients:
         classes: int | None = None,
         scale: float = 1.0,
         offset: float = 0.0,
-        **stated: Unpack[Stated],
+        **stated: Unpack[PublicFacts],
     ) -> "Clients":
-        """One client for each distinct ``owner``, one of whom is stated for each example; see `Stated`.
+        """One client for each distinct ``owner``, one of whom is stated for each example; see `PublicFacts`.
 
         Edge cases: whatever is wrong with the arrays is a `DataError` (`incrowd.data.from_arrays`).
         """
@@ -139,14 +139,14 @@ class Clients:
 
     @classmethod
     def from_dataset(
-        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[Stated]
+        cls, dataset: MapDataset, *, owner: ArrayLike, classes: int | None = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """The same of a map-style data set (torch's, or another) of pairs of features and a label."""
         return cls._owned(from_dataset(dataset, classes=classes), np.asarray(owner), stated)
 
     @classmethod
     def from_partitions(
-        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[Stated]
+        cls, parts: Mapping[str, tuple[Any, Any]], *, classes: int | None = None, **stated: Unpack[PublicFacts]
     ) -> "Clients":
         """Clients as they are: features and labels of each, by the client's name, in this order.
 
@@ -163,14 +163,16 @@ class Clients:
         return cls._stated(together, end_to_end(np.arange(sizes.sum()), sizes), tuple(map(str, parts)), stated)
 
     @classmethod
-    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: Stated) -> "Clients":
+    def _owned(cls, examples: Examples, owner: NDArray[Any], stated: PublicFacts) -> "Clients":
         partition = by_column(owner)
         if len(owner) != len(examples):
             raise DataError(f"owner has {len(owner)} entries for {len(examples)} examples: say whose each example is")
         return cls._stated(examples, partition, tuple(map(str, np.unique(owner))), stated)
 
     @classmethod
-    def _stated(cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: Stated) -> "Clients":
+    def _stated(
+        cls, examples: Examples, partition: Partition, owners: tuple[str, ...], stated: PublicFacts
+    ) -> "Clients":
         check_stated(stated)
         test, held = stated.get("test"), None
         if test is not None:

@@ -15,7 +15,7 @@ _LARGEST = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DownloadSource:
     """Where files come from and what they must be.
 
     ``mirrors`` are addresses of folders, tried in order; ``checksums`` gives the SHA-256 of each file by name;
@@ -37,7 +37,7 @@ class Source:
                 )
 
 
-def fetch(name: str, *, folder: Path, source: Source) -> Path:
+def fetch(name: str, *, folder: Path, source: DownloadSource) -> Path:
     """Put one file of the source into the folder.
 
     Guarantee: the file appears with the stated checksum, in one step, or not at all; a file that is there already is
@@ -71,7 +71,7 @@ def fetch(name: str, *, folder: Path, source: Source) -> Path:
 def _transfer(url: str, timeout_s: float) -> bytes:
     from urllib.request import urlopen  # here, because it is slow to import and rarely needed
 
-    with urlopen(url, timeout=timeout_s) as response:  # noqa: S310  # a Source has http and https mirrors only
+    with urlopen(url, timeout=timeout_s) as response:  # noqa: S310  # a DownloadSource has http and https mirrors only
         payload: bytes = response.read(_LARGEST)
         announced = response.headers["Content-Length"]
     if announced is not None and int(announced) != len(payload):

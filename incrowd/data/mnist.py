@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.data.download import Source, fetch
+from incrowd.data.download import DownloadSource, fetch
 from incrowd.data.examples import Examples, Split
 from incrowd.data.idx import read_idx
 from incrowd.errors import DataError
 
 CLASSES = 10
 
-MNIST = Source(
+MNIST = DownloadSource(
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     checksums={
         "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -25,7 +25,7 @@ MNIST = Source(
 """The original files, and where to get them. ``dataclasses.replace(MNIST, mirrors=...)`` names another place."""
 
 
-def load_mnist(folder: Path | str, *, verify: Source | None = None) -> Split:
+def load_mnist(folder: Path | str, *, verify: DownloadSource | None = None) -> Split:
     """MNIST, or a data set in the same four files, as [N, 28, 28] bytes whose meaning is ``byte / 255``.
 
     A folder is taken as it is, unless ``verify`` names the source, say `MNIST`, whose checksums its files must have.
@@ -39,7 +39,7 @@ def load_mnist(folder: Path | str, *, verify: Source | None = None) -> Split:
     return Split(name="mnist", train=_examples(where, "train"), test=_examples(where, "t10k"))
 
 
-def download_mnist(folder: Path | str, *, source: Source = MNIST) -> None:
+def download_mnist(folder: Path | str, *, source: DownloadSource = MNIST) -> None:
     """Fetch those of the four files that are missing in the folder, as `incrowd.data.download.fetch` promises."""
     for name in source.checksums:
         fetch(name, folder=Path(folder), source=source)
@@ -76,7 +76,7 @@ def _read(folder: Path, stem: str) -> tuple[Path, NDArray[np.uint8]]:
     )
 
 
-def _verify(folder: Path, source: Source) -> None:
+def _verify(folder: Path, source: DownloadSource) -> None:
     for name, expected in source.checksums.items():
         try:
             found = hashlib.sha256((folder / name).read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Who holds which example: index lists over shared arrays. The ways to draw them up are in `incrowd.data.dealing`."""
+"""Who holds which example: index lists over shared arrays. `incrowd.data.partitioners` makes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

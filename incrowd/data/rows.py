@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd.data._cells import Reading, text_of
-from incrowd.data._rows import AS_USUAL, Cells, Source, read_rows
+from incrowd.data._rows import AS_USUAL, Cells, TableSource, read_rows
 from incrowd.data.clients import Clients
 from incrowd.data.examples import Examples
 from incrowd.data.inputs import is_single, named
@@ -20,7 +20,7 @@ _EXACT = 2.0**53  # whole numbers below this are what they seem to be
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def table_rows(source: Source, reading: Reading = AS_USUAL) -> Iterator[bytes]:
+def table_rows(source: TableSource, reading: Reading = AS_USUAL) -> Iterator[bytes]:
     """The rows of a table, each in a form that is the same whatever the table's file is called, however its columns
     and rows are ordered, which marks its numbers have, and which columns a model would see.
 
@@ -32,7 +32,7 @@ def table_rows(source: Source, reading: Reading = AS_USUAL) -> Iterator[bytes]:
     return (packed(cells) for _, cells in table.rows)
 
 
-def table_rows_by(source: Source, column: str, reading: Reading = AS_USUAL) -> dict[str, list[bytes]]:
+def table_rows_by(source: TableSource, column: str, reading: Reading = AS_USUAL) -> dict[str, list[bytes]]:
     """The rows of a table as `table_rows` has them, for each name in a column, in the order of the names."""
     table = read_rows(source, reading)
     packed, at = _packer(table.header, reading), table.column(column)

@@ -22,7 +22,7 @@ from incrowd.data._cells import Reading, as_float32, text_of
 from incrowd.errors import ConfigError, DataError
 
 Outside = Literal["refuse", "clip"]
-Values = tuple[float, ...]
+EncodedCell = tuple[float, ...]
 
 _WHOLE_NUMBERS = 2**24  # that many float32 tells apart
 _DAY = timedelta(days=1)
@@ -50,7 +50,7 @@ class Column(ABC):
         """The names of the numbers that a cell of the column with this name becomes."""
         return (*self._names(name), f"{name} is missing") if self.indicator else self._names(name)
 
-    def encoded(self, cell: Any, reading: Reading) -> Values:
+    def encoded(self, cell: Any, reading: Reading) -> EncodedCell:
         """The numbers that a cell becomes."""
         cell = reading.cleaned(cell)
         if reading.is_missing(cell) and not self._is_level(cell):
@@ -62,11 +62,11 @@ class Column(ABC):
         return (*found, 0.0) if self.indicator else found
 
     @abstractmethod
-    def imputed(self) -> Values | None:
+    def imputed(self) -> EncodedCell | None:
         """What stands for a missing value, if anything does."""
 
     @abstractmethod
-    def _values(self, cell: Any, reading: Reading) -> Values:
+    def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         """The numbers that a cell becomes whose value is not missing."""
 
     def _names(self, name: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class Number(Column):
             _stated("missing", self.missing, lambda: self._values(self.missing, Reading()))
         super().__post_init__()
 
-    def imputed(self) -> Values | None:
+    def imputed(self) -> EncodedCell | None:
         """See `Column.imputed`."""
         return None if self.missing is None else self._values(self.missing, Reading())
 
@@ -121,7 +121,7 @@ class Number(Column):
             remedy = "more than 2^24 whole numbers, which a float32 cannot tell apart: narrow it, or take whole out"
             raise ConfigError(field="range", value=self.range, remedy=remedy)
 
-    def _values(self, cell: Any, reading: Reading) -> Values:
+    def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         number = reading.number(cell)
         if self.whole and number != int(number):
             raise DataError("is not a whole number, and was stated to be one")
@@ -154,7 +154,7 @@ class Category(Column):
             raise ConfigError(field="missing", value=self.missing, remedy=remedy)
         super().__post_init__()
 
-    def imputed(self) -> Values | None:
+    def imputed(self) -> EncodedCell | None:
         """See `Column.imputed`."""
         return None if self.missing is None else self._at(self.missing)
 
@@ -168,10 +168,10 @@ class Category(Column):
     def _is_level(self, cell: Any) -> bool:
         return cell in self.levels
 
-    def _at(self, level: str) -> Values:
+    def _at(self, level: str) -> EncodedCell:
         return tuple(float(level == one) for one in self._all)
 
-    def _values(self, cell: Any, reading: Reading) -> Values:
+    def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         level = text_of(cell)
         if level in self.levels:
             return self._at(level)
@@ -196,14 +196,14 @@ class YesNo(Column):
             raise ConfigError(field="missing", value=self.missing, remedy="give true or false")
         super().__post_init__()
 
-    def imputed(self) -> Values | None:
+    def imputed(self) -> EncodedCell | None:
         """See `Column.imputed`."""
         return None if self.missing is None else (float(self.missing),)
 
     def _is_level(self, cell: Any) -> bool:
         return isinstance(cell, str) and cell.casefold() in _folded((*self.yes, *self.no))
 
-    def _values(self, cell: Any, reading: Reading) -> Values:
+    def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         word = text_of(cell).casefold()
         for words, value in ((self.yes, 1.0), (self.no, 0.0)):
             if word in _folded(words):
@@ -238,11 +238,11 @@ class Date(Column):
             _stated("missing", self.missing.isoformat(), self.imputed)
         super().__post_init__()
 
-    def imputed(self) -> Values | None:
+    def imputed(self) -> EncodedCell | None:
         """See `Column.imputed`."""
         return None if self.missing is None else self._placed(self.missing)
 
-    def _values(self, cell: Any, reading: Reading) -> Values:
+    def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         if isinstance(cell, str):
             return self._placed(self._parsed(cell))
         if isinstance(cell, date):
@@ -256,7 +256,7 @@ class Date(Column):
             wanted = "ISO's, 2020-01-31" if self.format is None else self.format
             raise DataError(f"is no date of the form {wanted}; state its format, or mend the row") from None
 
-    def _placed(self, moment: date) -> Values:
+    def _placed(self, moment: date) -> EncodedCell:
         if not isinstance(moment, datetime):
             moment = datetime.combine(moment, time())
         if moment.tzinfo is not None:
@@ -275,18 +275,18 @@ class Date(Column):
 class Ignored(Column):
     """A column that nothing is learned from. What is in it is not looked at."""
 
-    def imputed(self) -> Values | None:
+    def imputed(self) -> EncodedCell | None:
         """See `Column.imputed`."""
         return ()
 
-    def encoded(self, cell: Any, reading: Reading) -> Values:
+    def encoded(self, cell: Any, reading: Reading) -> EncodedCell:
         """Nothing, whatever the cell is."""
         return ()
 
     def _names(self, name: str) -> tuple[str, ...]:
         return ()
 
-    def _values(self, cell: Any, reading: Reading) -> Values:
+    def _values(self, cell: Any, reading: Reading) -> EncodedCell:
         return ()
 
 

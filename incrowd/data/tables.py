@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from incrowd._random import SeededRandomness
 from incrowd.data._cells import Reading, as_float32, text_of
-from incrowd.data._rows import Frame, Rows, Source, read_rows
-from incrowd.data.clients import Clients, Stated, TestClients, check_stated
+from incrowd.data._rows import Frame, Rows, TableSource, read_rows
+from incrowd.data.clients import Clients, PublicFacts, TestClients, check_stated
 from incrowd.data.columns import Columns
-from incrowd.data.dealing import by_column
 from incrowd.data.examples import Examples, Labels
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
-from incrowd.data.schema import Column, Values
+from incrowd.data.partitioners import by_column
+from incrowd.data.schema import Column, EncodedCell
 from incrowd.errors import ConfigError, DataError
 
-Encoder = Callable[[int, Any], Values]
+Encoder = Callable[[int, Any], EncodedCell]
 """Takes a row's place and a cell, and gives the numbers that it becomes."""
 
 _REMEMBERED = 10_000  # different texts of a column whose numbers are kept: most columns of a table have few
@@ -34,13 +34,13 @@ def load_table(
     test_clients: TestClients = "separate",
     holdout_clients: float | None = None,
     names: tuple[str, ...] = (),
-    **stated: Unpack[Stated],
+    **stated: Unpack[PublicFacts],
 ) -> Clients:
     """A federated data set with one client for each distinct value of the client column, in the order of their names.
 
-    ``name``, ``clients`` and ``public`` are as in `Stated`; a file has a name already. ``test`` is a table that the
-    server holds; its columns are found by name, wherever they are, and it may have others. ``names`` are those of the
-    clients, where they are parties that everybody knows. With ``holdout_clients``, that share of the clients of a
+    ``name``, ``clients`` and ``public`` are as in `PublicFacts`; a file has a name already. ``test`` is a table that
+    the server holds; its columns are found by name, wherever they are, and it may have others. ``names`` are those of
+    the clients, where they are parties that everybody knows. With ``holdout_clients``, that share of the clients of a
     ``public`` table do not train: their examples are the test set.
 
     Guarantee: of a table that is not ``public``, no error shows a client's name, nor how many there are.
@@ -116,7 +116,7 @@ def _name_of_file(source: Path | str | Frame) -> str:
     return Path(source).name if isinstance(source, Path | str) else ""
 
 
-def _source(source: Path | str | Frame) -> Source:
+def _source(source: Path | str | Frame) -> TableSource:
     return Path(source) if isinstance(source, str) else source
 
 
@@ -145,9 +145,9 @@ def _encoders(table: Rows, columns: Columns) -> list[tuple[int, Encoder]]:
 
 
 def _encoder(table: Rows, name: str, column: Column, reading: Reading) -> Encoder:
-    seen: dict[str, Values] = {}
+    seen: dict[str, EncodedCell] = {}
 
-    def encode(place: int, cell: Any) -> Values:
+    def encode(place: int, cell: Any) -> EncodedCell:
         found = seen.get(cell) if isinstance(cell, str) else None
         if found is None:
             try:

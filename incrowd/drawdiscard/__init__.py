@@ -1,7 +1,7 @@
 """Learning from devices that trust nobody: each draws a model, updates it with noise of its own, and sends it back."""
 
 from incrowd.drawdiscard.device import Device, Fit
-from incrowd.drawdiscard.fast_gradients import GlmGradients, OwnLayout, dealt, with_intercept
+from incrowd.drawdiscard.fast_gradients import GlmGradients, OwnLayout, split_among_devices, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
 from incrowd.drawdiscard.policy import Policy
@@ -42,12 +42,12 @@ __all__ = [
     "Updates",
     "accept_one_in",
     "batch_updates",
-    "dealt",
     "draw_and_discard",
     "same_instance",
     "seeded_noise",
     "simulate",
     "spam_threshold",
+    "split_among_devices",
     "stable_variance",
     "with_intercept",
 ]

@@ -19,7 +19,7 @@ from incrowd.errors import DataError
 Matrix = NDArray[np.float32]
 
 
-class Gradients(Protocol):
+class DeviceGradients(Protocol):
     """The gradient of each device's mean loss, at weights in an inner layout of one's own."""
 
     @property
@@ -72,28 +72,28 @@ class GlmGradients:
 
     @property
     def size(self) -> int:
-        """See `Gradients.size`."""
+        """See `DeviceGradients.size`."""
         return self.model.size
 
     @cached_property
     def largest(self) -> float:
-        """See `Gradients.largest`: where prediction and response are shares, they differ by 1 at most."""
+        """See `DeviceGradients.largest`: where prediction and response are shares, they differ by 1 at most."""
         shares = self.model.link in (LOGISTIC, MULTINOMIAL) and _within(self._responses, 0, 1)
         return float(max(self._inputs.max(initial=0), -self._inputs.min(initial=0))) if shares else math.inf
 
     def inner(self, flat: ArrayLike) -> Matrix:
-        """See `Gradients.inner`."""
+        """See `DeviceGradients.inner`."""
         given = np.asarray(flat, np.float32)
         matrix = given.reshape(*given.shape[:-1], self._columns, self.model.outputs)
         return np.ascontiguousarray(matrix.swapaxes(-1, -2)).reshape(given.shape)
 
     def flat(self, inner: Matrix) -> Matrix:
-        """See `Gradients.flat`."""
+        """See `DeviceGradients.flat`."""
         matrix = inner.reshape(*inner.shape[:-1], self.model.outputs, self._columns)
         return np.ascontiguousarray(matrix.swapaxes(-1, -2)).reshape(inner.shape)
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
-        """See `Gradients.gradient`."""
+        """See `DeviceGradients.gradient`."""
         inputs = self._inputs[device]
         outputs = np.matmul(weights.reshape(self._gradient.shape), inputs.T, out=self._outputs)
         residuals = self._mean(outputs)
@@ -103,7 +103,7 @@ class GlmGradients:
 
 
 class OwnLayout:
-    """What `Gradients` asks of weights that stay in the model's own layout, when nothing bounds their gradients."""
+    """What `DeviceGradients` asks of weights in the model's own layout, when nothing bounds their gradients."""
 
     largest = math.inf
 
@@ -111,11 +111,11 @@ class OwnLayout:
         self.size = size
 
     def inner(self, flat: ArrayLike) -> Matrix:
-        """See `Gradients.inner`."""
+        """See `DeviceGradients.inner`."""
         return np.array(flat, np.float32)
 
     def flat(self, inner: Matrix) -> Matrix:
-        """See `Gradients.flat`."""
+        """See `DeviceGradients.flat`."""
         return inner
 
 
@@ -129,7 +129,7 @@ class ModelGradients(OwnLayout):
         self._responses = responses
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
-        """See `Gradients.gradient`."""
+        """See `DeviceGradients.gradient`."""
         found = self.model.gradient(weights, self._features[device], self._responses[device])
         return np.asarray(found, np.float32)
 
@@ -141,8 +141,8 @@ def with_intercept(features: NDArray[Any], *, intercept: bool = True) -> Matrix:
     return widened
 
 
-def dealt(examples: int, *, per_device: int, order: Integers) -> Integers:
-    """Examples in this order, dealt out to devices: [devices, per_device]. A remainder stays out."""
+def split_among_devices(examples: int, *, per_device: int, order: Integers) -> Integers:
+    """Examples in this order, divided among devices: [devices, per_device]. A remainder stays out."""
     devices = examples // per_device
     return order[: devices * per_device].reshape(devices, per_device)
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from incrowd._random import Stream
 
-Row = NDArray[np.float32]
-Sampler = Callable[[Stream, Row], None]
+NoiseRow = NDArray[np.float32]
+FillRow = Callable[[Stream, NoiseRow], None]
 
 BLOCK = 2**17
 """About so many values are drawn at once: many enough that NumPy's calls do not count, few enough for the cache."""
@@ -20,7 +20,7 @@ _MAGNITUDE = np.uint32(2**31 - 1)
 class Noise(Protocol):
     """The noise of updates, one row each."""
 
-    def row(self, update: int) -> Row:
+    def row(self, update: int) -> NoiseRow:
         """The noise of this update; valid until the next call."""
         ...
 
@@ -32,21 +32,21 @@ class BlockNoise:
     times `scale`.
     """
 
-    def __init__(self, sampler: Sampler, *, size: int, scale: float, stream: Stream) -> None:
+    def __init__(self, sampler: FillRow, *, size: int, scale: float, stream: Stream) -> None:
         self._sampler = sampler
         self._scale = np.float32(scale)
         self._stream = stream
         self._block = np.empty((max(1, BLOCK // size), size), np.float32)
         self._taken = len(self._block)
 
-    def row(self, update: int) -> Row:
+    def row(self, update: int) -> NoiseRow:
         """See `Noise.row`: the next one."""
         if self._taken == len(self._block):
             self._sampler(self._stream, self._block)
             self._block *= self._scale
             self._taken = 0
         self._taken += 1
-        row: Row = self._block[self._taken - 1]
+        row: NoiseRow = self._block[self._taken - 1]
         return row
 
 

@@ -33,7 +33,7 @@ class Described(Protocol):
         ...
 
 
-class Number(BaseModel):
+class NumberField(BaseModel):
     """A number of a public range, mapped to [0, 1].
 
     Edge cases: a value beyond an end of the range counts as that end; what is missing or no number counts as 0.
@@ -45,7 +45,7 @@ class Number(BaseModel):
     high: FiniteFloat
 
     @model_validator(mode="after")
-    def _check(self) -> "Number":
+    def _check(self) -> "NumberField":
         _check_range(self.low, self.high)
         return self
 
@@ -58,10 +58,10 @@ class Number(BaseModel):
         return _normalised(_numbers(values), self.low, self.high)
 
 
-class Integer(BaseModel):
+class IntegerField(BaseModel):
     """A whole number of a public range, mapped to [0, 1].
 
-    Edge cases: as `Number`; a value between two whole numbers counts as the nearer one.
+    Edge cases: as `NumberField`; a value between two whole numbers counts as the nearer one.
     """
 
     model_config = STRICT
@@ -70,7 +70,7 @@ class Integer(BaseModel):
     high: int = Field(ge=-(2**53), le=2**53)
 
     @model_validator(mode="after")
-    def _check(self) -> "Integer":
+    def _check(self) -> "IntegerField":
         _check_range(self.low, self.high)
         return self
 
@@ -83,7 +83,7 @@ class Integer(BaseModel):
         return _normalised(np.rint(_numbers(values)), self.low, self.high)
 
 
-class Boolean(BaseModel):
+class BooleanField(BaseModel):
     """Yes or no, stored as 1 or 0.
 
     Edge cases: a number beyond counts as the nearer one of the two; what is missing or no number counts as 0.
@@ -101,7 +101,7 @@ class Boolean(BaseModel):
         return _normalised(np.rint(_numbers(values)), 0, 1)
 
 
-class Category(BaseModel):
+class CategoryField(BaseModel):
     """One of several public levels, a feature each (one-hot); `baseline` names a level that gets none.
 
     Edge cases: a value that is no level, or missing, counts as none of them, and so has no feature at all; whole
@@ -114,7 +114,7 @@ class Category(BaseModel):
     baseline: Level | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> "Category":
+    def _check(self) -> "CategoryField":
         if len(set(self.levels)) != len(self.levels):
             raise ConfigError(field="levels", value=self.levels, remedy="give each level once")
         if self.baseline is not None and self.baseline not in self.levels:
@@ -135,7 +135,7 @@ class Category(BaseModel):
         return one_of(self.featured, values)
 
 
-TableField = Number | Integer | Boolean | Category
+TableField = NumberField | IntegerField | BooleanField | CategoryField
 
 
 def one_of(levels: Sequence[str], values: Sequence[object]) -> Floats:
@@ -152,14 +152,14 @@ def one_of(levels: Sequence[str], values: Sequence[object]) -> Floats:
 
 def known(field: TableField, values: Sequence[object]) -> list[bool]:
     """Which values are there and make sense: a response that does not is no response."""
-    if isinstance(field, Category):
+    if isinstance(field, CategoryField):
         return [bool(row.any()) for row in one_of(field.levels, values)]
     return [not math.isnan(_number(value)) for value in values]
 
 
 def misfits(field: TableField, values: Sequence[object]) -> list[str | None]:
     """Why each value does not count as what it is, for the owner of the table; None where it does."""
-    if isinstance(field, Category):
+    if isinstance(field, CategoryField):
         levels = set(field.levels)
         whys = [None if _as_level(value) in levels else "is none of the levels" for value in values]
     else:
@@ -167,13 +167,13 @@ def misfits(field: TableField, values: Sequence[object]) -> list[str | None]:
     return ["is missing" if value is None else why for value, why in zip(values, whys, strict=True)]
 
 
-def _no_such_number(field: Number | Integer | Boolean, number: float) -> str | None:
-    low, high = (0, 1) if isinstance(field, Boolean) else (field.low, field.high)
+def _no_such_number(field: NumberField | IntegerField | BooleanField, number: float) -> str | None:
+    low, high = (0, 1) if isinstance(field, BooleanField) else (field.low, field.high)
     if math.isnan(number):
         return "is no number"
     if not low <= number <= high:
         return f"lies beyond {low:g} to {high:g}"
-    whole = isinstance(field, Number) or number == round(number)
+    whole = isinstance(field, NumberField) or number == round(number)
     return None if whole else "is no whole number"
 
 

@@ -22,14 +22,14 @@ LONGEST = 20_000
 MOST_CROSSES = 250_000
 """Terms to cross with terms, at once: with 500 fields, all with all."""
 
-Group = dict[frozenset[str], None]
+TermSet = dict[frozenset[str], None]
 """Terms, each a set of fields, in order; the intercept is the term of no fields."""
 
 _INTERCEPT: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stated:
+class ParsedFormula:
     """What a formula states."""
 
     response: str
@@ -37,7 +37,7 @@ class Stated:
     intercept: bool
 
 
-def read_formula(formula: str, *, fields: Sequence[str]) -> Stated:
+def read_formula(formula: str, *, fields: Sequence[str]) -> ParsedFormula:
     """The response, the terms and whether there is an intercept.
 
     Of the usual notation it takes ``~``, ``+``, ``-``, ``:`` (a cross), ``*`` (both and their cross), ``** 2`` or
@@ -52,7 +52,7 @@ def read_formula(formula: str, *, fields: Sequence[str]) -> Stated:
     if len(formula) > LONGEST:
         raise ConfigError(field="formula", value=f"{len(formula)} characters", remedy=f"give at most {LONGEST}")
     try:
-        return _Reader(formula, tuple(fields)).statement(_tree(formula))
+        return _TreeReader(formula, tuple(fields)).statement(_tree(formula))
     except (FormulaParsingError, FormulaSyntaxError, RecursionError) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(field="formula", value=formula, remedy=f"it cannot be read: {problem}") from error
@@ -66,13 +66,13 @@ def _tree(formula: str) -> object:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _TreeReader:
     """Turns a tree into terms, without recursion: a sum of a thousand fields is a tree a thousand deep."""
 
     formula: str
     fields: Sequence[str]
 
-    def statement(self, tree: object) -> Stated:
+    def statement(self, tree: object) -> ParsedFormula:
         if not (isinstance(tree, ASTNode) and tree.operator.symbol == "~" and len(tree.args) == 2):
             raise _refused(self.formula, "write the response, ~ and the terms: response ~ first + second")
         response, right = tree.args
@@ -81,16 +81,16 @@ class _Reader:
             raise _refused(name or self.formula, f"the response is one of the fields: {', '.join(self.fields)}")
         group = self._group(right, response=name)
         terms = sorted((term for term in group if term), key=len)
-        return Stated(
+        return ParsedFormula(
             response=name,
             terms=tuple(tuple(sorted(term, key=self.fields.index)) for term in terms),
             intercept=_INTERCEPT in group,
         )
 
-    def _group(self, tree: object, *, response: str) -> Group:
+    def _group(self, tree: object, *, response: str) -> TermSet:
         """The tree's terms, by a walk that meets the arguments of a node before the node."""
         waiting: list[tuple[object, bool]] = [(tree, False)]
-        done: list[Group] = []
+        done: list[TermSet] = []
         while waiting:
             node, ready = waiting.pop()
             if not isinstance(node, ASTNode):
@@ -107,7 +107,7 @@ class _Reader:
                 done[first:] = [_combined(node, done[first:])]
         return done[0]
 
-    def _leaf(self, leaf: object) -> Group:
+    def _leaf(self, leaf: object) -> TermSet:
         text = _text(leaf)
         if text == "1":
             return {_INTERCEPT: None}
@@ -131,7 +131,7 @@ def _arguments(node: Any) -> list[object]:
     return arguments
 
 
-def _combined(node: Any, groups: Sequence[Group]) -> Group:
+def _combined(node: Any, groups: Sequence[TermSet]) -> TermSet:
     symbol = str(node.operator.symbol)
     first, last = groups[0], groups[-1]  # one and the same where there is one
     if symbol == "+":
@@ -145,7 +145,7 @@ def _combined(node: Any, groups: Sequence[Group]) -> Group:
     raise _refused(symbol, "of the operators only ~ + - : * ** ^ and . are known")
 
 
-def _crosses(first: Group, second: Group) -> Group:
+def _crosses(first: TermSet, second: TermSet) -> TermSet:
     if len(first) * len(second) > MOST_CROSSES:
         raise _refused(f"{len(first)} by {len(second)} terms", f"at most {MOST_CROSSES} crosses at once")
     crosses = {one | other: None for one, other in product(first, second)}

@@ -22,7 +22,7 @@ from scipy.special import expit
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
 
-Array = NDArray[np.floating[Any]]
+AnyFloats = NDArray[np.floating[Any]]
 
 LARGEST_LOG_RATE = 50.0
 """The prediction of a Poisson model is at most e to this: finite, and far above every response."""
@@ -46,15 +46,15 @@ class FlatModel(Protocol):
         """How many columns a response and a prediction have."""
         ...
 
-    def predict(self, weights: Array, features: Array) -> Array:
+    def predict(self, weights: AnyFloats, features: AnyFloats) -> AnyFloats:
         """The predictions for examples, [examples, outputs]."""
         ...
 
-    def loss(self, weights: Array, features: Array, responses: Array) -> float:
+    def loss(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> float:
         """The mean loss of examples."""
         ...
 
-    def gradient(self, weights: Array, features: Array, responses: Array) -> Array:
+    def gradient(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> AnyFloats:
         """The gradient of the mean loss with respect to the flat weights; zero where there are no examples."""
         ...
 
@@ -64,24 +64,24 @@ class Link:
     """A canonical link: how outputs become predictions, and the loss of each example whose gradient is theirs."""
 
     name: str
-    mean: Callable[[Array], Array] = field(repr=False)
-    losses: Callable[[Array, Array], Array] = field(repr=False)
+    mean: Callable[[AnyFloats], AnyFloats] = field(repr=False)
+    losses: Callable[[AnyFloats, AnyFloats], AnyFloats] = field(repr=False)
 
 
-def _softmax(outputs: Array) -> Array:
-    exponentials: Array = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+def _softmax(outputs: AnyFloats) -> AnyFloats:
+    exponentials: AnyFloats = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     exponentials /= exponentials.sum(axis=-1, keepdims=True)
     return exponentials
 
 
-def _log_sum_exp(outputs: Array) -> Array:
+def _log_sum_exp(outputs: AnyFloats) -> AnyFloats:
     top = outputs.max(axis=-1)
-    total: Array = top + np.log(np.exp(outputs - top[..., None]).sum(axis=-1))
+    total: AnyFloats = top + np.log(np.exp(outputs - top[..., None]).sum(axis=-1))
     return total
 
 
-def _rate(outputs: Array) -> Array:
-    rate: Array = np.exp(np.minimum(outputs, LARGEST_LOG_RATE))
+def _rate(outputs: AnyFloats) -> AnyFloats:
+    rate: AnyFloats = np.exp(np.minimum(outputs, LARGEST_LOG_RATE))
     return rate
 
 
@@ -141,7 +141,7 @@ class Glm:
         """How many weights there are."""
         return (self.features + self.intercept) * self.outputs
 
-    def linear(self, weights: Array, features: Array) -> Array:
+    def linear(self, weights: AnyFloats, features: AnyFloats) -> AnyFloats:
         """The outputs before the link, [..., examples, outputs]."""
         if weights.shape[-1:] != (self.size,) or features.shape[-1:] != (self.features,):
             raise DataError(
@@ -153,24 +153,24 @@ class Glm:
             return features @ matrix
         return features @ matrix[..., 1:, :] + matrix[..., :1, :]
 
-    def predict(self, weights: Array, features: Array) -> Array:
+    def predict(self, weights: AnyFloats, features: AnyFloats) -> AnyFloats:
         """See `FlatModel.predict`."""
         return self.link.mean(self.linear(weights, features))
 
-    def loss(self, weights: Array, features: Array, responses: Array) -> float:
+    def loss(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> float:
         """See `FlatModel.loss`; a number, so no leading axes."""
         return float(self.link.losses(self.linear(weights, features), self._fitting(responses, features)).mean())
 
-    def gradient(self, weights: Array, features: Array, responses: Array) -> Array:
+    def gradient(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> AnyFloats:
         """See `FlatModel.gradient`: the mean over the examples of (prediction - response) * feature."""
         residuals = self.predict(weights, features) - self._fitting(responses, features)
         residuals /= max(1, residuals.shape[-2])
-        matrix: Array = np.swapaxes(features, -1, -2) @ residuals
+        matrix: AnyFloats = np.swapaxes(features, -1, -2) @ residuals
         if self.intercept:
             matrix = np.concatenate([residuals.sum(axis=-2, keepdims=True), matrix], axis=-2)
         return matrix.reshape(*matrix.shape[:-2], self.size)
 
-    def _fitting(self, responses: Array, features: Array) -> Array:
+    def _fitting(self, responses: AnyFloats, features: AnyFloats) -> AnyFloats:
         if responses.shape[-2:] != (features.shape[-2], self.outputs):
             raise DataError(
                 f"responses of shape {responses.shape} do not fit {features.shape[-2]} examples and "
@@ -179,12 +179,12 @@ class Glm:
         return responses
 
 
-def one_hot(labels: NDArray[np.integer[Any]], classes: int) -> Array:
+def one_hot(labels: NDArray[np.integer[Any]], classes: int) -> AnyFloats:
     """Class labels as responses of a multinomial model.
 
     Edge cases: a label outside of 0 .. classes - 1 raises `DataError`.
     """
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
         raise DataError(f"labels from {labels.min()} to {labels.max()} are not {classes} classes")
-    rows: Array = np.eye(classes)[labels]
+    rows: AnyFloats = np.eye(classes)[labels]
     return rows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.fields import Boolean, Category
+from incrowd.drawdiscard.fields import BooleanField, CategoryField
 from incrowd.drawdiscard.source import rows_of
 from incrowd.drawdiscard.specification import Specification
 
@@ -31,7 +31,7 @@ class Predictor:
     def levels(self) -> tuple[str, ...]:
         """The classes, in the order of the columns of a prediction; none where the response is a number."""
         response = self.specification.fields[self.specification.response]
-        return response.levels if isinstance(response, Category) else ()
+        return response.levels if isinstance(response, CategoryField) else ()
 
     def predict(self, rows: object) -> Floats:
         """A prediction a row, for a list of dicts, a dict of columns, or a data frame.
@@ -47,7 +47,7 @@ class Predictor:
         features = self.specification.features(table, count=source.count)
         predicted: Floats = np.asarray(self.specification.model.predict(self.weights, features), np.float64)
         response = self.specification.fields[self.specification.response]
-        if isinstance(response, Category):
+        if isinstance(response, CategoryField):
             return predicted
-        low, high = (0, 1) if isinstance(response, Boolean) else (response.low, response.high)
+        low, high = (0, 1) if isinstance(response, BooleanField) else (response.low, response.high)
         return low + predicted[:, 0] * (high - low)

@@ -44,14 +44,14 @@ DRAWS = 4
 
 
 @dataclass(frozen=True)
-class Memory:
+class MovingAverage:
     """How a variance is remembered: looked at every so often, each look counting for so much."""
 
     between: int
     share: float
 
     @classmethod
-    def of(cls, instances: int, in_flight: int) -> "Memory":
+    def of(cls, instances: int, in_flight: int) -> "MovingAverage":
         """Over about k squared / 2 + c updates, looked at every k squared / 8."""
         between = max(1, instances**2 // 8)
         return cls(between, min(1.0, between / (instances**2 / 2 + in_flight)))
@@ -116,7 +116,7 @@ class Pools:
         sampler = fill_normal if traffic.noise == "gaussian" else fill_laplace
         stream = randomness.stream("settled noise", *name)
         self._noise = BlockNoise(sampler, size=self._count * weights, scale=1.0, stream=stream)
-        self._memory = Memory.of(traffic.instances, traffic.in_flight)
+        self._average = MovingAverage.of(traffic.instances, traffic.in_flight)
         self._asked = 0
         self._recompute()
         self._remembered = self._variances()
@@ -131,7 +131,7 @@ class Pools:
     def looks(self, count: int, *, t: float) -> list[Look]:
         """So many looks, from one memory's length to the next and one update more: before its own look and after."""
         due, found = deque[Singles](), list[Look]()
-        ahead, between = self._traffic.in_flight, self._memory.between + 1
+        ahead, between = self._traffic.in_flight, self._average.between + 1
         for number in range(ahead + count * between):
             if number % between == 0:  # to be looked at when it arrives
                 due.append(self._values[:, :DRAWS].copy())
@@ -163,9 +163,9 @@ class Pools:
 
     def _remember(self) -> None:
         """What the test does before it looks at the next one."""
-        if self._asked % self._memory.between == 0:
+        if self._asked % self._average.between == 0:
             self._recompute()
-            self._remembered = self._memory.updated(self._remembered, self._variances())
+            self._remembered = self._average.updated(self._remembered, self._variances())
 
     def _turned_away(self, reach: Singles, band: Singles) -> NDArray[np.bool_]:
         """Whether one of the weights that are not simulated is outside the band."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, Randomness
-from incrowd.drawdiscard.fast_gradients import Gradients, Matrix
+from incrowd.drawdiscard.fast_gradients import DeviceGradients, Matrix
 from incrowd.drawdiscard.fast_noise import BlockNoise, Noise, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, Genealogy
 from incrowd.errors import DataError
@@ -31,7 +31,7 @@ class Updates:
     Edge cases: without `noise`, and with a mechanism whose noise is ``none``, nothing is added.
     """
 
-    gradients: Gradients
+    gradients: DeviceGradients
     mechanism: Mechanism
     devices: Integers
     rates: float | Floats

@@ -16,10 +16,10 @@ from incrowd._random import Stream
 from incrowd.errors import ConfigError, DataError
 
 Value = int | float | str | None
-Columns = Mapping[str, Sequence[object]]
+ColumnValues = Mapping[str, Sequence[object]]
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Examples by column. Nothing here leaves the device."""
 
     @property
@@ -71,12 +71,12 @@ class SqliteTable:
         self._connection.close()
 
     def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """See `Source.read`."""
+        """See `ExampleSource.read`."""
         with self._rows(names) as rows:
             return _turned(names, list(rows))
 
     def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """See `Source.sample`."""
+        """See `ExampleSource.sample`."""
         with self._one_state(), closing(self._connection.execute(f"SELECT count(*) FROM {self._table}")) as counted:  # noqa: S608 - the table's name is quoted
             chosen = _chosen(int(counted.fetchone()[0]), most, stream)
             with self._rows(names) as rows:
@@ -108,7 +108,7 @@ class SqliteTable:
                 self._connection.execute("ROLLBACK")
 
 
-class Rows:
+class InMemoryTable:
     """Examples in memory: copied when they are given, so what is changed afterwards does not count.
 
     Edge cases: columns of different lengths, and values that are neither numbers nor text (a date, a list) are refused
@@ -116,7 +116,7 @@ class Rows:
     are missing; what a row does not mention is missing.
     """
 
-    def __init__(self, columns: Columns, *, count: int | None = None) -> None:
+    def __init__(self, columns: ColumnValues, *, count: int | None = None) -> None:
         self._values = {str(name): [_plain(value, name) for value in values] for name, values in columns.items()}
         lengths = {name: len(values) for name, values in self._values.items()}
         if len(set(lengths.values())) > 1:
@@ -125,40 +125,40 @@ class Rows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `Source.columns`."""
+        """See `ExampleSource.columns`."""
         return tuple(self._values)
 
     def read(self, names: Sequence[str]) -> dict[str, list[object]]:
-        """See `Source.read`."""
+        """See `ExampleSource.read`."""
         _check_known(names, self.columns)
         return {name: list(self._values[name]) for name in names}
 
     def sample(self, names: Sequence[str], *, most: int, stream: Stream) -> dict[str, list[object]]:
-        """See `Source.sample`."""
+        """See `ExampleSource.sample`."""
         chosen = _chosen(self.count, most, stream).tolist()
         return {name: [values[place] for place in chosen] for name, values in self.read(names).items()}
 
     def close(self) -> None:
-        """See `Source.close`: nothing is open."""
+        """See `ExampleSource.close`: nothing is open."""
 
 
-def rows_of(data: object) -> Rows:
+def rows_of(data: object) -> InMemoryTable:
     """Examples that somebody has at hand: a list of dicts, a dict of columns, or a data frame (pandas, polars).
 
     Edge cases: anything else is refused by its type (`ConfigError`).
     """
     if isinstance(data, Mapping):
-        return Rows(data)
+        return InMemoryTable(data)
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        return Rows({name: list(data[name]) for name in data.columns})
+        return InMemoryTable({name: list(data[name]) for name in data.columns})
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(name for row in data for name in row)
-        return Rows({name: [row.get(name) for row in data] for name in names}, count=len(data))
+        return InMemoryTable({name: [row.get(name) for row in data] for name in names}, count=len(data))
     remedy = "give the path of a SQLite file, a list of dicts, a dict of columns, or a data frame"
     raise ConfigError(field="data", value=type(data).__name__, remedy=remedy)
 
 
-def source_of(data: object, table: str) -> Source:
+def source_of(data: object, table: str) -> ExampleSource:
     """See `rows_of`; a text or a path is a SQLite file with this table."""
     return SqliteTable(data, table) if isinstance(data, str | PathLike) else rows_of(data)
 

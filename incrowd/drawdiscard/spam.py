@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 
 from incrowd import _validate
 from incrowd.drawdiscard.pool import Pool, Snapshot, as_weights
-from incrowd.drawdiscard.settled import Look, Memory, Pools, Traffic, chance_outside, kept_within
+from incrowd.drawdiscard.settled import Look, MovingAverage, Pools, Traffic, chance_outside, kept_within
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -116,7 +116,7 @@ class SpamTest:
         self.pool = pool
         self.threshold = threshold
         self.honest = honest
-        self._memory = Memory.of(pool.k, in_flight)
+        self._average = MovingAverage.of(pool.k, in_flight)
         self._lock = RLock()
         if snapshot is None or snapshot.remembered is None:
             self._remembered, self._asked = np.square(pool.mean_and_spread()[1]), 0
@@ -134,8 +134,8 @@ class SpamTest:
         with self._lock:
             mean, spread = self.pool.mean_and_spread()
             variance = np.square(spread)
-            if self._asked % self._memory.between == 0:
-                self._remembered = self._memory.updated(self._remembered, variance)
+            if self._asked % self._average.between == 0:
+                self._remembered = self._average.updated(self._remembered, variance)
             self._asked += 1
             width = self.threshold * np.sqrt(np.maximum(variance, self._remembered) + self.honest.variance)
         return bool((np.abs(arrived - mean) <= width).all())

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.fields import STRICT, Category, Name, TableField, known, one_of
+from incrowd.drawdiscard.fields import STRICT, CategoryField, Name, TableField, known, one_of
 from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, FlatModel, Glm
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism, Unit
@@ -193,7 +193,7 @@ class Specification(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> "Specification":
         _check_names(self)
-        categorical = isinstance(self.fields[self.response], Category)
+        categorical = isinstance(self.fields[self.response], CategoryField)
         if categorical != (self.link == MULTINOMIAL.name):
             remedy = "a multinomial model has a category as its response, and no other model has"
             raise ConfigError(field="response", value=self.response, remedy=remedy)
@@ -216,7 +216,7 @@ class Specification(BaseModel):
     @property
     def _outputs(self) -> int:
         response = self.fields[self.response]
-        return len(response.levels) if isinstance(response, Category) else 1
+        return len(response.levels) if isinstance(response, CategoryField) else 1
 
     def _columns(self, term: Sequence[str]) -> list[str]:
         first, *rest = (self.fields[name].columns(name) for name in term)
@@ -226,7 +226,7 @@ class Specification(BaseModel):
 
     def _responses(self, values: Sequence[object]) -> Floats:
         response = self.fields[self.response]
-        return one_of(response.levels, values) if isinstance(response, Category) else response.encode(values)
+        return one_of(response.levels, values) if isinstance(response, CategoryField) else response.encode(values)
 
 
 def _crossed(first: Floats, second: Floats) -> Floats:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from incrowd.drawdiscard.glm import LINKS, Array, Link
+from incrowd.drawdiscard.glm import LINKS, AnyFloats, Link
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss
@@ -45,19 +45,19 @@ class TorchModel:
         """How many weights there are."""
         return self.module.size
 
-    def predict(self, weights: Array, features: Array) -> Array:
+    def predict(self, weights: AnyFloats, features: AnyFloats) -> AnyFloats:
         """See `FlatModel.predict`."""
         with torch.no_grad():
-            outputs: Array = self._outputs(self.module.flat(weights), features).numpy()
+            outputs: AnyFloats = self._outputs(self.module.flat(weights), features).numpy()
         return self.link.mean(outputs)
 
-    def loss(self, weights: Array, features: Array, responses: Array) -> float:
+    def loss(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> float:
         """See `FlatModel.loss`."""
         with torch.no_grad():
-            outputs: Array = self._outputs(self.module.flat(weights), features).numpy()
+            outputs: AnyFloats = self._outputs(self.module.flat(weights), features).numpy()
         return float(self.link.losses(outputs, responses).mean())
 
-    def gradient(self, weights: Array, features: Array, responses: Array) -> Array:
+    def gradient(self, weights: AnyFloats, features: AnyFloats, responses: AnyFloats) -> AnyFloats:
         """See `FlatModel.gradient`."""
         if len(features) == 0:
             return np.zeros(self.size, np.float32)
@@ -66,14 +66,14 @@ class TorchModel:
         flat = self.module.flat(weights).requires_grad_()
         loss = self._loss.value(self._outputs(flat, features), torch.as_tensor(responses, dtype=torch.float32))
         (gradient,) = torch.autograd.grad(loss, flat)
-        numbers: Array = gradient.numpy()
+        numbers: AnyFloats = gradient.numpy()
         return numbers
 
     @property
     def _loss(self) -> Loss:
         return LOSSES[self.link.name]
 
-    def _outputs(self, flat: Tensor, features: Array) -> Tensor:
+    def _outputs(self, flat: Tensor, features: AnyFloats) -> Tensor:
         layout = self.module.layout
         pieces = flat.split_with_sizes(list(layout.sizes))
         parameters = {

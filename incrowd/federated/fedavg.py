@@ -151,9 +151,9 @@ class RoundReport:
 class FedAvg:
     """The algorithm: cohort, local training, clip, sum, charge, noise, server step.
 
-    The first weights are the model's own, or fresh ones times `start`. With `dropout` that share of every cohort, at
-    random, never answers; denominator and noise are the plan's all the same. With `diagnose` each round reports
-    `Diagnostics`, which only a simulation (seeded randomness) may.
+    The first weights are the model's own, or fresh ones times `init_scale`. With `unavailable` that share of every
+    cohort, at random, never answers; denominator and noise are the plan's all the same. With `diagnose` each round
+    reports `Diagnostics`, which only a simulation (seeded randomness) may.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
 
@@ -167,13 +167,13 @@ class FedAvg:
         engine: CohortEngine,
         private: PrivateRun,
         server: ServerStep,
-        start: float = 1.0,
-        dropout: float = 0.0,
+        init_scale: float = 1.0,
+        unavailable: float = 0.0,
         diagnose: bool = False,
     ) -> None:
-        _validate.non_negative(start=start, dropout=dropout)
-        if dropout >= 1:
-            raise ConfigError(field="dropout", value=dropout, remedy="give a share of at least 0 and below 1")
+        _validate.non_negative(init_scale=init_scale, unavailable=unavailable)
+        if unavailable >= 1:
+            raise ConfigError(field="unavailable", value=unavailable, remedy="give a share of at least 0 and below 1")
         if diagnose and not private.randomness.simulated:
             raise ConfigError(
                 field="diagnose",
@@ -186,13 +186,14 @@ class FedAvg:
         self.engine = engine
         self.private = private
         self.server = server
-        self.start = start
-        self.dropout = dropout
+        self.init_scale = init_scale
+        self.unavailable = unavailable
         self.diagnose = diagnose
 
     def init(self) -> State:
         """The state before the first round, from the model's `initial` weights."""
-        weights = self.engine.model.initial(self.private.randomness, start=self.start).numpy().astype(np.float64)
+        first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
+        weights = first.numpy().astype(np.float64)
         return State.first(weights, server=self.server, carry=self.private.start())
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
@@ -228,7 +229,8 @@ class FedAvg:
 
     def _present(self, cohort: NDArray[np.int64], *, number: int) -> NDArray[np.int64]:
         """The clients of a round's cohort that are there and answer."""
-        stays = self.private.randomness.stream("dropout", number).bits(cohort.size) >= np.uint64(self.dropout * 2**64)
+        coins = self.private.randomness.stream("unavailable", number).bits(cohort.size)
+        stays = coins >= np.uint64(self.unavailable * 2**64)
         return self.engine.present(cohort[stays])
 
 

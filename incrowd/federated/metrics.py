@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd._random import Floats
 from incrowd.data.examples import IGNORED
 
-Floats = NDArray[np.float64]
 Metrics = dict[str, Any]
 
 BINS = 15

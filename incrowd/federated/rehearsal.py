@@ -89,8 +89,8 @@ class _StandIn:
     def noised(self, total: Floats) -> Floats:
         """The sum with numbers on it."""
         self.steps += 1
-        hidden: Floats = total + self._std * self.stream.normals(total.size)
-        return hidden
+        noised: Floats = total + self._std * self.stream.normals(total.size)
+        return noised
 
 
 def difference(trained: torch.Tensor, start: np.typing.NDArray[np.float32]) -> Floats:

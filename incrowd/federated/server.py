@@ -10,12 +10,12 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 
-Memory = Mapping[str, Floats]
+OptimizerState = Mapping[str, Floats]
 
 SECOND_MOMENT = 0.99
 """How slowly Adam forgets the squares of earlier means."""
 
-_MEMORIES = {"sgd": (), "momentum": ("velocity",), "adam": ("first", "second")}
+_MOMENTS = {"sgd": (), "momentum": ("velocity",), "adam": ("first", "second")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ServerStep:
         if self.momentum >= 1:
             raise ConfigError(field="momentum", value=self.momentum, remedy="give a number of at least 0 and below 1")
         for field, value, known in (
-            ("kind", self.kind, tuple(_MEMORIES)),
+            ("kind", self.kind, tuple(_MOMENTS)),
             ("decay", self.decay, ("none", "linear")),
             ("average", self.average, ("none", "tail")),
         ):
@@ -58,11 +58,11 @@ class ServerStep:
         """Whether the weights after this round belong to the average that is published."""
         return self.average == "tail" and round >= rounds // 2
 
-    def start(self, size: int) -> Memory:
+    def start(self, size: int) -> OptimizerState:
         """What the step remembers before the first round."""
-        return {name: np.zeros(size) for name in _MEMORIES[self.kind]}
+        return {name: np.zeros(size) for name in _MOMENTS[self.kind]}
 
-    def direction(self, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
+    def direction(self, mean: Floats, memory: OptimizerState) -> tuple[Floats, OptimizerState]:
         """Where to go for a rate of 1, and what to remember."""
         if self.kind == "sgd":
             return mean, memory

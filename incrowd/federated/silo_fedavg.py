@@ -69,7 +69,7 @@ class SiloFedAvg:
 
     The mean is weighted by public `weights`, equal ones unless given, over those who sent something; with `private`,
     which clips and noises, all weigh the same and the denominator is its plan's. The first weights are the
-    model's own, or fresh ones times `start`.
+    model's own, or fresh ones times `init_scale`.
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness; a silo that had to stop does not
     stop the others.
@@ -85,11 +85,11 @@ class SiloFedAvg:
     randomness: Randomness
     weights: Sequence[float] | None = None
     private: PrivateRun | None = None
-    start: float = 1.0
+    init_scale: float = 1.0
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds, silos=len(self.asks))
-        _validate.non_negative(start=self.start)
+        _validate.non_negative(init_scale=self.init_scale)
         if self.weights is not None:
             if len(self.weights) != len(self.asks):
                 remedy = f"give one for each of the {len(self.asks)} silos"
@@ -101,7 +101,7 @@ class SiloFedAvg:
 
     def init(self) -> State:
         """The state before the first round, from the model's `initial` weights."""
-        weights = self.model.initial(self.randomness, start=self.start).numpy().astype(np.float64)
+        weights = self.model.initial(self.randomness, init_scale=self.init_scale).numpy().astype(np.float64)
         carry = NOTHING if self.private is None else self.private.start()
         return State.first(weights, server=self.server, carry=carry)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,11 +29,10 @@ from incrowd.learning.threads import one_thread
 from incrowd.learning.total import Shortening, Summed, summed
 from incrowd.learning.trial import tried
 from incrowd.learning.workers import CAN_FORK, Group, Staff
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 
 if TYPE_CHECKING:
     from incrowd.learning.sparse import Sparse
-
-ClientNumbers = Sequence[int] | NDArray[np.integer[Any]]
 
 _CACHE = 8 * 2**20  # bytes of weights that a chunk may have on a CPU, about what stays in its caches
 _DEVICE_MEMORY = 2**30  # the same on an accelerator, where more clients at once are better

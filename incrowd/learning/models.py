@@ -76,26 +76,26 @@ class Model:
         self.check_unchanged()
         return _vector(self.module)
 
-    def initial(self, randomness: Randomness, *indices: int, start: float = 1.0) -> Tensor:
-        """What training starts from: the module's own weights, or fresh ones, times `start`.
+    def initial(self, randomness: Randomness, *indices: int, init_scale: float = 1.0) -> Tensor:
+        """What training starts from: the module's own weights, or fresh ones, times `init_scale`.
 
         Fresh weights come from the stream ``initialisation``; torch's global generator is neither read nor changed.
         Linear and convolutional layers are drawn uniformly within 1 / sqrt(inputs of one output), as torch does;
         normalisation layers start at 1 and 0; what other modules hold, and what is frozen, stays as it is in `module`.
 
-        Edge cases: a `start` other than 1 for a model that is not fresh is refused.
+        Edge cases: an `init_scale` other than 1 for a model that is not fresh is refused.
         """
         if not self.fresh:
-            if start != 1:
+            if init_scale != 1:
                 remedy = "the module keeps its own weights; leave it out, or give Model(module, fresh=True)"
-                raise ConfigError(field="start", value=start, remedy=remedy)
+                raise ConfigError(field="init_scale", value=init_scale, remedy=remedy)
             return self.weights
         module = copy.deepcopy(self.module)
         stream = randomness.stream("initialisation", *indices)
         with torch.no_grad():
             for layer in module.modules():
                 _initialise(layer, stream)
-        return start * _vector(module)
+        return init_scale * _vector(module)
 
     def flat(self, weights: ArrayLike | Tensor) -> Tensor:
         """Weights as the engine uses them: one float32 vector of the model's size."""

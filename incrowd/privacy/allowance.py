@@ -10,7 +10,7 @@ from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import BudgetExceeded, LedgerMismatch
 from incrowd.privacy.account.accounting import price
-from incrowd.privacy.account.events import Run, compose, event_from_json
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
@@ -72,10 +72,10 @@ class Allowance:
         _, runs = self._day()
         return self._cost(runs)
 
-    def _cost(self, runs: list[Run]) -> float:
+    def _cost(self, runs: list[RepeatedEvent]) -> float:
         return price(compose(runs), delta=self.ledger.budget.delta, relation=RELATION).epsilon
 
-    def _day(self) -> tuple[str, list[Run]]:
+    def _day(self) -> tuple[str, list[RepeatedEvent]]:
         """The present day, and what was charged for it."""
         charged: list[tuple[str, dict[str, Any]]] = []
         for entry in self.ledger.entries():

@@ -17,7 +17,7 @@ from incrowd._random import Floats, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, Cohort, Observed
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, ClippedSum, CohortContributions, Observed
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip, ScalingClip
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
@@ -34,7 +34,7 @@ UNIT = "client"
 class Trainer(Protocol):
     """Who has numbered clients trained: the engine on this machine, a network, a secure sum, canaries."""
 
-    def cohort(self, clients: ClientNumbers, *, round: int) -> Cohort:
+    def cohort(self, clients: ClientNumbers, *, round: int) -> CohortContributions:
         """What these clients contribute to a round."""
         ...
 
@@ -125,7 +125,7 @@ class PrivateRun:
         found = self._cohorts.get(number)
         if found is None:
             stream = self.randomness.stream("sampling", number)
-            found = self._cohorts.setdefault(number, self.plan.round(number).sampler.draw(stream, round=number))
+            found = self._cohorts.setdefault(number, self.plan.round(number).sampler.sample(stream, round=number))
         return found.copy()
 
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
@@ -205,7 +205,7 @@ class PrivateRun:
 
 
 @dataclass(frozen=True)
-class _Local:
+class _PartyNoise:
     """What each client does for itself in a round where noise is local."""
 
     number: int
@@ -213,7 +213,7 @@ class _Local:
     noise: GaussianNoise
 
     @classmethod
-    def of(cls, plan: Promise, number: int, clip: Clip) -> "_Local | None":
+    def of(cls, plan: Promise, number: int, clip: Clip) -> "_PartyNoise | None":
         """It, where a plan's noise is local."""
         noise = plan.noises(number, clip).party
         return None if noise is None else cls(number, clip, noise)
@@ -248,7 +248,7 @@ class PrivateRound:
         self._waiting: set[int] | None = None
         self._receipt: Receipt | None = None
         self._sum = ClippedSum(run.size, carry.clip, contributions_bound=self._clients)
-        self._local = None if isinstance(carry.clip, MedianClip) else _Local.of(run.plan, number, carry.clip)
+        self._local = None if isinstance(carry.clip, MedianClip) else _PartyNoise.of(run.plan, number, carry.clip)
 
     @property
     def after(self) -> Carry:
@@ -270,7 +270,7 @@ class PrivateRound:
         for row, client in zip(rows, self._numbers(clients, len(rows)), strict=True):
             self._sum.add_noised(self._local.clip, row, partial(self._local.sent, receipt=receipt, client=client))
 
-    def add_cohort(self, cohort: Cohort) -> None:
+    def add_cohort(self, cohort: CohortContributions) -> None:
         """Take a whole cohort in from a batched engine, which may clip and add up where its arrays live."""
         clip = self._sum.clip
         if self._local is None and isinstance(clip, ScalingClip):
@@ -293,15 +293,15 @@ class PrivateRound:
         clip = self._sum.settle()
         receipt = self._paid(clip)
         pending = Pending(round=number, total=self._sum.close(), clip=clip)
-        hidden = run.plan.hide(pending, memory=self._carry.noise, receipt=receipt)
-        memory = hidden.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
+        noised = run.plan.add_noise(pending, memory=self._carry.noise, receipt=receipt)
+        memory = noised.noise if number + 1 < run.plan.rounds else None  # a secret that nothing needs is not kept
         self._after = Carry(clip=self._next_clip(clip, receipt), noise=memory)
         return Release(
             round=number,
-            total=hidden.total,
+            total=noised.total,
             cohort=self._expected,
             clip_norm=clip.clip_norm,
-            noise_std=hidden.std,
+            noise_std=noised.std,
             clip=self._after.clip,
             observed=self._sum.observed if run.randomness.simulated else None,
         )

@@ -26,8 +26,8 @@ from incrowd.data import (
     lognormal_sizes,
     sorted_shards,
 )
-from incrowd.data.dealing import by_sizes
 from incrowd.data.examples import Labels
+from incrowd.data.partitioners import by_sizes
 from incrowd.errors import ConfigError
 from incrowd.learning import (
     CROSS_ENTROPY,
@@ -54,15 +54,23 @@ from incrowd.runs.config import (
     CnnSection,
     CommonSections,
     Config,
-    EnergyFeatures,
     FunctionModel,
     GivenModel,
     MlpSection,
     NoFeatures,
+    StrokeFeatures,
     UnitFeatures,
     Weights,
 )
-from incrowd.runs.data_config import NEVER_COUNTED, DealtData, DigitsData, FunctionData, GivenData, MnistData, Table
+from incrowd.runs.data_config import (
+    NEVER_COUNTED,
+    DigitsData,
+    FunctionData,
+    GivenData,
+    MnistData,
+    PartitionedData,
+    Table,
+)
 from incrowd.runs.functions import call
 
 
@@ -92,7 +100,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         if isinstance(wanted, GivenData):
             return _stated(_handed_over(given.data, "data"))
         split = _split(wanted)
-        return Clients.of(split, _dealt(wanted, split.train.labels), public=wanted.public)
+        return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
 Object = TypeVar("Object")
@@ -132,13 +140,13 @@ def _stated(data: Clients) -> Clients:
 
 
 def _split(data: DigitsData | MnistData) -> Split:
-    """What is dealt out, and what the server holds: the test examples, or some of the others, declared public."""
+    """What is for clients, and what the server holds: the test examples, or some of the others, declared public."""
     split = load_digits() if data.name == "digits" else load_mnist(mnist_folder(data.folder))
     if data.validation is None:
         return split
     _validate.fraction(validation=data.validation)
     held_out = max(1, round(data.validation * len(split.train)))
-    # Which ones they are does not depend on how the others are dealt, so that runs are compared on the same.
+    # Which ones they are does not depend on how the others are divided, so that runs are compared on the same.
     return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(seed=0))
 
 
@@ -149,7 +157,7 @@ def whole_split(data: DigitsData | MnistData) -> Split:
 
 def untouched_test(config: Config) -> Examples | None:
     """The test examples, with features, of a config that holds examples out for validation; of others None."""
-    if not isinstance(config.data, DealtData) or config.data.validation is None:
+    if not isinstance(config.data, PartitionedData) or config.data.validation is None:
         return None
     with section("data"):
         test = whole_split(config.data).test
@@ -194,13 +202,16 @@ def _seeded(name: str, seed: int) -> SeededRandomness:
         return SeededRandomness(seed=seed)
 
 
-def _feature_map(wanted: UnitFeatures | EnergyFeatures, shape: tuple[int, ...]) -> FeatureMap:
+def _feature_map(wanted: UnitFeatures | StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if isinstance(wanted, UnitFeatures):
         return UnitNorm(centred=wanted.centred)
     if len(shape) != 2:
-        raise ConfigError(field="name", value="energies", remedy=f"they need grey images, these examples are {shape}")
-    energies = OrientedEnergies(octave=wanted.octave, stride=wanted.stride)
-    base = compose(MomentNormalisation(), energies) if wanted.upright else energies
+        raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
+    width = wanted.stroke_width
+    if width < 2 or width.bit_count() != 1:
+        raise ConfigError(field="stroke_width", value=width, remedy="give its pixels, a power of two: 2, 4, 8, ...")
+    strokes = OrientedEnergies(octave=width.bit_length() - 2, stride=wanted.stride)
+    base = compose(MomentNormalisation(), strokes) if wanted.deskew else strokes
     if wanted.dimensions is None:
         return compose(base, UnitNorm(centred=True))
     return GlyphMetric(base=base, shape=(shape[0], shape[1]), dimensions=wanted.dimensions)
@@ -214,7 +225,7 @@ def mnist_folder(folder: str | None) -> Path:
     return inner if inner.is_dir() else Path(folder)
 
 
-def _dealt(data: DealtData, labels: Labels) -> Partition:
+def _partitioned(data: PartitionedData, labels: Labels) -> Partition:
     source = SeededRandomness(seed=data.seed)
     if data.partition == "shards":
         return sorted_shards(labels, clients=data.clients, per_client=data.per_client, randomness=source)
@@ -286,9 +297,9 @@ def _started(model: Model, given: Given) -> Model:
     return model if given.start is None else model.loaded(given.start)
 
 
-def start_of(config: CommonSections) -> float:
+def init_scale_of(config: CommonSections) -> float:
     """By what fresh weights are multiplied."""
-    return config.model.start if isinstance(config.model, Weights) else 1.0
+    return config.model.init_scale if isinstance(config.model, Weights) else 1.0
 
 
 def processors() -> int:

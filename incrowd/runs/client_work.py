@@ -25,12 +25,12 @@ from incrowd.runs.build import (
     Given,
     featured,
     federated_data,
+    init_scale_of,
     loss_of,
     model_of,
     processors,
     randomness,
     section,
-    start_of,
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.config import Config
@@ -130,14 +130,14 @@ class ClientWork:
         size = self.engine.model.size
         private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
         with section("model"):
-            _validate.non_negative(start=start_of(self.config))
+            _validate.non_negative(init_scale=init_scale_of(self.config))
         with section("run"):
             return FedAvg(
                 engine=self.engine,
                 private=private,
                 server=self.server,
-                start=start_of(self.config),
-                dropout=self.config.run.dropout,
+                init_scale=init_scale_of(self.config),
+                unavailable=self.config.run.unavailable,
                 diagnose=self.config.run.diagnose,
             )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Tag
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.section import Counts, Every, Section, tag
@@ -49,25 +49,26 @@ class UnitFeatures(Section):
     cache: str | None = None
 
 
-class EnergyFeatures(Section):
-    """Oriented energies of images, centred, of length one; with `upright`, drawings are first brought into shape.
+class StrokeFeatures(Section):
+    """How strong the strokes of each direction are around each place of an image, centred, of length one.
 
-    Octave 1 and stride 4 suit images of 28 pixels, octave 0 and stride 2 those of 8. With `dimensions`, the energies
-    are seen along so many directions that tell random drawings apart (`incrowd.learning.features.metric`).
+    A `stroke_width` and a `stride` of 4 pixels suit images of 28 pixels, 2 and 2 those of 8. With `deskew`, each
+    drawing is first moved to the middle, straightened and scaled. With `dimensions`, the strokes are seen along so
+    many directions that tell random drawings apart (`incrowd.learning.features.metric`).
     """
 
-    name: Literal["energies"] = "energies"
-    octave: int = 1
+    name: Literal["strokes"] = "strokes"
+    stroke_width: int = 4
     stride: int = 4
-    upright: bool = False
+    deskew: bool = False
     dimensions: int | None = None
     cache: str | None = None
 
 
 class Weights(Section):
-    """What every model has: its first weights are fresh ones times `start`."""
+    """What every model has: its first weights are fresh ones times `init_scale`."""
 
-    start: float = 1.0
+    init_scale: float = 1.0
 
 
 class LinearSection(Weights):
@@ -130,7 +131,7 @@ class Local(Section):
 FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
     | Annotated[UnitFeatures, Tag("unit")]
-    | Annotated[EnergyFeatures, Tag("energies")],
+    | Annotated[StrokeFeatures, Tag("strokes")],
     tag("name", "none"),
 ]
 ModelSection = Annotated[
@@ -165,7 +166,7 @@ class Private(Section):
     cohort: float | None = None
     grow_from: float | None = None
     sampling: Literal["poisson", "fixed", "everyone"] = "everyone"
-    place: Place = "central"
+    place: NoisePlace = "central"
     clip: AnyClip = NormalisedSection()
     noise: Literal["independent", "correlated"] = "independent"
     groups: int | None = None
@@ -228,13 +229,13 @@ class BasicRunOptions(Section):
 class RunOptions(BasicRunOptions):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
-    `dropout` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when it is
-    left out, it follows from the model. It changes nothing else.
+    `unavailable` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when
+    it is left out, it follows from the model. It changes nothing else.
     """
 
     threads: int | None = None
     chunk: int | None = None
-    dropout: float = 0.0
+    unavailable: float = 0.0
     diagnose: bool = False
 
     def model_post_init(self, context: Any, /) -> None:

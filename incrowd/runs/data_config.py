@@ -17,8 +17,8 @@ NEVER_COUNTED = (
 )
 
 
-class DealtData(Section):
-    """Examples that this machine deals out to simulated clients; `seed` decides who gets which.
+class PartitionedData(Section):
+    """Examples that this machine divides among simulated clients; `seed` decides who gets which.
 
     With `validation`, that share of the training examples is declared public and takes the place of the test examples:
     for whoever compares settings. These data sets are `public` unless the settings say otherwise: nobody is protected.
@@ -54,13 +54,13 @@ class DealtData(Section):
                 raise ConfigError(field=f"data.{name}", value=value, remedy=f'partition = "{partition}" needs a number')
 
 
-class DigitsData(DealtData):
+class DigitsData(PartitionedData):
     """The embedded digits: real, 8 x 8 pixels, no file needed."""
 
     name: Literal["digits"] = "digits"
 
 
-class MnistData(DealtData):
+class MnistData(PartitionedData):
     """MNIST, or a data set in the same four files, in `folder`/mnist or `folder` itself."""
 
     name: Literal["mnist"] = "mnist"

@@ -15,7 +15,7 @@ from incrowd.data import Examples
 from incrowd.data.inputs import each
 from incrowd.learning.inputs import calling
 from incrowd.learning.threads import one_thread
-from incrowd.runs.build import start_of
+from incrowd.runs.build import init_scale_of
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloWork
@@ -97,7 +97,9 @@ def first_steps(work: ClientWork | SiloWork, examples: Examples) -> tuple[float,
     clip = work.config.privacy.clip_norm if isinstance(work.config, SiloConfig) else math.inf
     rate = work.config.local.learning_rate
     with one_thread(), suppress(Exception):  # a module of somebody's own may raise anything
-        module = work.model.with_weights(work.model.initial(SeededRandomness(seed=0), start=start_of(work.config)))
+        module = work.model.with_weights(
+            work.model.initial(SeededRandomness(seed=0), init_scale=init_scale_of(work.config))
+        )
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         call = calling(module, examples.features)
         inputs, labels = each(torch.from_numpy, examples.values(slice(None))), torch.from_numpy(examples.labels)

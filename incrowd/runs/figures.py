@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.privacy.statement import rounded_up
 from incrowd.runs.contents import shown_settings
@@ -23,8 +23,6 @@ from incrowd.runs.plots import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Floats = NDArray[np.float64]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that the colour-blind can tell apart (Okabe and Ito)."""
@@ -36,7 +34,7 @@ _BARS = 12  # more than so many bars are a band
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class RunCurve:
     """What a figure shows of one run. All of it may be handed on (`incrowd.runs.contents`)."""
 
     records: Sequence[Record]
@@ -50,7 +48,7 @@ class Curve:
     baseline: float | None
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], summary: Mapping[str, Any], records: Sequence[Record]) -> "Curve":
+    def of(cls, settings: Mapping[str, Any], summary: Mapping[str, Any], records: Sequence[Record]) -> "RunCurve":
         """The curve of what `settings_in` gives, what the run came to, and its rounds."""
         config = settings["config"]
         shown = {name: values for name, values in shown_settings(config).items() if name != "run"}
@@ -67,7 +65,7 @@ class Curve:
         )
 
     @classmethod
-    def read(cls, folder: Path) -> "Curve":
+    def read(cls, folder: Path) -> "RunCurve":
         """The curve of the run in a folder. Edge cases: one that is not over: `ConfigError`."""
         settings, summary = settings_in(folder), summary_in(folder)
         with database_in(folder) as database:
@@ -79,7 +77,7 @@ class Curve:
         return "accuracy" if any(record.accuracy is not None for record in self.records) else "loss"
 
 
-def draw_runs(path: Path, curves: Sequence[Curve]) -> None:
+def plot_runs(path: Path, curves: Sequence[RunCurve]) -> None:
     """How good the models are and what they cost, over the rounds: a curve for all runs that differ by seeds alone.
 
     Guarantee: the mean and the sample's standard deviation are over the runs, in the rounds that all of them measured.
@@ -106,14 +104,14 @@ def draw_runs(path: Path, curves: Sequence[Curve]) -> None:
         figure.suptitle(_title(curves), fontsize="medium")
 
 
-def _grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
+def _grouped(curves: Sequence[RunCurve]) -> list[list[RunCurve]]:
     """The runs that differ by their seeds alone, side by side, in the order in which they came."""
     if not curves:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
     if len({curve.what for curve in curves}) > 1:
         remedy = "some have an accuracy and some a loss alone: draw them in two figures"
         raise ConfigError(field="runs", value=sorted({curve.what for curve in curves}), remedy=remedy)
-    groups: dict[str, list[Curve]] = defaultdict(list)
+    groups: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
         group = groups[repr(sorted(curve.settings.items()))]
         if curve.seeds[0] is not None and any(curve.seeds == other.seeds for other in group):
@@ -123,7 +121,7 @@ def _grouped(curves: Sequence[Curve]) -> list[list[Curve]]:
     return list(groups.values())
 
 
-def _names(groups: Sequence[Sequence[Curve]]) -> list[str | None]:
+def _names(groups: Sequence[Sequence[RunCurve]]) -> list[str | None]:
     """What tells each group from the others, and how many runs it is; None where there is nothing to say."""
     each = [group[0].settings for group in groups]
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if _differs(one.get(key) for one in each)]
@@ -134,7 +132,7 @@ def _differs(values: Any) -> bool:
     return len({repr(value) for value in values}) > 1
 
 
-def _name(group: Sequence[Curve], keys: Sequence[str]) -> str | None:
+def _name(group: Sequence[RunCurve], keys: Sequence[str]) -> str | None:
     settings = group[0].settings
     words = [f"{_short(key)} = {_said(settings.get(key))}" for key in keys]
     if len(group) > 1:
@@ -160,7 +158,7 @@ class _Points:
     spread: Floats | None
 
 
-def _over_rounds(group: Sequence[Curve], what: str, *, start: float | None = None) -> _Points:
+def _over_rounds(group: Sequence[RunCurve], what: str, *, start: float | None = None) -> _Points:
     """Mean and spread over the runs that differ by their seeds; with a `start` before the first round."""
     each = [
         ({} if start is None else {0: start})
@@ -185,7 +183,7 @@ def _draw(panel: "Axes", points: _Points, colour: str, name: str | None) -> None
         panel.fill_between(points.rounds, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _draw_baselines(panel: "Axes", curves: Sequence[Curve], what: str) -> None:
+def _draw_baselines(panel: "Axes", curves: Sequence[RunCurve], what: str) -> None:
     """How good it is to say always the same."""
     known = sorted({round(curve.baseline, 4) for curve in curves if curve.baseline is not None})
     always = "always the most frequent class" if what == "accuracy" else "always the mean"
@@ -193,7 +191,7 @@ def _draw_baselines(panel: "Axes", curves: Sequence[Curve], what: str) -> None:
         panel.axhline(value, color=_GREY, linestyle="--", linewidth=1.2, label=f"{always}: {value:.3g}")
 
 
-def _finish(panel: "Axes", label: str, curves: Sequence[Curve]) -> None:
+def _finish(panel: "Axes", label: str, curves: Sequence[RunCurve]) -> None:
     last = max((record.round + 1 for curve in curves for record in curve.records), default=1)
     panel.set_xlim(0, last * 1.02)
     panel.locator_params(axis="x", integer=True)
@@ -219,7 +217,7 @@ def _sensible(low: float, high: float) -> tuple[float, float]:
     return 0.0 if bottom <= _NEAR else bottom, min(max(top, bottom + 0.1), 1.0) + 0.01
 
 
-def _title(curves: Sequence[Curve]) -> str:
+def _title(curves: Sequence[RunCurve]) -> str:
     """Of which data, what is promised to whom, and whether it is a simulation; what differs is in the legend."""
     first = curves[0]
     units = {curve.settings.get("privacy.unit", "client") for curve in curves}

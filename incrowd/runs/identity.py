@@ -12,7 +12,7 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
 from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import CommonSections
-from incrowd.runs.data_config import DealtData, DigitsData, MnistData, Table
+from incrowd.runs.data_config import DigitsData, MnistData, PartitionedData, Table
 
 _NOT_PUBLIC = "leave data.public out"
 
@@ -20,9 +20,9 @@ _NOT_PUBLIC = "leave data.public out"
 def identity_of(config: CommonSections, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
-    Guarantee: the fingerprint is over what is in the file, or in the examples before they are dealt: all columns of
-    every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a client
-    (the column of a table, or how examples were dealt) is the identity's `division`.
+    Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns
+    of every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a
+    client (the column of a table, or how examples were divided) is the identity's `division`.
 
     Edge cases: data that are declared public and known as somebody's, in whatever unit, raise `LedgerMismatch`. The
     embedded digits never are. A test file is declared public by being one: private data that have a ledger are refused
@@ -56,7 +56,7 @@ def identities_of_silos(config: CommonSections, held: Clients | None = None) -> 
         ]
 
 
-class Source(Protocol):
+class IdentifiedData(Protocol):
     """Where examples come from, as a ledger has to know it."""
 
     @property
@@ -93,17 +93,17 @@ class Source(Protocol):
         ...
 
 
-def _source(config: CommonSections, held: Clients | None) -> Source:
+def _source(config: CommonSections, held: Clients | None) -> IdentifiedData:
     data = config.data
     if isinstance(data, Table):
-        return _Table(data)
-    if isinstance(data, DealtData):
-        return _Dealt(data, config)
+        return _IdentifiedTable(data)
+    if isinstance(data, PartitionedData):
+        return _PartitionedExamples(data, config)
     return _Own(federated_data(config) if held is None else held)
 
 
 @dataclass(frozen=True)
-class _Table:
+class _IdentifiedTable:
     """A table's rows, all columns of them."""
 
     data: Table
@@ -133,7 +133,7 @@ class _Table:
     def check_test(self, private: str | None) -> None:
         if self.data.test_file is None:
             return
-        test = _Table(self.data.model_copy(update={"file": self.data.test_file, "identity": None}))
+        test = _IdentifiedTable(self.data.model_copy(update={"file": self.data.test_file, "identity": None}))
         if private is not None and fingerprint(test.rows(), key=_key(test)) == private:
             remedy = (
                 "it holds the private table itself, and what is measured on it is not paid for: name public examples"
@@ -148,8 +148,8 @@ class _Table:
 
 
 @dataclass(frozen=True)
-class _Dealt:
-    """Examples before they are dealt."""
+class _PartitionedExamples:
+    """Examples before they are divided."""
 
     data: DigitsData | MnistData
     config: CommonSections
@@ -178,8 +178,10 @@ class _Dealt:
         return example_rows(whole_split(self.data).train)
 
     def by_silo(self) -> list[list[bytes]]:
-        dealt = federated_data(self.config)
-        return [list(example_rows(dealt.examples, dealt.client(silo))) for silo in range(dealt.clients)]
+        partitioned = federated_data(self.config)
+        return [
+            list(example_rows(partitioned.examples, partitioned.client(silo))) for silo in range(partitioned.clients)
+        ]
 
     def check_test(self, private: str | None) -> None:
         pass
@@ -224,7 +226,7 @@ class _Own:
         _check_public(f"{self.name}, test", rows, remedy=remedy)
 
 
-def _whole(source: Source) -> str:
+def _whole(source: IdentifiedData) -> str:
     """The fingerprint of all the data, which are what they are said to be."""
     found = fingerprint(source.rows(), key=_key(source))
     if source.may_be_private:
@@ -242,7 +244,7 @@ def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:
             home.check_public(known_as, content, remedy=remedy)
 
 
-def _key(source: Source) -> bytes:
+def _key(source: IdentifiedData) -> bytes:
     return PUBLIC_KEY if source.public else Home.of_user().key()
 
 

@@ -73,7 +73,7 @@ def _check_picture(path: Path) -> None:
         raise ConfigError(field="plot", value=str(path), remedy=remedy)
 
 
-def draw_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
+def plot_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
     """What budgets buy: the noise-to-signal ratio of the mean over the rounds planned, or over what else differs.
 
     There is a curve for each cohort; where epsilon, the number of clients or delta differ, a curve for each of those,
@@ -92,13 +92,13 @@ def draw_plans(path: Path, plans: Sequence[Plan], *, weights: int = 1) -> None:
         for panel, cohort in zip(several, panels, strict=True):
             shown = [point for point in points if cohort in (None, point["cohort"])]
             apart = [*what_ifs, *(["cohort"] if cohort is None and over != "cohort" else [])]
-            _draw_plans(panel, shown, (over, up), apart)
+            _plot_plans(panel, shown, (over, up), apart)
             panel.set_ylabel(up if up == "rounds" else _NOISE if weights == 1 else f"{_RATIO}, {weights:,} weights")
             fixed = [_named(name, points[0][name]) for name in _WHAT_IFS if not _differ(points, name)]
             panel.set_title(", ".join([*fixed, *([] if cohort is None else [_named("cohort", cohort)])]), fontsize=10)
 
 
-def _draw_plans(
+def _plot_plans(
     panel: "Axes", points: Sequence[dict[str, Any]], directions: tuple[str, str], apart: Sequence[str]
 ) -> None:
     over, up = directions

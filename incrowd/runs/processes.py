@@ -19,12 +19,12 @@ from incrowd.learning.workers import CAN_FORK
 from incrowd.runs.database import Record
 from incrowd.runs.trackers import Facts
 
-Task = TypeVar("Task")
+Job = TypeVar("Job")
 
 
 def side_by_side(
-    tasks: Sequence[Task], *, jobs: int, first: Callable[[Task], None], work: Callable[[Task], None]
-) -> Iterator[Task]:
+    tasks: Sequence[Job], *, jobs: int, first: Callable[[Job], None], work: Callable[[Job], None]
+) -> Iterator[Job]:
     """Do the work on each task, at most `jobs` at a time; yields every task when it is done.
 
     `first` happens here, in the order of the tasks, right before a task's work begins. The processes are forked, so
@@ -42,7 +42,7 @@ def side_by_side(
             work(task)
             yield task
         return
-    waiting, running, failures = list(tasks), dict[int, _Process[Task]](), list[str]()
+    waiting, running, failures = list(tasks), dict[int, _Process[Job]](), list[str]()
     try:
         while running or (waiting and not failures):
             while waiting and not failures and len(running) < jobs:
@@ -85,15 +85,15 @@ class Orphan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Process(Generic[Task]):
+class _Process(Generic[Job]):
     """A process with its task, seen from here."""
 
-    task: Task
+    task: Job
     process: "multiprocessing.context.ForkProcess"
     pipe: Connection
 
     @classmethod
-    def begin(cls, task: Task, work: Callable[[Task], None]) -> "_Process[Task]":
+    def begin(cls, task: Job, work: Callable[[Job], None]) -> "_Process[Job]":
         here, there = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(target=_serve, args=(task, work, there))
         with warnings.catch_warnings():
@@ -141,7 +141,7 @@ def _interrupted_later() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _serve(task: Task, work: Callable[[Task], None], pipe: Connection) -> None:
+def _serve(task: Job, work: Callable[[Job], None], pipe: Connection) -> None:
     """What the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # and this is how: as an interruption

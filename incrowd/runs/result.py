@@ -24,7 +24,7 @@ from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
 from incrowd.runs.contents import RESULT_KEYS, part
 from incrowd.runs.database import Record
-from incrowd.runs.figures import Curve, draw_runs
+from incrowd.runs.figures import RunCurve, plot_runs
 from incrowd.runs.folder import CARD, MODEL, Summary, database_in, summary_in
 from incrowd.runs.onnx_file import onnx_of
 from incrowd.runs.prediction import labels_of
@@ -125,7 +125,7 @@ class Result:
         """Draw how good the model was and what it cost, round by round, into a .png, .svg or .pdf; with `others`,
         those that differ by their seeds alone are one curve (`incrowd.runs.figures`).
         """
-        draw_runs(Path(path), [Curve.read(each.folder) for each in (self, *others)])
+        plot_runs(Path(path), [RunCurve.read(each.folder) for each in (self, *others)])
         return Path(path)
 
     def to_onnx(self, path: Path | str) -> Path:

@@ -14,7 +14,7 @@ from incrowd._random import Floats
 from incrowd.data import Clients, Examples
 from incrowd.federated import evaluate, score
 from incrowd.learning import Loss, Model
-from incrowd.runs.figures import Curve, draw_runs
+from incrowd.runs.figures import RunCurve, plot_runs
 from incrowd.runs.folder import CURVE, MODEL, START, SUMMARY
 
 
@@ -71,10 +71,10 @@ def of_stopped(folder: Path) -> dict[str, Any] | None:
     return found if found.get("stopped_early") is not None else None
 
 
-def drawn(folder: Path, curve: Curve, *, wanted: bool) -> str | None:
+def drawn(folder: Path, curve: RunCurve, *, wanted: bool) -> str | None:
     """Where the picture of the rounds is, if one is wanted and can be drawn."""
     if not wanted or find_spec("matplotlib") is None:
         return None
     path = folder / CURVE
-    draw_runs(path, [curve])
+    plot_runs(path, [curve])
     return str(path)

@@ -15,7 +15,7 @@ from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
 from incrowd.runs.stopping import Stop, decision
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
-Step = Callable[[State], tuple[State, Record]]
+RoundFunction = Callable[[State], tuple[State, Record]]
 """Takes a state through one round, and says what to remember of it."""
 
 
@@ -99,7 +99,7 @@ class RoundLoop:
     def run(
         self,
         state: State,
-        step: Step,
+        step: RoundFunction,
         *,
         finish: Callable[[State], Summary],
         settings: Facts,

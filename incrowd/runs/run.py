@@ -32,7 +32,7 @@ from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.database import Record
-from incrowd.runs.figures import Curve
+from incrowd.runs.figures import RunCurve
 from incrowd.runs.folder import (
     CARD,
     DATABASE,
@@ -55,7 +55,7 @@ from incrowd.runs.silo_work import SiloSession, SiloWork
 from incrowd.runs.stopping import decision
 from incrowd.runs.trackers import Tracker, trackers
 
-Work = ClientWork | SiloWork
+UnitWork = ClientWork | SiloWork
 Session = ClientSession | SiloSession
 
 
@@ -77,7 +77,7 @@ class Run:
     search goes on with the search only.
     """
 
-    def __init__(self, folder: Path, work: Work) -> None:
+    def __init__(self, folder: Path, work: UnitWork) -> None:
         self.folder = folder
         self.work = work
 
@@ -221,7 +221,7 @@ class Run:
             "stopped_early": decision(self.config.stop, records) if state.round < work.rounds else None,
             "simulated": self.work.randomness.simulated,
         }
-        curve = Curve.of(self.settings, summary, records)
+        curve = RunCurve.of(self.settings, summary, records)
         summary["plot"] = results.drawn(self.folder, curve, wanted=self.config.run.plot)
         claims = session.claims()
         _files.write(self.folder / CARD, card(self.settings, summary, statement=claims.text()))
@@ -265,7 +265,7 @@ def _work(
     schedule: Schedule | None = None,
     chunk: int | None = None,
     data: Clients | None = None,
-) -> Work:
+) -> UnitWork:
     """What the settings come to."""
     if isinstance(config, SiloConfig):
         return SiloWork(federation=assemble_silos(config, given=given))

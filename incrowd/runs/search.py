@@ -12,7 +12,7 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.selection import Repetitions
 from incrowd.runs.config import Config
-from incrowd.runs.data_config import DealtData, Table
+from incrowd.runs.data_config import PartitionedData, Table
 from incrowd.runs.settings import load
 from incrowd.runs.space import Axis, Point, drawn, grid
 
@@ -139,7 +139,7 @@ class Search:
         if config.run.threads is None:
             yield "run.threads=1"
         if (
-            not isinstance(config.data, DealtData) or not config.data.public
+            not isinstance(config.data, PartitionedData) or not config.data.public
         ):  # no share of private examples is made public
             return
         if config.data.validation is None and self.validation:

@@ -9,7 +9,7 @@ from dp_accounting import DpEvent
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.selection import LAWS, Repetitions
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
@@ -61,7 +61,7 @@ class Cost:
         return min(plan.budget.delta for plan in self.plans)
 
     @cached_property
-    def events(self) -> list[Run]:
+    def events(self) -> list[RepeatedEvent]:
         """What a ledger reserves, in order: an event for each run, or one for the whole selection, or nothing."""
         each = [compose(plan.runs) for plan in self.plans]
         if self.select == "public":
@@ -156,5 +156,5 @@ class Cost:
         return compose(_once(each)) if self.repetitions is None else self.repetitions.event(each)
 
 
-def _once(events: Sequence[DpEvent]) -> list[Run]:
+def _once(events: Sequence[DpEvent]) -> list[RepeatedEvent]:
     return [(event, 1) for event in events]

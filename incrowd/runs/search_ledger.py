@@ -9,7 +9,7 @@ from typing import Any
 from incrowd import _files
 from incrowd._private import make_ours
 from incrowd.errors import ConfigError
-from incrowd.privacy.account.events import Run as Events
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.home import Home, is_begun
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
@@ -137,7 +137,7 @@ class SearchLedger:
             _files.remove(self._attempts(found.label))
             _files.undate(self._attempts(found.label).parent)
 
-    def _promises(self, found: RunLedger) -> dict[str, list[Events]]:
+    def _promises(self, found: RunLedger) -> dict[str, list[RepeatedEvent]]:
         """What is reserved, by label."""
         if self.search.select == "private":
             return {found.label: self.cost.events}

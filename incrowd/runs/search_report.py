@@ -40,7 +40,7 @@ def table(rows: Sequence[Row], keys: Sequence[str], *, measured: Sequence[str] =
     return text.getvalue()
 
 
-def draw_search(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> str | None:
+def plot_search(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> str | None:
     """Accuracy (or loss) over each setting, a point for each run; without matplotlib nothing is drawn."""
     if find_spec("matplotlib") is None:
         return None

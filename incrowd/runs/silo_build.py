@@ -27,11 +27,11 @@ from incrowd.runs.build import (
     Given,
     featured,
     federated_data,
+    init_scale_of,
     loss_of,
     model_of,
     randomness,
     section,
-    start_of,
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
@@ -82,7 +82,7 @@ class SiloFederation:
             randomness=self.randomness,
             weights=[float(plan.records) for plan in self.plans] if by_records else None,
             private=private,
-            start=start_of(self.config),
+            init_scale=init_scale_of(self.config),
         )
 
 
@@ -179,7 +179,7 @@ def _names(data: Clients) -> tuple[str, ...]:
 
 
 def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
-    """The public number of records of each silo: what the settings declare; of public data also what was dealt."""
+    """The public number of records of each silo: what the settings declare; of public data also what is there."""
     wanted = config.privacy.records
     if wanted is None and data.public:
         return tuple(int(size) for size in data.sizes)
@@ -192,10 +192,10 @@ def _declared(config: SiloConfig, data: Clients) -> tuple[int, ...]:
     return _each(wanted, data.clients, field="records")
 
 
-Number = TypeVar("Number", int, float)
+Figure = TypeVar("Figure", int, float)
 
 
-def _each(wanted: Number | tuple[Number, ...], silos: int, *, field: str) -> tuple[Number, ...]:
+def _each(wanted: Figure | tuple[Figure, ...], silos: int, *, field: str) -> tuple[Figure, ...]:
     """One for each silo, of one for all or a list."""
     each = wanted if isinstance(wanted, tuple) else (wanted,) * silos
     if len(each) != silos:

@@ -10,7 +10,6 @@ from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.config import BasicRunOptions, CommonSections, LossName
 from incrowd.runs.section import Counts, Every, Numbers, Section
 
-EngineName = Literal["own", "opacus"]
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
 
@@ -27,7 +26,7 @@ class LocalRecords(Section):
     epochs: float = 1.0
     batch_size: float | None = None
     physical_batch: int = 256
-    engine: EngineName = "own"
+    engine: Literal["own", "opacus"] = "own"
     loss: LossName | None = None
 
 

@@ -19,8 +19,8 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.statement import Claims
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Record
+from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.folder import LEDGER, SILOS, Summary
-from incrowd.runs.outbox import Outbox
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.silo_build import SiloFederation
 from incrowd.runs.silo_config import SiloConfig
@@ -110,12 +110,12 @@ class SiloWork:
                 work=self, algorithm=self.federation.algorithm(asks, server, label=label), outboxes=outboxes
             )
 
-    def _outbox(self, place: int, ledger: Ledger, folder: Path) -> Outbox:
+    def _outbox(self, place: int, ledger: Ledger, folder: Path) -> DurableSilo:
         silo = self.federation.silo(place, ledger, label=self.payer.silos[place].label)
         # A run goes on from its last checkpoint, and asks for all rounds since then once more.
         keep, simulated = self.config.run.checkpoint_every + 1, self.randomness.simulated
         own = folder / SILOS / self.federation.plans[place].name
-        return Outbox(silo, Checkpoints(own / "sent", keep=keep, dated=simulated))
+        return DurableSilo(silo, Checkpoints(own / "sent", keep=keep, dated=simulated))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,7 +124,7 @@ class SiloSession:
 
     work: SiloWork
     algorithm: SiloFedAvg
-    outboxes: Sequence[Outbox]
+    outboxes: Sequence[DurableSilo]
 
     def restored(self, loop: RoundLoop) -> State:
         """Where the run stands, as far as the last checkpoint and the ledgers know."""

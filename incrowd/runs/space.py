@@ -9,7 +9,7 @@ from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
 
-__all__ = ["Axis", "Choice", "Point", "Range", "axis", "drawn", "grid"]
+__all__ = ["Axis", "Choice", "Point", "SearchRange", "axis", "drawn", "grid"]
 
 Point = tuple[str, ...]
 """One value for each key, as the overrides `key=value` that `incrowd.runs.settings.load` takes."""
@@ -25,13 +25,13 @@ class Choice:
     key: str
     values: tuple[str, ...]
 
-    def draw(self, stream: Stream) -> str:
+    def sample(self, stream: Stream) -> str:
         """One of them, each as probable as the others."""
         return self.values[int(stream.bits(1)[0]) % len(self.values)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class SearchRange:
     """All numbers between two, both included; with `log`, each factor is as probable as every other."""
 
     key: str
@@ -46,7 +46,7 @@ class Range:
         if self.log and self.low <= 0:
             raise ConfigError(field=self.key, value=self.low, remedy="a logarithmic range begins above 0")
 
-    def draw(self, stream: Stream) -> str:
+    def sample(self, stream: Stream) -> str:
         """One of them: four digits of it, or a whole number where both ends are whole."""
         share = (float(stream.bits(1)[0]) + 0.5) * 2.0**-64
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
@@ -55,7 +55,7 @@ class Range:
         return str(round(kept)) if self.whole else f"{kept:.4g}"
 
 
-Axis = Choice | Range
+Axis = Choice | SearchRange
 
 
 def axis(text: str) -> Axis:
@@ -72,7 +72,7 @@ def axis(text: str) -> Axis:
     if span is not None:
         whole = all(re.fullmatch(r"[+-]?\d+", span[end]) for end in ("low", "high"))
         low, high = float(span["low"]), float(span["high"])
-        return Range(key=key, low=low, high=high, log=span["log"] is not None, whole=whole)
+        return SearchRange(key=key, low=low, high=high, log=span["log"] is not None, whole=whole)
     values = tuple(_split(rest))
     if not all(values) or len(set(values)) < len(values):
         raise ConfigError(field=key, value=rest, remedy="give different values, with commas between")
@@ -86,7 +86,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
     """
     _check_keys(axes)
     for each in axes:
-        if isinstance(each, Range):
+        if isinstance(each, SearchRange):
             remedy = "a range is for random search: say how many points with --random N, or list values"
             raise ConfigError(field=each.key, value=f"{each.low:g}..{each.high:g}", remedy=remedy)
     lists = [[f"{each.key}={value}" for value in each.values] for each in axes if isinstance(each, Choice)]
@@ -103,7 +103,7 @@ def drawn(axes: Sequence[Axis], *, count: int, randomness: Randomness) -> list[P
     found: dict[Point, None] = {}
     for attempt in range(20 * count):
         streams = (randomness.stream("search", attempt, place) for place in range(len(axes)))
-        found[tuple(f"{each.key}={each.draw(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
+        found[tuple(f"{each.key}={each.sample(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
         if len(found) == count:
             break
     return list(found)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from incrowd.privacy.account.accountants import RenyiCurve
-from incrowd.privacy.account.events import Run, compose, mechanisms
+from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
 from incrowd.privacy.account.gaussian import GaussianCurve
 from incrowd.privacy.plan.promise import Promise
 
@@ -36,8 +36,8 @@ class SpentSoFar:
         return sum(self.plan.round(number).sampler.expected_cohort for number in range(rounds))
 
 
-def _first(runs: list[Run], rounds: int) -> list[Run]:
-    found: list[Run] = []
+def _first(runs: list[RepeatedEvent], rounds: int) -> list[RepeatedEvent]:
+    found: list[RepeatedEvent] = []
     for event, count in runs:
         taken = min(count, rounds)
         if taken > 0:

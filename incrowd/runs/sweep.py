@@ -41,7 +41,7 @@ from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.search_cost import Cost
 from incrowd.runs.search_ledger import SEARCH, SearchLedger
-from incrowd.runs.search_report import Row, best_of, draw_search, table
+from incrowd.runs.search_report import Row, best_of, plot_search, table
 
 __all__ = ["Sweep"]
 
@@ -50,7 +50,7 @@ ATTEMPTS = "attempts.json"
 LOCK = "search.lock"
 _BEFORE = {LOCK, SEARCH + _files.PART}  # what may be there of a search that was cut off at once
 
-Result = dict[str, Any]
+SearchResult = dict[str, Any]
 
 
 def silent(line: str) -> None:
@@ -58,7 +58,7 @@ def silent(line: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class SearchRun:
     """A run of the search: its number, the candidate whose settings it has, and the name of its folder."""
 
     number: int
@@ -125,7 +125,7 @@ class Sweep:
         return Cost(plans=self.plans, select=self.search.select, repetitions=self.search.repetitions)
 
     @read_once()
-    def run(self, *, jobs: int) -> Result:
+    def run(self, *, jobs: int) -> SearchResult:
         """Search to the end, from wherever it stands, at most `jobs` runs at a time; a search that is over says its
         result again.
         """
@@ -160,12 +160,12 @@ class Sweep:
         devices = {candidate.config.run.device for candidate in self.search.candidates}
         return jobs if devices == {"cpu"} else min(jobs, 1)
 
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[SearchRun]:
         """The runs: one for each candidate, or, where the number has to be random, as many as are drawn. Drawn once."""
         law = self.search.repetitions
         if law is None:
             count = len(self.plans)
-            return [Task(number=number, candidate=number, name=f"{number:04d}") for number in range(count)]
+            return [SearchRun(number=number, candidate=number, name=f"{number:04d}") for number in range(count)]
         path = self.folder / PRIVATE / ATTEMPTS
         if not path.exists():
             if self._ledger[0].charged():
@@ -173,13 +173,13 @@ class Sweep:
                     f"{path} is gone, and the selection is paid for: put it back, or search in a new folder"
                 )
             source = randomness(self.search.candidates[0].config)
-            attempts = law.draw(source.stream("attempts"))
+            attempts = law.sample(source.stream("attempts"))
             picks = [int(source.stream("pick", number).bits(1)[0]) % len(self.plans) for number in range(attempts)]
             # An error may name the folder of an attempt, so its name must not tell how many there are.
             _files.folder(path.parent)
             _files.write(path, json.dumps([[secrets.token_hex(8), pick] for pick in picks]))
         attempted = enumerate(json.loads(path.read_text()))
-        tasks = [Task(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
+        tasks = [SearchRun(number=number, candidate=pick, name=name) for number, (name, pick) in attempted]
         paid = self._ledger[0].charged()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said once for each candidate, when it was planned
@@ -188,18 +188,18 @@ class Sweep:
         self._ledger[0].charge()
         return tasks
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: SearchRun) -> None:
         """Make or open the run, which pays for itself; those of a private selection are open and paid for."""
         if not self.secret:
             self._open[task.number] = self._run(task, paid=self._ledger[0].charged(task.number))
 
-    def _train(self, task: Task) -> None:
+    def _train(self, task: SearchRun) -> None:
         with warnings.catch_warnings():
             if self.secret:  # how often training warns tells how many attempts there are
                 warnings.simplefilter("ignore")
             self._open[task.number].train([Orphan()])
 
-    def _run(self, task: Task, *, paid: bool) -> Run:
+    def _run(self, task: SearchRun, *, paid: bool) -> Run:
         """The run, as far as it has got."""
         folder, config = self._place(task), self.search.config(task.candidate, run=task.number)
         data, its = self._loaded(config), self._ledger[0]
@@ -215,11 +215,11 @@ class Sweep:
         ledger = its.of_run(task.number, self.plans[task.candidate], folder)
         return Run.create(config, folder, schedule=self._schedule(task), data=data, ledger=ledger)
 
-    def _schedule(self, task: Task) -> Schedule | None:
+    def _schedule(self, task: SearchRun) -> Schedule | None:
         plan = self.plans[task.candidate]
         return plan.config.schedule if isinstance(plan, Plan) else None
 
-    def _finished(self, tasks: Sequence[Task]) -> Result:
+    def _finished(self, tasks: Sequence[SearchRun]) -> SearchResult:
         """Choose, and write down what may be shown."""
         rows = [self._row(task) for task in tasks]
         place = best_of(rows)
@@ -228,7 +228,7 @@ class Sweep:
         if self.secret and best is not None:
             best = self._moved(best, statement)
         shown = rows if not self.secret else [best] if best else []
-        result: Result = {
+        result: SearchResult = {
             "runs": shown,
             "best": best,
             "epsilon_of_search": self.cost.price.epsilon,
@@ -248,7 +248,7 @@ class Sweep:
             result |= {"expected_runs": law.mean, "chance_that_a_setting_is_tried": chance}
         _files.write(self.folder / TABLE, table(shown, self.search.keys))
         if not self.secret and self.search.keys:
-            result["plot"] = draw_search(self.folder / PICTURE, shown, self.search.keys)
+            result["plot"] = plot_search(self.folder / PICTURE, shown, self.search.keys)
         text = json.dumps(result, indent=1, allow_nan=False)
         if self.secret:
             _files.folder(self.folder / PRIVATE)
@@ -257,7 +257,7 @@ class Sweep:
         _files.write(self.folder / RESULT, text)
         return dict(json.loads(text))
 
-    def _published(self) -> Result:
+    def _published(self) -> SearchResult:
         """Remove all but the best, and then, not before, let there be a result.
 
         Whenever this is cut off, it is done again: the result waits among what is private, and is the last to leave it.
@@ -274,7 +274,7 @@ class Sweep:
             _files.undate(path)  # how long it took tells how many attempts there were
         return dict(json.loads(result.read_text()))
 
-    def _row(self, task: Task) -> Row:
+    def _row(self, task: SearchRun) -> Row:
         folder = self._place(task)
         summary = json.loads((folder / SUMMARY).read_text())
         return {
@@ -285,7 +285,7 @@ class Sweep:
             "run": str(folder),
         }
 
-    def _tested(self, task: Task) -> Row:
+    def _tested(self, task: SearchRun) -> Row:
         """How good the chosen model is on the test examples, which had no say, where others were held out for that."""
         config = self.search.config(task.candidate, run=task.number)
         test = untouched_test(config)
@@ -328,14 +328,14 @@ class Sweep:
         elif self.folder.exists() and {file.name for file in self.folder.iterdir()} - _BEFORE:
             raise ConfigError(field="out", value=str(self.folder), remedy="name a new or empty folder")
 
-    def _place(self, task: Task) -> Path:
+    def _place(self, task: SearchRun) -> Path:
         return self._attempts / task.name
 
     @property
     def _attempts(self) -> Path:
         return self.folder / PRIVATE if self.secret else self.folder / RUNS
 
-    def _tell(self, task: Task, of: int) -> None:
+    def _tell(self, task: SearchRun, of: int) -> None:
         row = self._row(task)
         settings = ", ".join(f"{key} = {value}" for key, value in row["settings"].items())
         measured = f"loss {row['loss']}" if row["accuracy"] is None else f"accuracy {row['accuracy']:.4f}"

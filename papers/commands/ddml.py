@@ -39,10 +39,10 @@ def ddml_figure1(
 
     Example: incrowd reproduce ddml-figure1 --instances 20
     """
-    from papers.ddml.spread import Spread, draw
+    from papers.ddml.spread import Spread, plot_spread
 
     found = Spread(instances=instances, updates=updates, seeds=seeds).measure()
-    found["files"] = draw(out, found)
+    found["files"] = plot_spread(out, found)
     show(found, as_json=as_json)
 
 
@@ -126,6 +126,6 @@ def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
 
 
 def _show(figure: "Figure", out: Path, as_json: bool) -> None:
-    found = figure.to_json() | {"files": figure.draw(out)}
+    found = figure.to_json() | {"files": figure.plot(out)}
     panels = [part for one in found["panels"] for part in (one["title"], columns(one["series"], SHOWN, none=""))]
     show(found, *panels, as_json=as_json)

@@ -32,12 +32,12 @@ def ddml_figure5(
 
     Example: incrowd reproduce ddml-figure5 --updates 10000000 --gamma 0.2 --decay 1
     """
-    from papers.ddml.recovery import Recovery, draw
+    from papers.ddml.recovery import Recovery, plot_recovery
 
     found = Recovery(
         updates=updates, instances=instances, gamma=gamma, decay=decay, examples=examples, seed=seed, say=say
     ).report()
-    found["files"] = draw(out, found)
+    found["files"] = plot_recovery(out, found)
     names = ("moments", "root_mean_square_error", "largest_error", "accuracy_over_time")
     series = zip(*(found[name] for name in names), strict=True)
     show(found, [dict(zip(names, row, strict=True)) for row in series], as_json=as_json)
@@ -59,11 +59,11 @@ def ddml_phishing(
 
     Example: incrowd reproduce ddml-phishing --data data --best
     """
-    from papers.ddml.phishing import Phishing, draw
+    from papers.ddml.phishing import Phishing, plot_phishing
     from papers.ddml.urls import load_urls
 
     found = Phishing.of(load_urls(data), tuning=tune, passes=passes, seeds=seeds, say=say).report(best=best)
-    found["files"] = draw(out, found)
+    found["files"] = plot_phishing(out, found)
     rows: list[dict[str, Any]] = [*found["table"], found["without_noise"]]
     rows += [{"label": name.replace("_", " "), **found[name]} for name in ("not_private", "paper")]
     show(found, columns(rows, ("label", *MEASURES)), found["promise"], as_json=as_json)

@@ -79,7 +79,7 @@ def fedn_privacy_levels(
     Example: incrowd reproduce fedn-privacy-levels --data data --plot levels.png
     """
     need_training()
-    from papers.fedn.levels import Levels, draw
+    from papers.fedn.levels import Levels, plot_levels
     from papers.shared import load
 
     points = Levels(
@@ -92,7 +92,7 @@ def fedn_privacy_levels(
         say=say,
     ).points()
     if plot is not None:
-        draw(plot, points)
+        plot_levels(plot, points)
     found = {"points": points, "plot": None if plot is None else str(plot)}
     names = ("level", "unit", "clients", "epsilon", "delta", "accuracy")
     show(found, columns(points, names), as_json=as_json)
@@ -111,10 +111,10 @@ def fedn_average_query(
 
     Example: incrowd reproduce fedn-average-query --plot privacy-loss.png
     """
-    from papers.fedn.average_query import AverageQuery, draw
+    from papers.fedn.average_query import AverageQuery, plot_average_query
 
     query = AverageQuery(users=users, bound=bound, noise_std=noise_std, tail=tail)
     if plot is not None:
-        draw(plot, query)
+        plot_average_query(plot, query)
     found = query.facts() | {"plot": None if plot is None else str(plot)}
     show(found, found, as_json=as_json)

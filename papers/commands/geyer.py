@@ -81,7 +81,7 @@ def geyer_figure1(
     Example: incrowd reproduce geyer-figure1 --data data --rows 100,1000 --out out/figures
     """
     need_training()
-    from papers.geyer.figures import Figures, draw_figure1, ended
+    from papers.geyer.figures import Figures, ended, plot_figure1
     from papers.geyer.kept import Kept
     from papers.geyer.plain import Plain
     from papers.shared import load
@@ -96,7 +96,7 @@ def geyer_figure1(
         kept=kept,
         say=say,
     ).figure1()
-    found = {"curves": curves, "files": draw_figure1(out, curves)}
+    found = {"curves": curves, "files": plot_figure1(out, curves)}
     show(found, ended(curves), as_json=as_json)
 
 
@@ -113,12 +113,12 @@ def geyer_figure2(
     Example: incrowd reproduce geyer-figure2 --data data --out out/figures
     """
     need_training()
-    from papers.geyer.figures import Figures, draw_figure2, sampled
+    from papers.geyer.figures import Figures, plot_figure2, sampled
     from papers.geyer.plain import Plain
     from papers.shared import load
 
     series = Figures(split=load(data), seeds=seeds, plain=Plain(rounds=rounds), say=say).figure2()
-    found = series | {"files": draw_figure2(out, series)}
+    found = series | {"files": plot_figure2(out, series)}
     show(found, sampled(series), as_json=as_json)
 
 

@@ -40,7 +40,7 @@ class Figure:
         panels = [{"title": title, "series": list(series)} for title, series in self.panels.items()]
         return {"figure": self.name, "panels": panels, "findings": [one.to_json() for one in self.findings]}
 
-    def draw(self, folder: Path) -> list[str]:
+    def plot(self, folder: Path) -> list[str]:
         """Loss above, accuracy below, a column a panel; gives the names of the files."""
         paths = files(folder, self.name)
         with axes(*paths, columns=len(self.panels), rows=2, height=3.6) as panels:

@@ -85,7 +85,7 @@ class Population:
     o: Integers
 
     @classmethod
-    def draw(cls, size: int, stream: Stream) -> "Population":
+    def sample(cls, size: int, stream: Stream) -> "Population":
         """So many examples; the outcome has the probability that the true weights give it."""
         checks.count(size=size)
         b, e1, e2, d, i, outcome = (stream.bits(6 * size) / 2.0**64).reshape(6, size)

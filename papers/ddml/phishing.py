@@ -27,9 +27,9 @@ from incrowd.drawdiscard import (
     GlmGradients,
     Pool,
     Updates,
-    dealt,
     seeded_noise,
     simulate,
+    split_among_devices,
     with_intercept,
 )
 from incrowd.privacy.mechanism import Mechanism
@@ -189,7 +189,7 @@ class Phishing:
         case, randomness = variant.case, SeededRandomness(seed)
         mechanism = variant.mechanism(self.model.size)
         features, labels = self._train
-        rows = dealt(
+        rows = split_among_devices(
             len(labels), per_device=variant.per_device, order=_shuffled(len(labels), len(labels), "deal", randomness)
         )
         rates = case.rates(self.updates)
@@ -262,7 +262,7 @@ def _accuracy(precision: float) -> float:
     return 1 - PAPER_SHARE * (1 - PAPER.recall + PAPER.recall * (1 / precision - 1))
 
 
-def draw(folder: Path, found: Entry) -> list[str]:
+def plot_phishing(folder: Path, found: Entry) -> list[str]:
     """ROC AUC over the updates; gives the names of the files."""
     paths = files(folder, "ddml-phishing")
     curves: Sequence[Entry] = [*found["table"][:2], found["without_noise"]]

@@ -63,7 +63,7 @@ class SparseGradients(OwnLayout):
         self._responses = responses.astype(np.float32)
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
-        """See `Gradients.gradient`."""
+        """See `DeviceGradients.gradient`."""
         places = self._places[device]
         residuals = (expit(weights[places].sum(axis=1)) - self._responses[device]) / np.float32(len(places))
         shares = np.repeat(residuals, places.shape[1])

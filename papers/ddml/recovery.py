@@ -108,7 +108,7 @@ class Recovery:
         randomness = SeededRandomness((self.seed << 64) + number)
         genealogy = Genealogy(draw_and_discard(instances=self.instances, updates=size, randomness=randomness), [size])
         needed = genealogy.needed
-        examples = Population.draw(max(1, len(needed)) * self.examples, randomness.stream("examples"))
+        examples = Population.sample(max(1, len(needed)) * self.examples, randomness.stream("examples"))
         inputs = with_intercept(examples.features()).reshape(-1, self.examples, self._model.size)
         devices = np.zeros(size, np.int64)
         devices[needed] = np.arange(len(needed))  # only those whose update leaves a trace need examples
@@ -126,7 +126,7 @@ class Recovery:
 
     @cached_property
     def _test(self) -> Population:
-        return Population.draw(TEST_EXAMPLES, SeededRandomness(self.seed).stream("test"))
+        return Population.sample(TEST_EXAMPLES, SeededRandomness(self.seed).stream("test"))
 
     @cached_property
     def _test_inputs(self) -> Matrix:
@@ -171,7 +171,7 @@ def _findings(found: Entry) -> list[Finding]:
     ]
 
 
-def draw(folder: Path, found: Entry) -> list[str]:
+def plot_recovery(folder: Path, found: Entry) -> list[str]:
     """True and estimated weights; error and accuracy over the updates. Gives the names of the files."""
     paths = files(folder, "ddml-figure5")
     with axes(*paths, columns=3) as (both, error, accuracy):

@@ -133,15 +133,15 @@ def digits(instances: int) -> Problem:
     split = load_digits()
     model = Glm(features=64, link=MULTINOMIAL, outputs=10)
     devices = len(split.train) // PER_DEVICE
-    dealt = slice(0, devices * PER_DEVICE)
+    chosen = slice(0, devices * PER_DEVICE)
     test = split.test or split.train
     return Problem(
         model=model,
         mechanism=Mechanism(size=model.size, clip=0.1, epsilon=EPSILON, privacy="feature"),
         gamma=0.03,
         instances=instances,
-        features=split.train.values(dealt).reshape(devices, PER_DEVICE, 64).astype(np.float64),
-        responses=np.eye(10)[split.train.labels[dealt]].reshape(devices, PER_DEVICE, 10),
+        features=split.train.values(chosen).reshape(devices, PER_DEVICE, 64).astype(np.float64),
+        responses=np.eye(10)[split.train.labels[chosen]].reshape(devices, PER_DEVICE, 10),
         test_features=test.values(slice(None)).reshape(-1, 64).astype(np.float64),
         test_responses=np.eye(10)[test.labels],
     )

@@ -102,7 +102,7 @@ class Spread:
         ]
 
 
-def draw(folder: Path, found: dict[str, Any]) -> list[str]:
+def plot_spread(folder: Path, found: dict[str, Any]) -> list[str]:
     """Paths above, variances below; gives the names of the files."""
     paths = files(folder, NAME)
     with axes(*paths, columns=2, rows=2, height=3.2) as panels:

@@ -1,6 +1,6 @@
 """Draw and discard on MNIST as in Pihur et al. (2018), section V: one curve at a time.
 
-Softmax regression on pixels in [0, 1]; the training examples are dealt out to devices of 10 at random; in each pass
+Softmax regression on pixels in [0, 1]; the training examples are divided among devices of 10 at random; in each pass
 every device comes once, in a new random order. Loss is on all training examples, accuracy on the test examples, both of
 the average of the instances, over the number of examples that devices have read.
 """
@@ -28,11 +28,11 @@ from incrowd.drawdiscard import (
     Updates,
     accept_one_in,
     batch_updates,
-    dealt,
     draw_and_discard,
     same_instance,
     seeded_noise,
     simulate,
+    split_among_devices,
     stable_variance,
     with_intercept,
 )
@@ -256,10 +256,10 @@ class Study:
     def _gradients(self, seed: int, examples: int) -> GlmGradients:
         """The devices' parts, of so many examples each, one after the other."""
         if (seed, examples) not in self._kept:
-            self._kept.clear()  # one deal at a time: each is a copy of all training examples
+            self._kept.clear()  # one order at a time: each is a copy of all training examples
             inputs, labels = self._train
             order = order_of(len(labels), 1, SeededRandomness(seed), purpose="deal")
-            rows = dealt(len(labels), per_device=PER_DEVICE, order=order).reshape(-1, examples)
+            rows = split_among_devices(len(labels), per_device=PER_DEVICE, order=order).reshape(-1, examples)
             self._kept[seed, examples] = GlmGradients(self.model, inputs[rows], labels[rows], intercepted=True)
         return self._kept[seed, examples]
 

@@ -90,7 +90,7 @@ class AverageQuery:
         }
 
 
-def draw(path: Path, query: AverageQuery) -> None:
+def plot_average_query(path: Path, query: AverageQuery) -> None:
     """The privacy loss over the answer, and how likely the answer is; dotted lines cut off the tails."""
     reach = 4.5 * query.noise_std
     answers = np.linspace(query.present - reach, query.without + reach, 800)

@@ -23,7 +23,7 @@ from incrowd import Budget, Everyone, Ledger, PlanConfig, PrivateRun, SeededRand
 from incrowd.data import Clients, Split, iid
 from incrowd.federated import FedAvg, ServerStep, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from incrowd.privacy.plan import Place
+from incrowd.privacy.plan import NoisePlace
 from papers.fedn.schedule import DELTA
 from papers.fedn.silos import NETWORKS, Silos
 
@@ -41,7 +41,7 @@ LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """What to measure, and on which data: examples dealt evenly to clients, and a linear model on fixed features.
+    """What to measure, and on which data: examples divided evenly among clients, and a linear model on fixed features.
 
     Edge cases: an unknown level, and numbers that are not positive, are refused before anything is computed.
     """
@@ -84,7 +84,7 @@ class Levels:
             "accuracies": list(accuracies),
         }
 
-    def _of_clients(self, epsilon: float, place: Place) -> list[float]:
+    def _of_clients(self, epsilon: float, place: NoisePlace) -> list[float]:
         """Client-level privacy: everyone sends one normalised gradient a round."""
         schedule = constant(rounds=ROUNDS, cohort=self.clients)
         config = PlanConfig(clients=self.clients, schedule=schedule, sampling=Everyone, place=place)
@@ -93,13 +93,13 @@ class Levels:
 
         def learn(seed: int) -> float:
             randomness = SeededRandomness(seed=seed)
-            dealt = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
+            partitioned = Clients.of(data, iid(data.train.labels, clients=self.clients, randomness=randomness))
             ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
             federation = FedAvg(
-                engine=CohortEngine(model, ClientTensors.of(dealt), STEEPEST, Execution()),
+                engine=CohortEngine(model, ClientTensors.of(partitioned), STEEPEST, Execution()),
                 private=PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size),
                 server=ServerStep(learning_rate=32.0, decay="linear"),
-                start=0.0,
+                init_scale=0.0,
             )
             state = federation.init()
             for _ in range(ROUNDS):
@@ -116,7 +116,7 @@ class Levels:
         return Split(name=self.split.name, train=train, test=test), model
 
 
-def draw(path: Path, points: Sequence[Entry]) -> None:
+def plot_levels(path: Path, points: Sequence[Entry]) -> None:
     """Accuracy over epsilon, a curve a level."""
     with axes(path, height=4.5) as (panel,):
         for level, label in LABELS.items():

@@ -58,7 +58,7 @@ class Network:
     epochs: float
     clip_norm: float
     features: Callable[[tuple[int, int]], FeatureMap] | None = None
-    start: float = 1.0
+    init_scale: float = 1.0
     server: ServerStep = field(default_factory=ServerStep)
 
     def seen(self, examples: Examples, cache: Path | None) -> Examples:
@@ -104,7 +104,7 @@ NETWORKS = {
             epochs=4,
             clip_norm=1.0,
             features=_strokes,
-            start=0.0,
+            init_scale=0.0,
         ),
     )
 }
@@ -209,7 +209,7 @@ class Silos:
             server=network.server,
             rounds=self.rounds,
             randomness=randomness,
-            start=network.start,
+            init_scale=network.init_scale,
         )
         return self._followed(federation, parties, test)
 

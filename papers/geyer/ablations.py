@@ -1,7 +1,7 @@
 """What each ingredient of a recipe is worth: leave it out, or exchange it, and measure again.
 
 This happens on training examples alone: the last of them are declared public and stand for test examples, the others
-are dealt out to clients. The recipes were tuned there, too, so the test examples had no say in any choice.
+are divided among clients. The recipes were tuned there, too, so the test examples had no say in any choice.
 """
 
 import math
@@ -94,10 +94,10 @@ def _other_constants(setup: PaperSetup) -> Iterator[Variant]:
         (f"rate {local.learning_rate * 2:g}", replace(local, learning_rate=local.learning_rate * 2)),
     ):
         yield Variant(name=name, setups=(replace(setup, local=other),))
-    for start in (1.0, math.sqrt(3), math.sqrt(6)):
-        if start != setup.start:
-            variance = f"{start**2 / 3:.2g} / inputs"
-            yield Variant(name=f"first weights of variance {variance}", setups=(replace(setup, start=start),))
+    for init_scale in (1.0, math.sqrt(3), math.sqrt(6)):
+        if init_scale != setup.init_scale:
+            variance = f"{init_scale**2 / 3:.2g} / inputs"
+            yield Variant(name=f"first weights of variance {variance}", setups=(replace(setup, init_scale=init_scale),))
     for factor in (0.5, 2.0):
         louder = setup.schedule.scaled(factor)
         noise = f"noise {louder.steps[-1].noise_multiplier:g}"

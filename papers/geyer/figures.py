@@ -105,7 +105,7 @@ class Figures:
         return [list(learn_plainly(self.plain, self.split, seed=seed)) for seed in range(self.seeds)]
 
 
-def draw_figure1(folder: Path, curves: Sequence[Entry]) -> list[str]:
+def plot_figure1(folder: Path, curves: Sequence[Entry]) -> list[str]:
     """The curves in a picture; a dot marks where a budget ended."""
     paths = files(folder, "geyer-figure1")
     with axes(*paths) as (panel,):
@@ -119,7 +119,7 @@ def draw_figure1(folder: Path, curves: Sequence[Entry]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def draw_figure2(folder: Path, series: Entry) -> list[str]:
+def plot_figure2(folder: Path, series: Entry) -> list[str]:
     """Accuracy, V_c and U_s side by side."""
     paths = files(folder, "geyer-figure2")
     shown = {"accuracy": "accuracy", "between_client_variance": "V_c", "update_scale": "U_s"}

@@ -54,7 +54,7 @@ class Kept:
                 "per_client": PER_CLIENT,
                 "seed": seed,
             },
-            "model": {"kind": "mlp", "hidden": HIDDEN, "bias": False, "start": setup.start},
+            "model": {"kind": "mlp", "hidden": HIDDEN, "bias": False, "init_scale": setup.init_scale},
             "local": {name: getattr(setup.local, name) for name in _LOCAL},
             "privacy": {
                 "epsilon": plan.budget.epsilon,

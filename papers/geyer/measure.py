@@ -129,11 +129,11 @@ def curve(setup: AnySetup, plan: Plan, split: Split, *, seed: int, every: int = 
 def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[State]:
     """One federation: its state after each round."""
     model, randomness = shaped(setup.model, split), SeededRandomness(seed=seed)
-    data = dealt(split, clients=plan.config.clients, seed=seed)
+    data = partitioned(split, clients=plan.config.clients, seed=seed)
     engine = CohortEngine(model, ClientTensors.of(data), setup.local, Execution(threads=processors()))
     with Ledger.in_memory(budget=plan.budget, relation=plan.relation) as ledger:
         private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size)
-        algorithm = FedAvg(engine=engine, private=private, server=setup.server, start=setup.start)
+        algorithm = FedAvg(engine=engine, private=private, server=setup.server, init_scale=setup.init_scale)
         state = algorithm.init()
         for _ in range(plan.rounds):
             state, _ = algorithm.apply(state)
@@ -154,7 +154,7 @@ def tested_on(split: Split) -> Examples:
     return split.test
 
 
-def dealt(split: Split, *, clients: int, seed: int) -> Clients:
+def partitioned(split: Split, *, clients: int, seed: int) -> Clients:
     """Two shards of 300 examples of one label for every client; a small data set is repeated."""
     partition = sorted_shards(
         split.train.labels, clients=clients, per_client=PER_CLIENT, randomness=SeededRandomness(seed=seed)

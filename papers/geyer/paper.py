@@ -23,7 +23,7 @@ from incrowd.learning import LocalTraining, Model, mlp
 from incrowd.privacy.account import LAMBDAS, compose, log_moments, moments_delta, moments_price, price
 
 HIDDEN = (600, 100)
-START = math.sqrt(6)
+INIT_SCALE = math.sqrt(6)
 """What makes the variance of torch's uniform first weights 2 / inputs (He et al. 2015); the text leaves it open."""
 
 MEDIAN = "the median is not private, and its leakage is not in epsilon"
@@ -76,7 +76,7 @@ class PaperSetup:
 
     local: LocalTraining
     schedule: Schedule
-    start: float = START
+    init_scale: float = INIT_SCALE
     server: ServerStep = field(default_factory=ServerStep, init=False)
 
     def model(self, inputs: int, outputs: int) -> Model:

@@ -11,8 +11,8 @@ from incrowd import SeededRandomness
 from incrowd.data import Split
 from incrowd.federated import Diagnostics, Watch, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
-from papers.geyer.measure import dealt, processors, shaped, tested_on
-from papers.geyer.paper import START, paper_network
+from papers.geyer.measure import partitioned, processors, shaped, tested_on
+from papers.geyer.paper import INIT_SCALE, paper_network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,11 @@ class Plain:
     rounds: int = 100
     clients: int = 100
     local: LocalTraining = field(default_factory=lambda: LocalTraining(learning_rate=0.2, batches=60))
-    start: float = START
+    init_scale: float = INIT_SCALE
 
     def __post_init__(self) -> None:
         checks.count(rounds=self.rounds, clients=self.clients)
-        checks.non_negative(start=self.start)
+        checks.non_negative(init_scale=self.init_scale)
 
     def model(self, split: Split) -> Model:
         """The paper's network for these examples."""
@@ -44,11 +44,11 @@ class PlainRound:
 
 
 def learn_plainly(plain: Plain, split: Split, *, seed: int) -> Iterator[PlainRound]:
-    """One federation, round by round; the seed deals the examples out and draws the first weights and the batches."""
+    """One federation, round by round; the seed divides the examples and draws the first weights and the batches."""
     model, test = plain.model(split), tested_on(split)
-    data, randomness = dealt(split, clients=plain.clients, seed=seed), SeededRandomness(seed=seed)
+    data, randomness = partitioned(split, clients=plain.clients, seed=seed), SeededRandomness(seed=seed)
     engine = CohortEngine(model, ClientTensors.of(data), plain.local, Execution(threads=processors()))
-    weights = model.initial(randomness, start=plain.start).numpy().astype(np.float64)
+    weights = model.initial(randomness, init_scale=plain.init_scale).numpy().astype(np.float64)
     for number in range(plain.rounds):
         watch, total = Watch(model.size), np.zeros(model.size)
         for chunk in engine.train(weights, range(plain.clients), randomness=randomness, round=number):

@@ -30,7 +30,7 @@ from incrowd.learning.features import (
     compose,
 )
 from papers.geyer.measure import AnySetup
-from papers.geyer.paper import CONSTANTS, QUICK, START, PaperSetup, paper_network
+from papers.geyer.paper import CONSTANTS, INIT_SCALE, QUICK, PaperSetup, paper_network
 from papers.geyer.setup import Setup
 
 MANY_CLIENTS = 5000
@@ -114,9 +114,9 @@ def network(case: Case) -> Setup:
     local = LocalTraining(learning_rate=0.1, batches=10, epochs=2)
     server = ServerStep(learning_rate=4.0, decay="linear", average="tail")
     if case.signal < 1000:
-        return Setup(model=paper_network, local=local, rounds=12, server=server, start=math.sqrt(3))
+        return Setup(model=paper_network, local=local, rounds=12, server=server, init_scale=math.sqrt(3))
     share, rounds = (0.4, 30) if case.clients < MANY_CLIENTS else (0.05, 40)
-    return Setup(model=paper_network, local=local, rounds=rounds, share=share, server=server, start=START)
+    return Setup(model=paper_network, local=local, rounds=rounds, share=share, server=server, init_scale=INIT_SCALE)
 
 
 def paper(case: Case) -> PaperSetup:

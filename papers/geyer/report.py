@@ -40,7 +40,7 @@ def report(table: Table, *, smallest: bool, ablate: bool, plot: Path | None) -> 
         return {"ablations": found}, found
     entries = table.smallest() if smallest else table.entries()
     if plot is not None:
-        draw(plot, entries)
+        plot_table(plot, entries)
     return {"rows": entries, "plot": None if plot is None else str(plot)}, shown(entries)
 
 
@@ -54,7 +54,7 @@ def shown(entries: Sequence[Entry]) -> list[Entry]:
     return columns(entries, SHOWN, digits=4)
 
 
-def draw(path: Path, entries: Sequence[Entry]) -> None:
+def plot_table(path: Path, entries: Sequence[Entry]) -> None:
     """Accuracy over the number of clients: one line for each recipe and budget, and the paper's."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
     private = [entry for entry in entries if entry["budget_epsilon"] is not None]

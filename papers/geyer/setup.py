@@ -27,7 +27,7 @@ class Setup:
     """Everything about one federation but its clients, its budget and its seed.
 
     The model sees the first `dimensions` of the `features`, or the examples as they are where there are none. Everyone
-    takes part in every round, or a Poisson `share` of the clients. The first weights are fresh ones times `start`.
+    takes part in every round, or a Poisson `share` of the clients. The first weights are fresh ones times `init_scale`.
     """
 
     rounds: int
@@ -38,12 +38,12 @@ class Setup:
     local: LocalTraining = STEEPEST
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     share: float = 1.0
-    start: float = 0.0
+    init_scale: float = 0.0
 
     def __post_init__(self) -> None:
         checks.count(rounds=self.rounds)
         checks.probability(share=self.share)
-        checks.non_negative(start=self.start)
+        checks.non_negative(init_scale=self.init_scale)
 
     def plan(self, clients: int) -> PlanConfig:
         """Who takes part, and how contributions are bounded; the noise is still to be calibrated."""

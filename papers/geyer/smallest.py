@@ -6,7 +6,7 @@ from incrowd import BudgetExceeded
 from papers.geyer.measure import Measured
 
 LEAST, MOST = 1e-3, 10.0
-START = 0.03  # small budgets are quick to measure
+INIT_SCALE = 0.03  # small budgets are quick to measure
 _STRIDE = 45
 
 
@@ -31,7 +31,7 @@ def smallest(measured: Callable[[float], Measured], accuracy: float) -> Measured
             tried[place] = measured(candidates[place])
         return tried[place].accuracy >= accuracy
 
-    low = high = candidates.index(START)
+    low = high = candidates.index(INIT_SCALE)
     while not suffices(high):
         if high == len(candidates) - 1:
             reached = tried[high].accuracy

@@ -264,9 +264,9 @@ def test_no_share_of_private_examples_is_made_public() -> None:
     terms = {"epsilon": 4.0, "delta": 1e-3}
     with pytest.raises(ConfigError, match=r"data\.validation = 0\.1: a share of private examples tells how many"):
         parse({"data": {"validation": 0.1, "public": False}, "privacy": terms})
-    dealt = parse({"data": {"validation": 0.1}, "privacy": terms}).data
-    assert isinstance(dealt, DigitsData)
-    assert dealt.public
+    digits = parse({"data": {"validation": 0.1}, "privacy": terms}).data
+    assert isinstance(digits, DigitsData)
+    assert digits.public
 
 
 def test_those_who_are_declared_and_not_there_add_nothing(data: Clients) -> None:

@@ -37,7 +37,7 @@ from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.privacy.release import PrivateRun
 from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.outbox import Outbox
+from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.run import Run
 from tests.federated.silos import CLASSES, FEATURES, MODEL, RECORDS, account, plan, records, zeros
 from tests.runs.small import silos_of
@@ -293,13 +293,13 @@ def test_an_answer_that_could_not_be_kept_is_not_paid_for(
         sent.write_text("not a folder")
     its = silo_of(BatchedRecords(MODEL, HELD, DESCENT))
     with pytest.raises(DataError, match=r"cannot keep what the silo would send .*nothing was spent"):
-        Outbox(its, Checkpoints(sent)).answer(0, zeros())
+        DurableSilo(its, Checkpoints(sent)).answer(0, zeros())
     assert its.epsilon == 0
 
 
 def test_room_for_an_answer_is_given_back(folder: Path) -> None:
     its = silo_of(BatchedRecords(MODEL, HELD, DESCENT))
-    outbox = Outbox(its, Checkpoints(folder / "sent"))
+    outbox = DurableSilo(its, Checkpoints(folder / "sent"))
     for number in range(plan().rounds + 1):  # the last is not planned
         outbox.answer(number, zeros())
     assert {path.suffix for path in (folder / "sent").iterdir()} == {".safetensors"}

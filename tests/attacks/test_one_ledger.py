@@ -153,7 +153,7 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(
 
 
 @pytest.mark.parametrize("public", ["true", "false"])
-def test_a_run_does_not_go_on_with_examples_that_were_dealt_anew(tmp_path: Path, public: str) -> None:
+def test_a_run_does_not_go_on_with_examples_that_were_divided_anew(tmp_path: Path, public: str) -> None:
     from incrowd.runs.database import Database
     from tests.runs.small import small
 
@@ -251,7 +251,7 @@ def test_a_hash_of_the_file_would_not_know_them(
         data = source.data
         return [hashlib.sha256((Path(data.folder or ".") / data.file).read_bytes()).digest()]
 
-    monkeypatch.setattr("incrowd.runs.identity._Table.rows", rows_of)
+    monkeypatch.setattr("incrowd.runs.identity._IdentifiedTable.rows", rows_of)
     trained(shop, tmp_path / "run")
     dress(tmp_path / "dress.csv")
     trained(tmp_path / "dress.csv", tmp_path / "new")

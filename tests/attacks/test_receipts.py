@@ -27,7 +27,7 @@ TOTAL = np.zeros(3)
 # Who may do what is named here, and nobody else does it.
 DOORS = {
     "SEAL": {"privacy/ledger/receipt.py", "privacy/ledger/ledger.py"},
-    "grid.draw": {"privacy/mechanism/noise.py", "privacy/mechanism/correlated.py"},
+    "grid.sample_noise": {"privacy/mechanism/noise.py", "privacy/mechanism/correlated.py"},
     "Receipt(": {"privacy/ledger/ledger.py"},
 }
 
@@ -38,8 +38,8 @@ def doors(text: str) -> set[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Name) and node.id == "SEAL":
             found.add("SEAL")
-        if isinstance(node, ast.Attribute) and node.attr == "draw" and ast.unparse(node) == "grid.draw":
-            found.add("grid.draw")
+        if isinstance(node, ast.Attribute) and node.attr == "sample_noise" and ast.unparse(node) == "grid.sample_noise":
+            found.add("grid.sample_noise")
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Receipt", "receipt.Receipt"):
             found.add("Receipt(")
     return found
@@ -54,7 +54,7 @@ def test_only_the_ledger_makes_receipts_and_only_noises_draw_on_the_grid() -> No
 
 
 def test_control_a_second_door_is_seen() -> None:
-    assert doors("from x import grid\nvalue = grid.draw(1)") == {"grid.draw"}
+    assert doors("from x import grid\nvalue = grid.sample_noise(1)") == {"grid.sample_noise"}
     assert doors("from x import SEAL, Receipt\nmine = Receipt(1, seal=SEAL)") == {"SEAL", "Receipt("}
 
 
@@ -98,7 +98,7 @@ def test_threads_share_what_is_left() -> None:
 
     def draw(number: int) -> None:
         try:
-            drawn.append(receipt.draw(NOISE, "noise", number))
+            drawn.append(receipt.noise_stream(NOISE, "noise", number))
         except IncrowdError as error:
             refused.append(error)
 
@@ -130,7 +130,7 @@ def test_a_thread_that_comes_in_the_middle_of_a_draw_does_not_get_the_same_noise
 
     def draw() -> None:
         with contextlib.suppress(ConfigError):
-            drawn.append(receipt.draw(Slow(), "noise"))
+            drawn.append(receipt.noise_stream(Slow(), "noise"))
 
     draw()
     others[0].join()
@@ -139,10 +139,10 @@ def test_a_thread_that_comes_in_the_middle_of_a_draw_does_not_get_the_same_noise
 
 def test_two_equal_noises_are_two_draws() -> None:
     receipt = roomy().charge(GaussianDpEvent(1.0), pays_for=[(NOISE, 1), (GaussianNoise(**vars(NOISE)), 1)])
-    receipt.draw(NOISE, "one")
-    receipt.draw(NOISE, "two")
+    receipt.noise_stream(NOISE, "one")
+    receipt.noise_stream(NOISE, "two")
     with pytest.raises(BudgetExceeded):
-        receipt.draw(NOISE, "three")
+        receipt.noise_stream(NOISE, "three")
 
 
 def test_what_is_charged_in_earnest_is_not_drawn_from_a_seed() -> None:
@@ -179,7 +179,7 @@ class TestKeys:
         assert ledger.charges() == (1, 1)
         assert ledger.paid("a")
         assert not ledger.paid("b")
-        assert np.array_equal(again.draw(NOISE, "noise").bits(3), first.draw(NOISE, "noise").bits(3))
+        assert np.array_equal(again.noise_stream(NOISE, "noise").bits(3), first.noise_stream(NOISE, "noise").bits(3))
 
     @pytest.mark.parametrize(
         ("source", "event"),

@@ -44,14 +44,14 @@ def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: 
 
 
 def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Path) -> None:
-    def dealt(*overrides: str) -> SiloConfig:
+    def partitioned(*overrides: str) -> SiloConfig:
         private = ("data={name='digits',clients=2,public=false}", "privacy={unit='record',epsilon=1,delta=1e-5}")
         more = ("privacy.rounds=1", "privacy.records=750", "run.plot=false", *overrides)
         return parse(tables(settings(tmp_path / "unused.csv"), overrides=(*private, *more)), SiloConfig)
 
-    Run.create(dealt(), tmp_path / "first")
+    Run.create(partitioned(), tmp_path / "first")
     with pytest.raises(LedgerMismatch, match="seed 0"):
-        Run.create(dealt("data.seed=1", "data.identity=another name"), tmp_path / "second")
+        Run.create(partitioned("data.seed=1", "data.identity=another name"), tmp_path / "second")
 
 
 @pytest.mark.parametrize("first", ["client", "record"])
@@ -170,7 +170,7 @@ def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: nobody looks at what the test file is, and the number of rows and their accuracy are printed."""
-    monkeypatch.setattr("incrowd.runs.identity._Table.check_test", lambda *_: None)
+    monkeypatch.setattr("incrowd.runs.identity._IdentifiedTable.check_test", lambda *_: None)
     result = Run.create(config(shop, "data.test_file=shop.csv", SHARED), tmp_path / "run").train()
     assert result["test_set"].startswith("clients who may also train")
     assert result["accuracy"] * 36 == pytest.approx(round(result["accuracy"] * 36))

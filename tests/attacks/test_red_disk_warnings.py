@@ -28,7 +28,7 @@ def lines(
 
     def found(attempts: int, jobs: int) -> str:
         monkeypatch.setenv("INCROWD_STATE", str(tmp_path / f"state-{attempts}"))
-        monkeypatch.setattr(Repetitions, "draw", lambda *_: attempts)
+        monkeypatch.setattr(Repetitions, "sample", lambda *_: attempts)
         monkeypatch.setattr(Run, "train", warns)
         wanted = search(shop, select="private", repetitions=Repetitions(mean=3.0, shape=1.0))
         with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from incrowd.privacy.mechanism.clipping import Clip, FixedClip, MedianClip, Quan
 from incrowd.privacy.permit import Account, Permit
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Carry, Place, Promise
+from incrowd.privacy.plan.promise import Carry, NoisePlace, Promise
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.plan.silo_plan import SiloPlan
@@ -31,7 +31,7 @@ ONE = FixedClip(clip_norm=1.0)
 
 def a_plan(
     *,
-    place: Place = "central",
+    place: NoisePlace = "central",
     sampling: Sampling = Everyone,
     cohort: float = CLIENTS,
     rounds: int = 1,

@@ -54,7 +54,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Says how many attempts are drawn."""
 
     def say(count: int) -> None:
-        monkeypatch.setattr(Repetitions, "draw", lambda *_: count)
+        monkeypatch.setattr(Repetitions, "sample", lambda *_: count)
 
     return say
 
@@ -193,6 +193,7 @@ PUBLISHING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PUBLISHING, ids=lambda place: f"{place.function}-{place.happening}-{place.time}")
 def test_wherever_it_is_killed_nothing_more_is_left_in_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: Callable[[int], None], place: Place

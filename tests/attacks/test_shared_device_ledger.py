@@ -151,6 +151,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", PLACES)
 def test_killed_anywhere_a_device_pays_once_and_counts_once(tmp_path: Path, when: str) -> None:
     """The one payment that is wasted is the one between paying and keeping: fresh noise would be a second release."""

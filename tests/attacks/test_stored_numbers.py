@@ -15,7 +15,7 @@ from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account import accounting
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.account.remaining import SQUARE_ROOT, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
 
@@ -35,7 +35,7 @@ class TrustingLedger(Ledger):
 
     stored: Path
 
-    def _price(self, runs: Sequence[Run]) -> Price:
+    def _price(self, runs: Sequence[RepeatedEvent]) -> Price:
         if not self.stored.exists():
             self.stored.write_text(str(super()._price(runs).epsilon))
         return Price(epsilon=float(self.stored.read_text()), accountant="stored", by_accountant={})

@@ -159,7 +159,7 @@ def test_control_a_table_of_others_has_a_budget_of_its_own(tmp_path: Path) -> No
 
 
 def test_an_id_that_is_spelt_in_two_ways_is_refused_rather_than_made_two_clients(tmp_path: Path) -> None:
-    """A client whose rows are dealt to two names could be heard twice as loudly as is paid for."""
+    """A client whose rows are given to two names could be heard twice as loudly as is paid for."""
     with pytest.raises(DataError, match="blanks around it"):
         read_table(write(tmp_path, ["p1,30,f,1", "p1 ,31,f,1"]), WARD)
     kept = Columns(client="patient", label="died", classes=2, schema=WARD.schema, reading=Reading(blanks="keep"))

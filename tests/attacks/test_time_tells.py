@@ -97,7 +97,7 @@ def auc(scores: Sequence[float], present: Sequence[bool]) -> float:
 def rounds_with_the_largest(run: Run) -> list[bool]:
     work, largest = clients_of(run), int(np.argmax(run.work.data.sizes))
     plan, source = work.plan, work.randomness
-    drawn = (plan.round(number).sampler.draw(source.stream("sampling", number), round=number) for number in range(8))
+    drawn = (plan.round(number).sampler.sample(source.stream("sampling", number), round=number) for number in range(8))
     return [largest in cohort for cohort in drawn]
 
 

@@ -29,7 +29,7 @@ VALUES = np.array([1.0, -1.0, 0.0] * 4)
 def sums(sampler: Sampler, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The sums of as many rounds as there are groups, before noise."""
     stream = SeededRandomness(0).stream("cohort")
-    return np.array([values[sampler.draw(stream, round=number)].sum() for number in range(GROUPS)])
+    return np.array([values[sampler.sample(stream, round=number)].sum() for number in range(GROUPS)])
 
 
 @dataclass(frozen=True)

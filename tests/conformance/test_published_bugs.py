@@ -205,6 +205,7 @@ def takes_part_as_accounted(plan: Plan, *, rounds: int) -> bool:
     return bool(left_out.std() < 3 * math.sqrt(variance) + 1e-9)  # and not always the same ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prob", [0.001, 0.05, 0.45, 0.9, 0.99, 0.999])
 def test_fictitious_sampling(prob: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone trained in every round, and the accountant was told of a sampling probability."""
@@ -218,7 +219,7 @@ def test_fictitious_sampling(prob: float, monkeypatch: pytest.MonkeyPatch) -> No
     assert takes_part_as_accounted(sampled, rounds=100)
     chosen = np.sort(np.random.default_rng(0).permutation(1000)[: round(1000 * prob)])
     for twin in (np.arange(1000), chosen):  # everyone; or always the same ones
-        monkeypatch.setattr(Poisson, "draw", lambda *_, twin=twin, **__: twin)
+        monkeypatch.setattr(Poisson, "sample", lambda *_, twin=twin, **__: twin)
         assert not takes_part_as_accounted(sampled, rounds=100)
 
 
@@ -312,7 +313,7 @@ def earnest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
     folder, secrets = tmp_path_factory.mktemp("run") / "run", set[int]()
     words = ("data.clients=1200", "privacy.sampling=poisson", "privacy.cohort=700", "privacy.rounds=3")
     run = Run.create(small(*words, "privacy.delta=1e-5", "run.plot=true"), folder)
-    sizes, public, draw = run.work.data.sizes, len(run.work.data.examples), Poisson.draw
+    sizes, public, draw = run.work.data.sizes, len(run.work.data.examples), Poisson.sample
 
     def watched(sampler: Poisson, stream: Stream, *, round: int) -> NDArray[np.int64]:
         cohort = draw(sampler, stream, round=round)
@@ -320,7 +321,7 @@ def earnest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
         return cohort
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Poisson, "draw", watched)
+        patch.setattr(Poisson, "sample", watched)
         run.train()
     return folder, secrets - {700, 1200, public}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from incrowd.data import Source, download_mnist
+from incrowd.data import DownloadSource, download_mnist
 from incrowd.data.download import fetch
 from incrowd.errors import ConfigError, DataError
 
@@ -50,9 +50,9 @@ def mirror() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def source(mirror: ThreadingHTTPServer, *behaviours: str, timeout_s: float = 10) -> Source:
+def source(mirror: ThreadingHTTPServer, *behaviours: str, timeout_s: float = 10) -> DownloadSource:
     where = f"http://127.0.0.1:{mirror.server_address[1]}"
-    return Source(
+    return DownloadSource(
         mirrors=tuple(f"{where}/{behaviour}/" for behaviour in behaviours),
         checksums={NAME: CHECKSUM},
         timeout_s=timeout_s,
@@ -110,7 +110,7 @@ def test_without_a_network_every_mirror_is_named(tmp_path: Path) -> None:
         where = f"http://127.0.0.1:{closed.getsockname()[1]}"
         mirrors = (f"{where}/one", f"{where}/two")
         with pytest.raises(DataError, match=r"some\.gz could not be fetched") as error:
-            fetch(NAME, folder=tmp_path, source=Source(mirrors=mirrors, checksums={NAME: CHECKSUM}))
+            fetch(NAME, folder=tmp_path, source=DownloadSource(mirrors=mirrors, checksums={NAME: CHECKSUM}))
     assert all(f"{mirror}/{NAME}: " in str(error.value) for mirror in mirrors)
 
 
@@ -123,9 +123,9 @@ def test_a_folder_that_cannot_be_written_is_named(mirror: ThreadingHTTPServer, t
 @pytest.mark.parametrize("mirrors", [(), ("file:///etc/",), ("https://example.org/", "ftp://example.org/")])
 def test_unusable_mirrors_are_refused(mirrors: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="mirrors"):
-        Source(mirrors=mirrors, checksums={})
+        DownloadSource(mirrors=mirrors, checksums={})
 
 
 def test_an_unusable_timeout_is_refused() -> None:
     with pytest.raises(ConfigError, match="timeout_s"):
-        Source(mirrors=("https://example.org/",), checksums={}, timeout_s=0)
+        DownloadSource(mirrors=("https://example.org/",), checksums={}, timeout_s=0)

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from incrowd.drawdiscard.fields import Boolean, Category, Integer, Number, TableField, known
+from incrowd.drawdiscard.fields import BooleanField, CategoryField, IntegerField, NumberField, TableField, known
 
-NUMBER = Number(low=-1.0, high=3.0)
-INTEGER = Integer(low=0, high=4)
-CATEGORY = Category(levels=("a", "b", "7"), baseline="b")
+NUMBER = NumberField(low=-1.0, high=3.0)
+INTEGER = IntegerField(low=0, high=4)
+CATEGORY = CategoryField(levels=("a", "b", "7"), baseline="b")
 ANY_VALUE = st.none() | st.integers() | st.floats() | st.text() | st.booleans() | st.binary()
 
 
 @given(values=st.lists(ANY_VALUE, max_size=5))
-@pytest.mark.parametrize("field", [NUMBER, INTEGER, Boolean(), CATEGORY], ids=lambda field: field.type)
+@pytest.mark.parametrize("field", [NUMBER, INTEGER, BooleanField(), CATEGORY], ids=lambda field: field.type)
 def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list[object]) -> None:
     features = field.encode(values)
     assert features.shape == (len(values), len(field.columns("x")))
@@ -33,7 +33,17 @@ def test_whole_numbers_are_rounded() -> None:
 
 
 def test_yes_and_no() -> None:
-    assert Boolean().encode([1, 0, True, False, None, 5, -5, 0.9, "yes"])[:, 0].tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 0]
+    assert BooleanField().encode([1, 0, True, False, None, 5, -5, 0.9, "yes"])[:, 0].tolist() == [
+        1,
+        0,
+        1,
+        0,
+        0,
+        1,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_levels_have_a_feature_each_but_the_baseline() -> None:
@@ -50,20 +60,20 @@ def test_a_response_is_known_where_it_makes_sense() -> None:
 @pytest.mark.parametrize(
     ("kind", "keys"),
     [
-        (Number, {"low": 1.0, "high": 1.0}),
-        (Number, {"low": 2.0, "high": 1.0}),
-        (Number, {"low": 0.0, "high": math.inf}),
-        (Number, {"low": -1.7e308, "high": 1.7e308}),
-        (Number, {"low": "0", "high": 1.0}),
-        (Number, {"low": 0.0}),
-        (Integer, {"low": 0, "high": 0}),
-        (Integer, {"low": 0, "high": 1.5}),
-        (Integer, {"low": 0, "high": 2**60}),
-        (Category, {"levels": ()}),
-        (Category, {"levels": ("a", "a")}),
-        (Category, {"levels": ("a", 1)}),
-        (Category, {"levels": ("a", "b"), "baseline": "c"}),
-        (Boolean, {"low": 0}),
+        (NumberField, {"low": 1.0, "high": 1.0}),
+        (NumberField, {"low": 2.0, "high": 1.0}),
+        (NumberField, {"low": 0.0, "high": math.inf}),
+        (NumberField, {"low": -1.7e308, "high": 1.7e308}),
+        (NumberField, {"low": "0", "high": 1.0}),
+        (NumberField, {"low": 0.0}),
+        (IntegerField, {"low": 0, "high": 0}),
+        (IntegerField, {"low": 0, "high": 1.5}),
+        (IntegerField, {"low": 0, "high": 2**60}),
+        (CategoryField, {"levels": ()}),
+        (CategoryField, {"levels": ("a", "a")}),
+        (CategoryField, {"levels": ("a", 1)}),
+        (CategoryField, {"levels": ("a", "b"), "baseline": "c"}),
+        (BooleanField, {"low": 0}),
     ],
 )
 def test_impossible_fields_are_refused(kind: Any, keys: dict[str, object]) -> None:

@@ -13,7 +13,7 @@ from incrowd.drawdiscard.glm import (
     LOGISTIC,
     MULTINOMIAL,
     POISSON,
-    Array,
+    AnyFloats,
     Glm,
     Link,
     one_hot,
@@ -38,7 +38,7 @@ def slope(function: Callable[[Floats], float], point: Floats) -> Floats:
     return np.array([(function(point + step) - function(point - step)) / 2e-5 for step in steps])
 
 
-def by_hand(model: Glm, weights: Floats, features: Floats, responses: Floats) -> Array:
+def by_hand(model: Glm, weights: Floats, features: Floats, responses: Floats) -> AnyFloats:
     """The mean of (prediction - response) * feature, one example after the other."""
     total = np.zeros((model.features + 1, model.outputs))
     for feature, response in zip(features, responses, strict=True):

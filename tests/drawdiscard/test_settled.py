@@ -6,7 +6,7 @@ import pytest
 
 from incrowd._random import Floats, SeededRandomness
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.settled import Look, Memory, Pools, Traffic, kept_within, related
+from incrowd.drawdiscard.settled import Look, MovingAverage, Pools, Traffic, kept_within, related
 from incrowd.drawdiscard.spam import HonestUpdates, SpamTest
 
 TRAFFIC = Traffic("laplace", 4, 16, 6)
@@ -83,9 +83,9 @@ def test_weights_that_stand_for_others_turn_away_as_many() -> None:
 
 
 def test_a_memory_counts_each_look() -> None:
-    memory = Memory.of(20, 100)
+    memory = MovingAverage.of(20, 100)
     assert (memory.between, memory.share) == (50, 50 / 300)
-    assert Memory.of(2, 0) == Memory(1, 0.5)
+    assert MovingAverage.of(2, 0) == MovingAverage(1, 0.5)
     np.testing.assert_allclose(memory.updated(np.array([1.0, 2.0]), np.array([7.0, 2.0])), [2.0, 2.0])
 
 

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from incrowd._random import Floats, Integers, SeededRandomness
-from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, dealt, with_intercept
-from incrowd.drawdiscard.fast_noise import BlockNoise, Row, fill_laplace, fill_normal
+from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, split_among_devices, with_intercept
+from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
 from incrowd.drawdiscard.pool import Pool
@@ -40,7 +40,7 @@ class Table:
     rows: NDArray[np.float32]
     inner: GlmGradients
 
-    def row(self, update: int) -> Row:
+    def row(self, update: int) -> NoiseRow:
         return self.inner.inner(self.rows[update])
 
 
@@ -185,7 +185,7 @@ def test_devices_without_examples_have_a_zero_gradient() -> None:
 
 
 def test_examples_are_dealt_out_and_a_remainder_stays_out() -> None:
-    assert dealt(7, per_device=3, order=np.arange(7)[::-1]).tolist() == [[6, 5, 4], [3, 2, 1]]
+    assert split_among_devices(7, per_device=3, order=np.arange(7)[::-1]).tolist() == [[6, 5, 4], [3, 2, 1]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard.source import Rows, SqliteTable, rows_of, source_of
+from incrowd.drawdiscard.source import InMemoryTable, SqliteTable, rows_of, source_of
 from incrowd.errors import ConfigError, DataError
 from tests.drawdiscard.known_weights import COLUMNS, rows
 from tests.statistics import ODD, chi_square
@@ -73,7 +73,7 @@ def test_the_file_is_never_changed(path: Path, visits: SqliteTable) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_a_sample_is_random_and_no_larger_than_asked(visits: SqliteTable, kind: str) -> None:
-    source = visits if kind == "file" else Rows({"x": range(6)})
+    source = visits if kind == "file" else InMemoryTable({"x": range(6)})
     counts = np.zeros(6, int)
     for number in range(600):
         found = source.sample(["x"], most=2, stream=STREAM("examples", number))["x"]
@@ -90,7 +90,7 @@ def test_rows_of_a_sample_stay_together(visits: SqliteTable) -> None:
 
 def test_no_examples_give_empty_columns(tmp_path: Path) -> None:
     empty = app(tmp_path / "empty.db", "CREATE TABLE visits (x, y)")
-    for source in (SqliteTable(empty, "visits"), Rows({"x": [], "y": []}), rows_of([])):
+    for source in (SqliteTable(empty, "visits"), InMemoryTable({"x": [], "y": []}), rows_of([])):
         names = ["x", "y"] if source.columns else []
         assert source.sample(names, most=3, stream=STREAM("examples")) == {name: [] for name in names}
         source.close()
@@ -105,7 +105,7 @@ def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Z", 'x" FROM visits; --', "*", ""])
 def test_no_text_but_a_column_s_name_reaches_sql(visits: SqliteTable, name: str) -> None:
-    for source in (visits, Rows({"x": [1]})):
+    for source in (visits, InMemoryTable({"x": [1]})):
         with pytest.raises(ConfigError, match="column"):
             source.sample([name], most=1, stream=STREAM("examples"))
 
@@ -169,13 +169,13 @@ def test_nothing_is_lost_in_silence() -> None:
         pass
 
     values = [np.int64(3), np.float32(0.5), True, np.bool_(False), None, float("nan"), NAType(), "text"]
-    assert Rows({"x": values}).read(["x"])["x"] == [3, 0.5, 1, 0, None, None, None, "text"]
+    assert InMemoryTable({"x": values}).read(["x"])["x"] == [3, 0.5, 1, 0, None, None, None, "text"]
     assert rows_of([{"x": 1}, {"y": 2}]).read(["x", "y"]) == {"x": [1, None], "y": [None, 2]}
     for odd in (date(2026, 1, 1), [1], b"\x03", 1j, np.datetime64("2026-01-01")):
         with pytest.raises(DataError, match="'x' holds"):
-            Rows({"x": [odd]})
+            InMemoryTable({"x": [odd]})
     with pytest.raises(DataError, match="different lengths"):
-        Rows({"x": [1], "y": [1, 2]})
+        InMemoryTable({"x": [1], "y": [1, 2]})
 
 
 def test_examples_are_copied_when_they_are_given() -> None:

@@ -14,7 +14,7 @@ from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip,
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Place, Promise
+from incrowd.privacy.plan.promise import NoisePlace, Promise
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import constant
 from tests.federated.conftest import BUDGET, CLASSES, CLIENTS, FEATURES, Maker
@@ -29,7 +29,7 @@ def plan_with(
     *,
     clip: Clip | MedianClip | None = None,
     sampling: Sampling = Everyone,
-    place: Place = "central",
+    place: NoisePlace = "central",
     rounds: int = 4,
     cohort: float = CLIENTS,
 ) -> Plan:
@@ -159,11 +159,11 @@ def test_the_memory_of_another_round_or_of_another_kind_of_noise_is_refused(make
 
 def test_first_weights_are_fresh_ones_times_start(make: Maker) -> None:
     fresh = make().init().weights
-    assert np.array_equal(make(start=2.0).init().weights, 2 * fresh)
-    assert not make(start=0.0).init().weights.any()
+    assert np.array_equal(make(init_scale=2.0).init().weights, 2 * fresh)
+    assert not make(init_scale=0.0).init().weights.any()
     assert fresh.any()
-    with pytest.raises(ConfigError, match=r"start = -1"):
-        make(start=-1.0)
+    with pytest.raises(ConfigError, match=r"init_scale = -1"):
+        make(init_scale=-1.0)
 
 
 def test_published_weights_are_the_tail_s_mean(make: Maker) -> None:
@@ -177,7 +177,7 @@ def test_published_weights_are_the_tail_s_mean(make: Maker) -> None:
     assert np.array_equal(run(make()).published, run(make()).weights)
 
 
-def test_dropouts_change_neither_denominator_nor_noise(make: Maker) -> None:
+def test_absent_clients_change_neither_denominator_nor_noise(make: Maker) -> None:
     quiet = Budget(epsilon=1e6, delta=1e-5)
     config = PlanConfig(clients=CLIENTS, schedule=constant(rounds=1, cohort=CLIENTS), sampling=Everyone)
     plan = config.calibrate(quiet)
@@ -190,14 +190,14 @@ def test_dropouts_change_neither_denominator_nor_noise(make: Maker) -> None:
         assert report.observed is not None
         return after.weights - before.weights, report.observed.contributions
 
-    (full, everyone), (some, present) = one_round(), one_round(dropout=0.6)
+    (full, everyone), (some, present) = one_round(), one_round(unavailable=0.6)
     assert everyone == CLIENTS > present > 0
     # Every contribution has norm 1, so a mean over those present would be about as long as the full one.
     assert np.linalg.norm(some) < np.linalg.norm(full) * (present / everyone) * 1.5
 
 
-def test_dropouts_follow_their_rate(make: Maker) -> None:
-    algorithm = make(plan=plan_with(rounds=60), dropout=0.25)
+def test_absent_clients_follow_their_rate(make: Maker) -> None:
+    algorithm = make(plan=plan_with(rounds=60), unavailable=0.25)
     present = [len(algorithm._present(np.arange(CLIENTS), number=number)) for number in range(60)]
     assert abs(np.mean(present) / CLIENTS - 0.75) < 5 * (0.25 * 0.75 / (60 * CLIENTS)) ** 0.5
 
@@ -222,10 +222,10 @@ def test_looking_changes_nothing(make: Maker) -> None:
     assert same(run(make(diagnose=True)), run(make()))
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.0])
-def test_impossible_dropouts_are_refused(make: Maker, dropout: float) -> None:
-    with pytest.raises(ConfigError, match="dropout"):
-        make(dropout=dropout)
+@pytest.mark.parametrize("unavailable", [-0.1, 1.0])
+def test_impossible_shares_of_absent_clients_are_refused(make: Maker, unavailable: float) -> None:
+    with pytest.raises(ConfigError, match="unavailable"):
+        make(unavailable=unavailable)
 
 
 def test_a_run_over_other_weights_is_refused(make: Maker) -> None:

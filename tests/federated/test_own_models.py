@@ -45,7 +45,7 @@ def clients_of(case: Case) -> Clients:
     return Clients(examples=examples, partition=Partition.of(lists), test=examples)
 
 
-def federation(case: Case, *, start: float = 1.0) -> FedAvg:
+def federation(case: Case, *, init_scale: float = 1.0) -> FedAvg:
     budget = Budget(epsilon=50.0, delta=1e-5)
     config = PlanConfig(clients=len(SIZES), schedule=constant(rounds=2, cohort=len(SIZES)), sampling=Everyone)
     promise, model = config.calibrate(budget), case.model()
@@ -53,7 +53,7 @@ def federation(case: Case, *, start: float = 1.0) -> FedAvg:
     ledger = Ledger.in_memory(budget=budget, relation=promise.relation)
     private = PrivateRun(promise, ledger=ledger, randomness=SEEDED, size=model.size)
     engine = CohortEngine(model, ClientTensors.of(data), local)
-    return FedAvg(engine=engine, private=private, server=ServerStep(), start=start)
+    return FedAvg(engine=engine, private=private, server=ServerStep(), init_scale=init_scale)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,13 +74,13 @@ def test_clients_learn_under_a_plan_from_the_module_s_own_weights(name: str) -> 
 
 
 def test_weights_of_a_module_s_own_are_not_scaled() -> None:
-    with pytest.raises(ConfigError, match=r"start = 0\.5: the module keeps its own weights"):
-        federation(CASES["GRU on tokens"], start=0.5).init()
+    with pytest.raises(ConfigError, match=r"init_scale = 0\.5: the module keeps its own weights"):
+        federation(CASES["GRU on tokens"], init_scale=0.5).init()
     silos = SiloFedAvg(
         asks=[lambda number, _: Answer(silo="north", round=number, epsilon=0.0)],
-        model=CASES["GRU on tokens"].model(), server=ServerStep(), rounds=1, randomness=SEEDED, start=0.5,
+        model=CASES["GRU on tokens"].model(), server=ServerStep(), rounds=1, randomness=SEEDED, init_scale=0.5,
     )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"start = 0\.5"):
+    with pytest.raises(ConfigError, match=r"init_scale = 0\.5"):
         silos.init()
 
 

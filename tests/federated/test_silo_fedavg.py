@@ -116,7 +116,7 @@ def test_the_servers_step_is_that_of_any_federation(server: ServerStep) -> None:
 
 
 def test_silos_learn_together_and_each_meets_its_own_budget() -> None:
-    weights, reports = finished(federation(learners(3), start=0.0))
+    weights, reports = finished(federation(learners(3), init_scale=0.0))
     assert all(0.999 * ROOM.epsilon < standing.epsilon <= ROOM.epsilon for standing in reports[-1].silos)
     by_silo = [[report.silos[place].epsilon for report in reports] for place in range(3)]
     assert all(epsilons == sorted(epsilons) for epsilons in by_silo)
@@ -177,7 +177,7 @@ def test_both_levels_have_to_fit_together() -> None:
         ({"rounds": 0}, "rounds"),
         ({"weights": [1.0]}, "weights"),
         ({"weights": [1.0, 0.0]}, "weights"),
-        ({"start": -1.0}, "start"),
+        ({"init_scale": -1.0}, "init_scale"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, object], field: str) -> None:

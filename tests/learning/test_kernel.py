@@ -134,11 +134,13 @@ def added(folder: Path, before: str = "pass") -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_without_a_folder_for_it_code_is_compiled_all_the_same(tmp_path: Path) -> None:
     assert added(tmp_path, "import numba.core.caching as c; c.CacheImpl._locator_classes = []") == ["7.0"]
     assert not list(tmp_path.rglob("*.nbi"))
 
 
+@pytest.mark.slow
 def test_what_another_release_left_on_disk_is_no_error(tmp_path: Path) -> None:
     assert added(tmp_path) == ["7.0"]
     found = list(tmp_path.rglob("*.nbi"))

@@ -147,10 +147,10 @@ def test_normalisation_starts_at_one_and_other_modules_keep_what_they_hold() -> 
 def test_a_module_starts_from_its_own_weights() -> None:
     module = nn.Linear(3, 2)
     assert torch.equal(Model(module).initial(RANDOMNESS), torch.nn.utils.parameters_to_vector(module.parameters()))
-    with pytest.raises(ConfigError, match=r"start = 0.5: the module keeps its own weights.*fresh=True"):
-        Model(module).initial(RANDOMNESS, start=0.5)
+    with pytest.raises(ConfigError, match=r"init_scale = 0.5: the module keeps its own weights.*fresh=True"):
+        Model(module).initial(RANDOMNESS, init_scale=0.5)
     fresh = Model(module, fresh=True)
-    assert torch.equal(fresh.initial(RANDOMNESS, start=0.5), 0.5 * fresh.initial(RANDOMNESS))
+    assert torch.equal(fresh.initial(RANDOMNESS, init_scale=0.5), 0.5 * fresh.initial(RANDOMNESS))
     assert not torch.equal(fresh.initial(RANDOMNESS), fresh.weights)
     assert linear(3, 2).fresh
 

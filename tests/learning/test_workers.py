@@ -185,6 +185,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_process_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -78,6 +78,7 @@ def test_a_fixed_clip_clips_a_gradient_that_nobody_scaled() -> None:
     assert all(one.local.learning_rate == 1 for one in clipped)
 
 
+@pytest.mark.slow
 def test_ablations_compare_with_the_recipe(split: Split) -> None:
     table = Table(split=split, rows=[100], recipes=["general"], epsilons=[0.7], seeds=1)
     found, shown = report(table, smallest=False, ablate=True, plot=None)

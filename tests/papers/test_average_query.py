@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Relation, price
-from papers.fedn.average_query import AverageQuery, draw
+from papers.fedn.average_query import AverageQuery, plot_average_query
 from tests.command import command
 
 QUERY = AverageQuery(users=10, bound=1.0, noise_std=0.2)
@@ -62,5 +62,5 @@ def test_the_command_draws_and_prints(
     assert finished.object()["epsilon_exact"] == QUERY.facts()["epsilon_exact"]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "epsilon of the figure" in query().out
-    draw(tmp_path / "again.png", QUERY)
+    plot_average_query(tmp_path / "again.png", QUERY)
     assert (tmp_path / "again.png").read_bytes() == (tmp_path / "loss.png").read_bytes()

@@ -13,6 +13,7 @@ def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return command(monkeypatch, capsys, "reproduce")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["ddml-figure2", "ddml-figure4"])
 def test_series_files_and_findings_as_one_json_object(reproduce: Command, folder: Path, figure: str) -> None:
     finished = reproduce(figure, "--data", str(folder), "--passes", "1", "--out", "pictures", "--json")

@@ -19,6 +19,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_urls(tmp_path_factory.mktemp("data"), made_up(400)))
 
 
+@pytest.mark.slow
 def test_known_weights_as_text_and_as_one_json_object(reproduce: Command) -> None:
     words = ("ddml-figure5", "--updates", "2000", "--instances", "3", "--out", "pictures")
     finished = reproduce(*words)

@@ -12,7 +12,7 @@ from incrowd.drawdiscard.glm import one_hot
 from incrowd.errors import ConfigError, DataError
 from papers.ddml.best import best, ladder
 from papers.ddml.figures import Figure, figure2, figure3, figure4
-from papers.ddml.spread import Spread, draw
+from papers.ddml.spread import Spread, plot_spread
 from papers.ddml.study import BATCHING, STRATEGIES, Case, Study, order_of
 from papers.shared import load
 
@@ -45,7 +45,7 @@ def test_one_pass_of_one_instance_is_plain_gradient_descent(split: Split) -> Non
     targets = one_hot(split.train.labels.astype(np.int64), 10)
     gradients = study._gradients(0, 10)
     weights = np.zeros(model.size)
-    order = gradients._inputs[..., 1:]  # as dealt: which examples a device has
+    order = gradients._inputs[..., 1:]  # which examples a device has
     devices = [[int(np.flatnonzero((inputs == row).all(axis=1))[0]) for row in device] for device in order]
     assert sorted(np.array(devices).ravel()) == list(range(300))
     for device in order_of(30, 1, SeededRandomness(0)):
@@ -169,7 +169,7 @@ def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
     assert len(left["variance"]) == 301
     assert len(left["paths"]) == 5
     assert right["variance"][-1] > 5 * left["variance"][-1]
-    assert [Path(name).suffix for name in draw(tmp_path, found)] == [".png", ".svg"]
+    assert [Path(name).suffix for name in plot_spread(tmp_path, found)] == [".png", ".svg"]
 
 
 @pytest.mark.parametrize("wrong", [{"instances": 1}, {"seeds": 1}, {"updates": 0}])

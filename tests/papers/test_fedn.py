@@ -44,6 +44,7 @@ def test_every_silo_spends_its_budget_by_the_last_round_and_never_more(silos: Si
     assert "SIMULATION" in run["statement"]["text"]
 
 
+@pytest.mark.slow
 def test_runs_are_made_for_every_network_number_of_silos_and_epsilon(silos: Silos) -> None:
     lines: list[str] = []
     found = replace(

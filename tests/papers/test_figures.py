@@ -6,7 +6,7 @@ from harness.seeds import Entry
 from incrowd.data import Split
 from incrowd.errors import ConfigError
 from incrowd.learning import LocalTraining
-from papers.geyer.figures import Figures, draw_figure1, draw_figure2, ended, sampled
+from papers.geyer.figures import Figures, ended, plot_figure1, plot_figure2, sampled
 from papers.geyer.kept import Kept
 from papers.geyer.plain import Plain, learn_plainly
 
@@ -46,6 +46,7 @@ def test_figure_1_ends_where_the_budget_does(figure1: list[Entry]) -> None:
     assert plain["paper_accuracy"] == 0.97
 
 
+@pytest.mark.slow
 def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure1: list[Entry]) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     again = Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1, kept=kept).figure1()
@@ -53,6 +54,7 @@ def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
     lines: list[str] = []
     series = Figures(split=split, plain=PLAIN, seeds=2, say=lines.append).figure2()
@@ -68,7 +70,7 @@ def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
 
 
 def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
-    files = draw_figure1(tmp_path / "new", curves(1, 2, 3))
+    files = plot_figure1(tmp_path / "new", curves(1, 2, 3))
     assert [Path(file).name for file in files] == ["geyer-figure1.png", "geyer-figure1.svg"]
     assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
     text = Path(files[1]).read_text()
@@ -76,7 +78,7 @@ def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
         assert f"<!-- {words} -->" in text
     names = ("accuracy", "between_client_variance", "update_scale")
     series = {"rounds": [1, 2]} | {name: [0.1, 0.2] for name in names}
-    files = draw_figure2(tmp_path / "new", series)
+    files = plot_figure2(tmp_path / "new", series)
     text = Path(files[1]).read_text()
     for words in ("V_c", "U_s", "SIMULATION, without privacy"):
         assert f"<!-- {words} -->" in text

@@ -10,7 +10,7 @@ from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan
-from papers.geyer.measure import PER_CLIENT, ROWS, curve, dealt, learn, measure, shaped
+from papers.geyer.measure import PER_CLIENT, ROWS, curve, learn, measure, partitioned, shaped
 from papers.geyer.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
@@ -26,7 +26,7 @@ def released(setup: Setup, plan: Plan, split: Split, *, seed: int) -> Floats:
 
 def twin(split: Split, *, seed: int) -> Floats:
     """The weights of the federation without noise, client by client: the gradient of all examples, at norm 1."""
-    data = dealt(split, clients=CLIENTS, seed=seed)
+    data = partitioned(split, clients=CLIENTS, seed=seed)
     weights = np.zeros((10, 784))
     for number in range(ROUNDS):
         total = np.zeros_like(weights)
@@ -52,12 +52,12 @@ def test_the_rows_are_the_paper_s() -> None:
 
 
 def test_every_client_has_two_shards_of_one_label(split: Split) -> None:
-    data = dealt(split, clients=CLIENTS, seed=3)
+    data = partitioned(split, clients=CLIENTS, seed=3)
     for client in range(CLIENTS):
         labels = data.examples.labels[data.client(client)]
         assert labels.size == PER_CLIENT
         assert all(len(set(shard)) == 1 for shard in labels.reshape(2, -1))
-    assert not np.array_equal(data.client(0), dealt(split, clients=CLIENTS, seed=4).client(0))
+    assert not np.array_equal(data.client(0), partitioned(split, clients=CLIENTS, seed=4).client(0))
 
 
 def test_without_noise_it_is_plain_normalised_descent(split: Split) -> None:
@@ -97,7 +97,7 @@ def test_fresh_weights_are_a_start_too(split: Split) -> None:
     zeros = released(still, plan, seen, seed=1)
     assert np.abs(zeros).max() < 1e-6
     fresh = model.initial(SeededRandomness(seed=1)).numpy()
-    np.testing.assert_allclose(released(replace(still, start=2.0), plan, seen, seed=1), 2 * fresh, atol=1e-6)
+    np.testing.assert_allclose(released(replace(still, init_scale=2.0), plan, seen, seed=1), 2 * fresh, atol=1e-6)
 
 
 def test_a_curve_has_every_so_many_rounds_and_the_last(split: Split) -> None:

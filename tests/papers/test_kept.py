@@ -33,6 +33,7 @@ class Impatient:
         """Nothing."""
 
 
+@pytest.mark.slow
 def test_it_is_the_federation_in_memory_and_goes_on_where_it_was_stopped(
     split: Split, folder: Path, tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ def test_it_is_the_federation_in_memory_and_goes_on_where_it_was_stopped(
     assert len({point.accuracy for point in expected}) > 1
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_measured_as_what_is_not(split: Split, folder: Path, tmp_path: Path) -> None:
     budget = Budget(epsilon=8, delta=1e-3)
     kept = Kept(folder=tmp_path, data=folder).measure(SETUP, split, clients=CLIENTS, budget=budget, seeds=[5])

@@ -17,13 +17,13 @@ from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.device import Mechanism
 from papers.ddml.known_weights import TRUTH, Population, specification, truth
-from papers.ddml.recovery import Recovery, advance, draw
+from papers.ddml.recovery import Recovery, advance, plot_recovery
 
 COLUMNS = ("O", "B", "E1", "E2", "D", "I")
 
 
 def population(size: int, *, seed: int = 1) -> Population:
-    return Population.draw(size, SeededRandomness(seed).stream("examples"))
+    return Population.sample(size, SeededRandomness(seed).stream("examples"))
 
 
 def test_the_server_alone_states_33_weights() -> None:
@@ -89,6 +89,7 @@ def test_all_instances_end_as_if_every_update_had_been_made() -> None:
     assert len(Genealogy(coins, [updates]).needed) < updates / 2
 
 
+@pytest.mark.slow
 def test_the_report_follows_the_error_down(tmp_path: Path) -> None:
     found = Recovery(updates=100_000, instances=3, gamma=0.5, decay=1.0).report()
     errors = found["root_mean_square_error"]
@@ -97,7 +98,7 @@ def test_the_report_follows_the_error_down(tmp_path: Path) -> None:
     assert found["accuracy"] == pytest.approx(found["truth"]["accuracy"], abs=0.02)
     assert len(found["true"]) == len(found["estimated"]) == len(found["names"]) == 33
     assert found["findings"][2]["agrees"]
-    assert all(Path(file).stat().st_size > 1_000 for file in draw(tmp_path / "figures", found))
+    assert all(Path(file).stat().st_size > 1_000 for file in plot_recovery(tmp_path / "figures", found))
 
 
 def test_the_same_seed_recovers_the_same_weights() -> None:

@@ -15,7 +15,7 @@ from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.sampling import FixedSize, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
-from papers.geyer.measure import ROWS, dealt, learn, shaped
+from papers.geyer.measure import ROWS, learn, partitioned, shaped
 from papers.geyer.paper import (
     CONSTANTS,
     FIXED,
@@ -85,6 +85,7 @@ def test_where_not_even_one_round_is_allowed_it_says_so() -> None:
         within(equal(100, 0.1), clients=100, budget=budget(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "setup"), [*CONSTANTS.items(), *QUICK.items()])
 def test_what_is_claimed_and_what_holds(clients: int, setup: PaperSetup) -> None:
     plan = setup.promise(clients, budget(clients))
@@ -112,15 +113,16 @@ def test_the_network_is_the_paper_s() -> None:
     assert paper_network(784, 10).size == 531_400
 
 
+@pytest.mark.slow
 def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     clients, cohort, sigma = 6, 3, 0.01
-    setup = PaperSetup(local=LOCAL, schedule=equal(cohort, sigma), start=1.5)
+    setup = PaperSetup(local=LOCAL, schedule=equal(cohort, sigma), init_scale=1.5)
     plan = executed(setup.schedule, clients=clients, delta=1e-3)
     (state,) = learn(setup, plan, split, seed=4)
     model, source = shaped(setup.model, split), SeededRandomness(seed=4)
-    data = ClientTensors.of(dealt(split, clients=clients, seed=4))
+    data = ClientTensors.of(partitioned(split, clients=clients, seed=4))
     first = 1.5 * model.initial(source)
-    chosen = FixedSize(clients=clients, cohort=cohort).draw(source.stream("sampling", 0), round=0)
+    chosen = FixedSize(clients=clients, cohort=cohort).sample(source.stream("sampling", 0), round=0)
     updates = np.stack(
         [
             contribution(model, first, data, LOCAL, randomness=source, round=0, client=int(client)).numpy()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from papers.ddml.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, draw
+from papers.ddml.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, plot_phishing
 from papers.ddml.url_features import Parts
 from papers.ddml.urls import Urls
 from tests.papers.addresses import made_up
@@ -24,6 +24,7 @@ def study(urls: Urls) -> Phishing:
     return Phishing.of(urls, passes=20, seeds=2)
 
 
+@pytest.mark.slow
 def test_the_report_has_what_was_asked_for(study: Phishing, tmp_path: Path) -> None:
     found = study.report(best=True)
     assert found["setting"] == "best"
@@ -35,7 +36,7 @@ def test_the_report_has_what_was_asked_for(study: Phishing, tmp_path: Path) -> N
     assert "387 released numbers" in found["promise"]
     assert found["weights"] == 387
     assert len(found["findings"]) == 3
-    files = draw(tmp_path / "figures", found)
+    files = plot_phishing(tmp_path / "figures", found)
     assert all(Path(file).stat().st_size > 1_000 for file in files)
 
 

@@ -8,17 +8,18 @@ from incrowd.data import Split
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
 from incrowd.learning import ClientTensors, LocalTraining
-from papers.geyer.measure import dealt
+from papers.geyer.measure import partitioned
 from papers.geyer.plain import Plain, learn_plainly
 from tests.reference.one_client import contribution
 
 PLAIN = Plain(rounds=2, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
 
 
+@pytest.mark.slow
 def test_rounds_are_plain_averages_and_the_diagnostics_the_paper_s_formulas(split: Split) -> None:
     model, source = PLAIN.model(split), SeededRandomness(seed=2)
-    data = ClientTensors.of(dealt(split, clients=4, seed=2))
-    weights = PLAIN.start * model.initial(source)
+    data = ClientTensors.of(partitioned(split, clients=4, seed=2))
+    weights = PLAIN.init_scale * model.initial(source)
     found = list(learn_plainly(PLAIN, split, seed=2))
     assert [one.round for one in found] == [1, 2]
     for number, one in enumerate(found):
@@ -38,6 +39,7 @@ def test_rounds_are_plain_averages_and_the_diagnostics_the_paper_s_formulas(spli
     assert not np.allclose(found[0].weights, found[1].weights, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_it_learns(split: Split) -> None:
     *_, last = learn_plainly(replace(PLAIN, rounds=12, clients=8), split, seed=1)
     assert last.accuracy > 0.8
@@ -46,7 +48,7 @@ def test_it_learns(split: Split) -> None:
 def test_wrong_settings_are_named(split: Split) -> None:
     with pytest.raises(ConfigError, match="rounds = 0"):
         Plain(rounds=0)
-    with pytest.raises(ConfigError, match="start = -1"):
-        Plain(start=-1.0)
+    with pytest.raises(ConfigError, match="init_scale = -1"):
+        Plain(init_scale=-1.0)
     with pytest.raises(DataError, match="give test examples"):
         next(learn_plainly(PLAIN, replace(split, test=None), seed=1))

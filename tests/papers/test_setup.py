@@ -35,7 +35,7 @@ def test_more_dimensions_than_there_are_features_are_refused() -> None:
         ({"rounds": 0}, "rounds = 0"),
         ({"share": 0.0}, "share = 0.0"),
         ({"share": 1.1}, "share = 1.1"),
-        ({"start": -1.0}, "start = -1.0"),
+        ({"init_scale": -1.0}, "init_scale = -1.0"),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict[str, float], message: str) -> None:

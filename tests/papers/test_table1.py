@@ -50,6 +50,7 @@ def test_wrong_wishes_are_named(split: Split, wrong: dict[str, object], message:
         quick(split, **wrong)
 
 
+@pytest.mark.slow
 def test_an_entry_says_what_was_measured_and_what_is_promised(split: Split, tmp_path: Path) -> None:
     lines: list[str] = []
     table = quick(split, epsilons=[0.7, 8.0], say=lines.append, cache=tmp_path)
@@ -67,6 +68,7 @@ def test_an_entry_says_what_was_measured_and_what_is_promised(split: Split, tmp_
     assert len(list(tmp_path.glob("features-*.npy"))) == 2  # of train and test, computed once
 
 
+@pytest.mark.slow
 def test_the_smallest_epsilon_reaches_the_paper_s_accuracy(split: Split) -> None:
     (entry,) = quick(split, seeds=1).smallest()
     assert entry["accuracy"] >= entry["paper_accuracy"]
@@ -74,6 +76,7 @@ def test_the_smallest_epsilon_reaches_the_paper_s_accuracy(split: Split) -> None
     assert below["accuracy"] < entry["paper_accuracy"]
 
 
+@pytest.mark.slow
 def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_without_privacy(
     split: Split, tmp_path: Path
 ) -> None:
@@ -101,6 +104,7 @@ def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_
     json.dumps(found, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_federations_of_the_paper_s_recipe_can_be_kept(split: Split, folder: Path, tmp_path: Path) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     wish = {"recipes": ["general", "paper"], "epsilons": [2.5], "seeds": 1, "plain": Plain(rounds=1, clients=2)}

@@ -1,6 +1,6 @@
 import re
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from incrowd.runs.build import federated_data, model_of, randomness, untouched_t
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
-from incrowd.runs.silo_config import EngineName
+from incrowd.runs.silo_config import LocalRecords
 from tests.runs.small import planned, seeded, small, write_mnist
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -140,9 +140,9 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
     [
         ("{name='unit'}", 64),
         ("{name='unit', centred=false}", 64),
-        ("{name='energies', octave=0, stride=2}", 128),
-        ("{name='energies', octave=0, stride=2, upright=true}", 128),
-        pytest.param("{name='energies', octave=0, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
+        ("{name='strokes', stroke_width=2, stride=2}", 128),
+        ("{name='strokes', stroke_width=2, stride=2, deskew=true}", 128),
+        pytest.param("{name='strokes', stroke_width=2, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
     ],
 )
 def test_clients_may_make_features_of_their_examples(folder: Path, features: str, size: int) -> None:
@@ -153,9 +153,9 @@ def test_clients_may_make_features_of_their_examples(folder: Path, features: str
     assert len(list(folder.iterdir())) == 2  # training and test examples
 
 
-def test_energies_are_those_of_images(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"features\.name = 'energies': they need grey images"):
-        assemble(shop(tmp_path, "features={name='energies'}"))
+def test_strokes_are_those_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"features\.name = 'strokes': they need grey images"):
+        assemble(shop(tmp_path, "features={name='strokes'}"))
 
 
 @pytest.mark.parametrize(
@@ -234,15 +234,15 @@ def test_noise_is_the_systems_unless_a_seed_is_asked_for() -> None:
 
 
 def test_a_part_of_the_training_examples_is_held_out_for_whoever_compares_settings() -> None:
-    whole, part, dealt_anew = (
+    whole, part, divided_anew = (
         federated_data(small(*words))
         for words in ((), ("data.validation=0.1",), ("data.validation=0.1", "data.seed=3", "data.clients=5"))
     )
     assert len(whole.examples) == 1500
     assert part.test is not None
-    assert dealt_anew.test is not None
+    assert divided_anew.test is not None
     assert (len(part.examples), len(part.test)) == (1350, 150)
-    assert np.array_equal(part.test.features, dealt_anew.test.features)  # the same, however the others are dealt
+    assert np.array_equal(part.test.features, divided_anew.test.features)  # the same, however the others are divided
     everyone = {image.tobytes() for image in whole.examples.features}
     assert {image.tobytes() for image in part.test.features} <= everyone
     for wrong in (0.0, 1.0, -0.5):
@@ -269,7 +269,7 @@ def test_data_that_are_loaded_already_are_not_loaded_again() -> None:
 def test_the_names_of_losses_are_those_that_there_are() -> None:
     """Settings are read without torch, so they are written down twice."""
     assert tuple(LOSSES) == config.LOSSES
-    assert get_args(EngineName) == ENGINES
+    assert get_args(get_type_hints(LocalRecords)["engine"]) == ENGINES
 
 
 def test_several_labels_have_an_output_each() -> None:

@@ -10,7 +10,7 @@ import pytest
 import incrowd
 from incrowd.errors import ConfigError
 from incrowd.runs.database import Record
-from incrowd.runs.figures import Curve, _over_rounds, _sensible, draw_runs
+from incrowd.runs.figures import RunCurve, _over_rounds, _sensible, plot_runs
 from tests.command import command
 from tests.runs.small import SEEDED
 
@@ -21,7 +21,7 @@ RECORDS = [
 ]
 
 
-def curve(*records: Record, seed: int | None = 1, epsilon: float = 2.0, **facts: Any) -> Curve:
+def curve(*records: Record, seed: int | None = 1, epsilon: float = 2.0, **facts: Any) -> RunCurve:
     """A run of the digits; `facts` are what it came to."""
     settings = {
         "config": {
@@ -32,12 +32,12 @@ def curve(*records: Record, seed: int | None = 1, epsilon: float = 2.0, **facts:
     }
     summary = {"data": "digits", "clients": 100, "epsilon": epsilon, "delta": 1e-5, "simulated": seed is not None}
     summary |= {"accuracy": 0.7, "loss": 0.5, "metrics": {"baseline": {"accuracy": 0.125}}}
-    return Curve.of(settings, summary | facts, records or RECORDS)
+    return RunCurve.of(settings, summary | facts, records or RECORDS)
 
 
-def drawn(folder: Path, *curves: Curve) -> str:
+def drawn(folder: Path, *curves: RunCurve) -> str:
     """The words of the figure: an SVG has them in comments, beside the letters as paths."""
-    draw_runs(folder / "runs.svg", curves)
+    plot_runs(folder / "runs.svg", curves)
     return (folder / "runs.svg").read_text()
 
 
@@ -88,13 +88,13 @@ def test_mean_and_spread_are_those_of_numpy_in_the_rounds_that_all_measured() ->
 
 def test_the_same_seed_twice_no_run_and_figures_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it counts twice"):
-        draw_runs(tmp_path / "runs.png", [curve(), curve()])
+        plot_runs(tmp_path / "runs.png", [curve(), curve()])
     with pytest.raises(ConfigError, match="at least one run"):
-        draw_runs(tmp_path / "runs.png", [])
+        plot_runs(tmp_path / "runs.png", [])
     losses = [replace(record, accuracy=None) for record in RECORDS]
     with pytest.raises(ConfigError, match="draw them in two figures"):
-        draw_runs(tmp_path / "runs.png", [curve(), curve(*losses)])
-    draw_runs(tmp_path / "runs.png", [curve(seed=None), curve(seed=None)])  # nobody can repeat these
+        plot_runs(tmp_path / "runs.png", [curve(), curve(*losses)])
+    plot_runs(tmp_path / "runs.png", [curve(seed=None), curve(seed=None)])  # nobody can repeat these
 
 
 @pytest.mark.parametrize(("values", "limits"), [((0.86, 0.93), (0.8, 1.01)), ((0.25, 0.6), (0.0, 0.61))])
@@ -107,14 +107,14 @@ def test_shares_begin_at_a_whole_tenth_or_at_0_where_that_is_near(
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_the_same_figure_is_the_same_file_whenever_it_is_drawn(tmp_path: Path, ending: str) -> None:
     for name in ("one", "two"):
-        draw_runs(tmp_path / f"{name}.{ending}", [curve()])
+        plot_runs(tmp_path / f"{name}.{ending}", [curve()])
     one, two = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("one", "two"))
     assert one == two
     assert len(one) > 1000
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_command_and_a_result_draw_runs_of_several_seeds(
+def test_the_command_and_a_result_plot_runs_of_several_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick = ["data.clients=20", "privacy.rounds=2", *SEEDED, "run.plot=false", "run.threads=1"]

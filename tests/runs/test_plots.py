@@ -6,7 +6,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.runs.plots import draw_plans
+from incrowd.runs.plots import plot_plans
 
 
 def text(path: Path) -> str:
@@ -16,7 +16,7 @@ def text(path: Path) -> str:
 
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name a file that ends in"):
-        draw_plans(tmp_path / "plans.doc", [plan()])
+        plot_plans(tmp_path / "plans.doc", [plan()])
 
 
 def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: float = 2.0, noise: float = 0) -> Plan:
@@ -47,7 +47,7 @@ def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: fl
 def test_plans_are_drawn_over_what_differs_with_a_curve_for_everything_else(
     tmp_path: Path, plans: list[Plan], over: str, curves: list[str]
 ) -> None:
-    draw_plans(tmp_path / "plans.svg", plans)
+    plot_plans(tmp_path / "plans.svg", plans)
     found = text(tmp_path / "plans.svg")
     for words in (over, *curves, "noise of the mean, in clip bounds"):
         assert f"<!-- {words} -->" in found
@@ -56,7 +56,7 @@ def test_plans_are_drawn_over_what_differs_with_a_curve_for_everything_else(
 def test_what_if_has_a_panel_for_each_cohort_unless_there_are_many(tmp_path: Path) -> None:
     def drawn(cohorts: list[int]) -> str:
         plans = [plan(r, epsilon=e, cohort=m) for m in cohorts for e in (1, 2) for r in (5, 9)]
-        draw_plans(tmp_path / "plans.svg", plans, weights=5000)
+        plot_plans(tmp_path / "plans.svg", plans, weights=5000)
         return text(tmp_path / "plans.svg")
 
     few, many = drawn([10, 20]), drawn([10, 20, 30, 40, 50])
@@ -68,7 +68,7 @@ def test_what_if_has_a_panel_for_each_cohort_unless_there_are_many(tmp_path: Pat
 
 def test_where_the_noise_is_given_the_rounds_that_it_allows_are_drawn(tmp_path: Path) -> None:
     plans = [plan(rounds, epsilon=epsilon, noise=50.0) for rounds, epsilon in ((5, 1.0), (9, 2.0))]
-    draw_plans(tmp_path / "plans.svg", plans)
+    plot_plans(tmp_path / "plans.svg", plans)
     found = text(tmp_path / "plans.svg")
     assert "<!-- rounds -->" in found
     assert "<!-- epsilon -->" in found

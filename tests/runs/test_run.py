@@ -160,7 +160,7 @@ def test_a_schedule_beyond_the_budget_is_refused_and_correlated_noise_has_none(f
 
 def test_first_weights_are_scaled(folder: Path) -> None:
     for scale in ("0.0", "3.0"):
-        Run.create(seeded(f"model.start={scale}", "server.learning_rate=1e-9"), folder / scale).train()
+        Run.create(seeded(f"model.init_scale={scale}", "server.learning_rate=1e-9"), folder / scale).train()
     still, scaled = (load_file(folder / scale / "model.safetensors")["1.weight"] for scale in ("0.0", "3.0"))
     assert still.abs().max() < 1e-6 < scaled.abs().max()
 
@@ -215,7 +215,7 @@ def test_a_folder_without_a_run_cannot_go_on(folder: Path) -> None:
         "privacy.clip.clip_norm=-1",
         "local.learning_rate=0",
         "server.momentum=1",
-        "run.dropout=1",
+        "run.unavailable=1",
         "run.threads=0",
         "run.device=abacus",
         "model.kind=cnn",

@@ -70,7 +70,7 @@ BEFORE_THE_CHARGE = [
     Place("runs/checkpoints.py", "save", "call"),
     Place("incrowd/_files.py", "write", "call"),
     Place("runs/checkpoints.py", "save", "return"),
-    Place("privacy/plan/sampling.py", "draw", "return", 2),
+    Place("privacy/plan/sampling.py", "sample", "return", 2),
     Place("learning/engine.py", "_train_group", "return", 3),
     Place("privacy/release.py", "release", "call", 2),
     Place("privacy/ledger/ledger.py", "charge", "call", 2),
@@ -78,7 +78,7 @@ BEFORE_THE_CHARGE = [
 CHARGED_AND_NOT_KEPT = [
     Place("privacy/ledger/ledger.py", "charge", "return", 2),
     Place("privacy/release.py", "charge", "return", 2),
-    Place("privacy/plan/plan.py", "hide", "return", 2),
+    Place("privacy/plan/plan.py", "add_noise", "return", 2),
     Place("federated/fedavg.py", "moved", "return", 2),
     Place("federated/fedavg.py", "apply", "return", 1),
     Place("runs/database.py", "add", "call", 1),

@@ -23,11 +23,11 @@ def test_every_point_is_a_whole_config_on_one_thread_with_a_validation_set() -> 
     assert [each.config.server.learning_rate for each in found] == [2, 2, 4, 4]
     assert found[0].settings == {
         "server.learning_rate": 2.0,
-        "model": {"start": 1.0, "kind": "mlp", "hidden": [8], "bias": True},
+        "model": {"init_scale": 1.0, "kind": "mlp", "hidden": [8], "bias": True},
     }
     for each in found:
         assert (each.config.run.threads, each.config.run.plot) == (1, False)
-        assert each.config.data.validation == 0.1  # type: ignore[union-attr]  # digits are dealt
+        assert each.config.data.validation == 0.1  # type: ignore[union-attr]  # digits are divided
         assert each.config.privacy.rounds == 2
 
 
@@ -35,9 +35,9 @@ def test_what_is_set_goes_before_what_a_search_prepares() -> None:
     ours = ("run.threads=3", "run.plot=true", "data.validation=0.3")
     (found,) = Search(overrides=(*BASE, *ours)).candidates
     assert (found.config.run.threads, found.config.run.plot) == (3, True)
-    assert found.config.data.validation == 0.3  # type: ignore[union-attr]  # digits are dealt
+    assert found.config.data.validation == 0.3  # type: ignore[union-attr]  # digits are divided
     (found,) = search(validation=0).candidates
-    assert found.config.data.validation is None  # type: ignore[union-attr]  # digits are dealt
+    assert found.config.data.validation is None  # type: ignore[union-attr]  # digits are divided
 
 
 def test_a_table_has_a_test_file_instead(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.runs.search_report import Row, best_of, draw_search, ranked, table
+from incrowd.runs.search_report import Row, best_of, plot_search, ranked, table
 
 
 def row(accuracy: float | None, loss: float | None, **settings: Any) -> Row:
@@ -55,11 +55,11 @@ def test_the_picture_takes_numbers_factors_and_names(tmp_path: Path, ending: str
         for place in range(3)
     ]
     path = tmp_path / f"search.{ending}"
-    assert draw_search(path, rows, ("rate", "rounds", "kind", "bias")) == str(path)
+    assert plot_search(path, rows, ("rate", "rounds", "kind", "bias")) == str(path)
     assert path.stat().st_size > 1000
     text = path.read_text() if ending == "svg" else ""
     assert ending == "png" or all(word in text for word in ("adam", "kind", "validation set"))
     losses = [row(None, 2.0, rate=1.0), row(None, None, rate=2.0)]
-    assert draw_search(path, losses, ("rate",)) == str(path)
+    assert plot_search(path, losses, ("rate",)) == str(path)
     with pytest.raises(ConfigError, match="plot"):
-        draw_search(tmp_path / "nowhere" / "search.png", rows, ("rate",))
+        plot_search(tmp_path / "nowhere" / "search.png", rows, ("rate",))

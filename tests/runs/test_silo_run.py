@@ -110,7 +110,7 @@ PLACES = [
     Place("privacy/ledger/ledger.py", "charge", "return", 3),
     Place("privacy/mechanism/noise.py", "add", "return", 5),
     Place("federated/silo.py", "answer", "return", 3),
-    Place("runs/outbox.py", "answer", "return", 4),
+    Place("runs/durable_silo.py", "answer", "return", 4),
     Place("federated/silo_fedavg.py", "apply", "return", 2),
     Place("runs/database.py", "add", "return", 2),
     Place("runs/run.py", "_finished", "call", 1),
@@ -174,9 +174,9 @@ def test_a_run_killed_at_random_moments_never_breaks_a_budget_and_can_be_finishe
 
 
 def test_a_run_killed_in_its_first_round_goes_on_from_the_weights_that_the_silos_were_sent(folder: Path) -> None:
-    config = small("model.start=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
+    config = small("model.init_scale=3.0", "server.learning_rate=1e-12", "privacy.rounds=1")
     Run.create(config, folder / "run")
-    place = Place("runs/outbox.py", "answer", "return", 1)
+    place = Place("runs/durable_silo.py", "answer", "return", 1)
     assert status_of(start(lambda: killed_in(place, Run.open(folder / "run").train))) == KILLED
     first = load_file(folder / "run/checkpoints/round-000000.safetensors")["weights"]
     Run.open(folder / "run").train()

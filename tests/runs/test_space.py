@@ -6,7 +6,7 @@ import pytest
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.runs.settings import load
-from incrowd.runs.space import Axis, Choice, Range, axis, drawn, grid
+from incrowd.runs.space import Axis, Choice, SearchRange, axis, drawn, grid
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from incrowd.runs.space import Axis, Choice, Range, axis, drawn, grid
             Choice(key="privacy.clip", values=("{kind='fixed', clip_norm=1.0}", "{kind='median'}")),
         ),
         ("data.file='a,b.csv',\"c].csv\"", Choice(key="data.file", values=("'a,b.csv'", '"c].csv"'))),
-        ("privacy.rounds=5..50", Range(key="privacy.rounds", low=5, high=50, whole=True)),
-        ("local.learning_rate=1e-3..1.0:log", Range(key="local.learning_rate", low=1e-3, high=1, log=True)),
-        ("server.momentum=.5 .. 0.99", Range(key="server.momentum", low=0.5, high=0.99)),
+        ("privacy.rounds=5..50", SearchRange(key="privacy.rounds", low=5, high=50, whole=True)),
+        ("local.learning_rate=1e-3..1.0:log", SearchRange(key="local.learning_rate", low=1e-3, high=1, log=True)),
+        ("server.momentum=.5 .. 0.99", SearchRange(key="server.momentum", low=0.5, high=0.99)),
     ],
 )
 def test_axes_are_read(text: str, expected: Axis) -> None:

@@ -20,7 +20,7 @@ from incrowd.runs.folder import DATABASE, LEDGER, PRIVATE
 from incrowd.runs.run import Run
 from incrowd.runs.search import Search
 from incrowd.runs.space import axis
-from incrowd.runs.sweep import ATTEMPTS, RESULT, Result, Sweep
+from incrowd.runs.sweep import ATTEMPTS, RESULT, SearchResult, Sweep
 from tests.runs.small import clients_of
 
 BASE = (
@@ -43,7 +43,7 @@ def private(seed: int = 7, *, mean: float = 3.0, shape: float = 1.0) -> Search:
     return search(select="private", repetitions=Repetitions(mean=mean, shape=shape), overrides=overrides)
 
 
-def run(wanted: Search, folder: Path, *, jobs: int = 1) -> Result:
+def run(wanted: Search, folder: Path, *, jobs: int = 1) -> SearchResult:
     return Sweep(search=wanted, out=folder / "search").run(jobs=jobs)
 
 
@@ -227,7 +227,7 @@ def test_of_a_private_selection_only_the_best_is_left(folder: Path) -> None:
 
 
 def attempts(seed: int, mean: float, shape: float) -> int:
-    return Repetitions(mean=mean, shape=shape).draw(SeededRandomness(seed=seed).stream("attempts"))
+    return Repetitions(mean=mean, shape=shape).sample(SeededRandomness(seed=seed).stream("attempts"))
 
 
 def test_the_number_of_runs_is_drawn_and_kept_over_an_interruption(

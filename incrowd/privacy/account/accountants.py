@@ -28,14 +28,13 @@ from dp_accounting.dp_event import (
 )
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
-from numpy.typing import NDArray
 
+from incrowd._random import Floats
 from incrowd.errors import AccountingError
 from incrowd.privacy.account import without_replacement
-from incrowd.privacy.account.events import OneOfDpEvent, Run, canonical, event_from_json, mechanisms
+from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, canonical, event_from_json, mechanisms
 from incrowd.privacy.account.selection import Repetitions
 
-Vector = NDArray[np.float64]
 ORDERS: Sequence[float] = tuple(rdp.DEFAULT_RDP_ORDERS)
 
 
@@ -70,7 +69,7 @@ class LossDistributionCurve:
     bound; a grid above 1 proves nothing.
     """
 
-    def __init__(self, runs: Sequence[Run], grid: float) -> None:
+    def __init__(self, runs: Sequence[RepeatedEvent], grid: float) -> None:
         self._runs = runs
         self._largest = _largest_loss(runs)
         self._grid = grid * _widening(runs)
@@ -82,7 +81,7 @@ class LossDistributionCurve:
         return reduce(lambda total, part: total.compose(part), parts) if parts else pld.identity(self._grid)
 
     @staticmethod
-    def supports(runs: Sequence[Run]) -> bool:
+    def supports(runs: Sequence[RepeatedEvent]) -> bool:
         """Whether these are Gaussian or Laplace releases, about everyone or a Poisson sample, or Gaussian ones about a
         sample of a fixed size.
         """
@@ -119,7 +118,7 @@ def _has_losses(mechanism: DpEvent) -> bool:
     return isinstance(_release(mechanism)[1], GaussianDpEvent if fixed else GaussianDpEvent | LaplaceDpEvent)
 
 
-def _largest_loss(runs: Sequence[Run]) -> float:
+def _largest_loss(runs: Sequence[RepeatedEvent]) -> float:
     """The sum of the largest privacy losses, exactly, then rounded up; infinite for Gaussian releases."""
     total = Fraction(0)
     for mechanism, count in runs:
@@ -171,7 +170,7 @@ def _loss_distribution(mechanism: str, grid: float) -> Any:
     return make(release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid)
 
 
-def _widening(runs: Sequence[Run]) -> float:
+def _widening(runs: Sequence[RepeatedEvent]) -> float:
     """How much coarser than asked a grid has to be for one of 1e-4 to fit into memory; others go in proportion.
 
     That is, no single mechanism takes more than 5 * 10^5 points there, and their composition hardly more than 3 * 10^6.
@@ -195,13 +194,13 @@ class RenyiCurve:
     (Papernot and Steinke 2022) included, of which only the former have a loss distribution as well.
     """
 
-    def __init__(self, runs: Sequence[Run], relation: Relation) -> None:
+    def __init__(self, runs: Sequence[RepeatedEvent], relation: Relation) -> None:
         self.divergences = np.zeros(len(ORDERS))
         for mechanism, count in runs:
             self.divergences += count * _renyi(canonical(mechanism), relation)
 
     @staticmethod
-    def supports(runs: Sequence[Run]) -> bool:
+    def supports(runs: Sequence[RepeatedEvent]) -> bool:
         """Whether dp_accounting knows the divergence of each."""
         return all(_has_renyi(mechanism) for mechanism, _ in runs)
 
@@ -228,7 +227,7 @@ def _has_renyi(event: DpEvent) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _renyi(mechanism: str, relation: Relation) -> Vector:
+def _renyi(mechanism: str, relation: Relation) -> Floats:
     event = event_from_json(json.loads(mechanism))
     with _quietly():
         vector = _divergences(event, relation)
@@ -237,7 +236,7 @@ def _renyi(mechanism: str, relation: Relation) -> Vector:
     return vector
 
 
-def _divergences(event: DpEvent, relation: Relation) -> Vector:
+def _divergences(event: DpEvent, relation: Relation) -> Floats:
     match event:
         case RepeatAndSelectDpEvent():
             once = RenyiCurve(mechanisms(event.event), relation).divergences
@@ -245,7 +244,7 @@ def _divergences(event: DpEvent, relation: Relation) -> Vector:
         case OneOfDpEvent():
             each = [RenyiCurve(mechanisms(option), relation).divergences for option in event.events]
             return np.asarray(np.max(each, axis=0))
-    vector: Vector = rdp.RdpAccountant(neighboring_relation=relation).compose(event).rdp
+    vector: Floats = rdp.RdpAccountant(neighboring_relation=relation).compose(event).rdp
     return vector
 
 

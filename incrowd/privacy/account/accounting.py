@@ -26,7 +26,7 @@ from dp_accounting.dp_event import (
 from incrowd import _validate
 from incrowd.errors import AccountingError, ConfigError, UnpricedEvent
 from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.account.events import OneOfDpEvent, Run, canonical, mechanisms
+from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, canonical, mechanisms
 from incrowd.privacy.account.gaussian import GaussianCurve
 
 __all__ = ["ACCOUNTANTS", "FINE_GRID", "Budget", "Price", "Relation", "delta_at", "first_bound", "price"]
@@ -87,7 +87,7 @@ def price(
     epsilon is infinite.
     """
     _check_delta(delta)
-    figures = _Question(event, relation, accountants, grid, "epsilon", delta).answers()
+    figures = _BoundQuery(event, relation, accountants, grid, "epsilon", delta).answers()
     best = min(figures, key=lambda name: figures[name])
     return Price(epsilon=figures[best], accountant=best, by_accountant=MappingProxyType(figures))
 
@@ -107,7 +107,7 @@ def delta_at(
     Edge cases: as `price`; epsilon may be 0, where delta is the total variation distance.
     """
     _validate.non_negative(epsilon=epsilon)
-    return min(1.0, *_Question(event, relation, accountants, grid, "delta", epsilon).answers().values())
+    return min(1.0, *_BoundQuery(event, relation, accountants, grid, "delta", epsilon).answers().values())
 
 
 def first_bound(
@@ -123,7 +123,7 @@ def first_bound(
     Edge cases: as `price`; where nobody proves a finite epsilon, the last one's infinity.
     """
     _check_delta(delta)
-    question = _Question(event, relation, accountants, grid, "epsilon", delta)
+    question = _BoundQuery(event, relation, accountants, grid, "epsilon", delta)
     name, epsilon = "", math.inf
     for name in question.curves():
         epsilon = question.kept_answer(name)
@@ -133,7 +133,7 @@ def first_bound(
 
 
 @dataclass(frozen=True)
-class _Question:
+class _BoundQuery:
     """What is the other of epsilon and delta, given one."""
 
     event: DpEvent
@@ -142,7 +142,7 @@ class _Question:
     grid: float
     asks: Literal["epsilon", "delta"]
     given: float
-    runs: Sequence[Run] = field(init=False)
+    runs: Sequence[RepeatedEvent] = field(init=False)
 
     def __post_init__(self) -> None:
         _validate.positive(grid=self.grid)
@@ -205,7 +205,7 @@ def _check_delta(delta: float) -> None:
         _validate.fraction(delta=delta)
 
 
-def _check_relation(runs: Sequence[Run], relation: Relation) -> None:
+def _check_relation(runs: Sequence[RepeatedEvent], relation: Relation) -> None:
     """Poisson samples go with one client more or less, samples of a fixed size with one client replaced (rule 3)."""
     if not isinstance(relation, Relation):
         raise ConfigError(field="relation", value=relation, remedy="give a Relation")

@@ -44,7 +44,7 @@ def smallest_noise(
     Edge cases: where a factor of 10^9 is not enough, `BudgetExceeded`; where 0.01 is (delta is so large that sampling
     alone is private enough), 0.01.
     """
-    search = _Search(
+    search = _Calibration(
         make_event=make_event,
         budget=budget,
         relation=relation,
@@ -68,7 +68,7 @@ def most_rounds(
 
     Edge cases: where not even one round is allowed, `BudgetExceeded`; more than 10^9 are never returned.
     """
-    search = _Search(
+    search = _Calibration(
         make_event=lambda value: make_event(round(value)),
         budget=budget,
         relation=relation,
@@ -95,7 +95,7 @@ def largest_cohort(
     Edge cases: where not even a cohort of one is allowed, `BudgetExceeded`.
     """
     _validate.count(clients=clients)
-    search = _Search(
+    search = _Calibration(
         make_event=lambda value: make_event(round(value)),
         budget=budget,
         relation=relation,
@@ -121,7 +121,7 @@ def largest_sampling_prob(
 
     Edge cases: where not even 10^-9 is allowed, `BudgetExceeded`.
     """
-    search = _Search(
+    search = _Calibration(
         make_event=make_event,
         budget=budget,
         relation=relation,
@@ -133,7 +133,7 @@ def largest_sampling_prob(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search:
+class _Calibration:
     """The way from the cheapest to the dearest value of one unknown. Distances are differences of logarithms."""
 
     make_event: Callable[[float], DpEvent]

@@ -29,7 +29,7 @@ from dp_accounting.dp_event import (
 from incrowd import _validate
 from incrowd.errors import ConfigError, UnpricedEvent
 
-Run = tuple[DpEvent, int]
+RepeatedEvent = tuple[DpEvent, int]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def fingerprint(event: DpEvent) -> str:
     return hashlib.sha256(canonical(event).encode()).hexdigest()
 
 
-def compose(runs: Sequence[Run]) -> DpEvent:
+def compose(runs: Sequence[RepeatedEvent]) -> DpEvent:
     """One event for several, each with the number of times it happened, in order.
 
     Guarantee: equal neighbours are merged, and repetitions of repetitions multiplied, so that a plan of equal rounds is
@@ -89,7 +89,7 @@ def compose(runs: Sequence[Run]) -> DpEvent:
 
     Edge cases: no runs, or only events that did nothing, give `NoOpDpEvent`; a single run of count 1 gives its event.
     """
-    merged: list[Run] = []
+    merged: list[RepeatedEvent] = []
     for once, times in runs:
         _validate.count(count=times)
         event, count = (once.event, once.count * times) if isinstance(once, SelfComposedDpEvent) else (once, times)
@@ -102,7 +102,7 @@ def compose(runs: Sequence[Run]) -> DpEvent:
     return events[0] if len(events) == 1 else ComposedDpEvent(events)
 
 
-def mechanisms(event: DpEvent) -> tuple[Run, ...]:
+def mechanisms(event: DpEvent) -> tuple[RepeatedEvent, ...]:
     """The different mechanisms that the event comes to, each with how often it ran; their order does not matter.
 
     Guarantee: the composition of these mechanisms has the privacy loss of the event. Equal mechanisms are counted
@@ -113,8 +113,8 @@ def mechanisms(event: DpEvent) -> tuple[Run, ...]:
     Edge cases: nothing happened: no mechanisms. Unknown kinds and impossible numbers are refused as in `event_to_json`.
     """
     event_to_json(event)
-    gaussians: list[Run] = []
-    others: dict[str, Run] = {}
+    gaussians: list[RepeatedEvent] = []
+    others: dict[str, RepeatedEvent] = {}
     for mechanism, count in _flatten(event, 1):
         if isinstance(mechanism, GaussianDpEvent):
             gaussians.append((mechanism, count))
@@ -124,7 +124,7 @@ def mechanisms(event: DpEvent) -> tuple[Run, ...]:
     return (*_jointly(gaussians), *(others[key] for key in sorted(others)))
 
 
-def _flatten(event: DpEvent, count: int) -> list[Run]:
+def _flatten(event: DpEvent, count: int) -> list[RepeatedEvent]:
     """The event's leaves: releases, samples of releases and selections, each with its count."""
     match event:
         case NoOpDpEvent():
@@ -153,7 +153,7 @@ def _flatten(event: DpEvent, count: int) -> list[Run]:
     return [] if isinstance(within, NoOpDpEvent) else [(type(event)(event=within, **sampling), count)]
 
 
-def _jointly(gaussians: Sequence[Run]) -> list[Run]:
+def _jointly(gaussians: Sequence[RepeatedEvent]) -> list[RepeatedEvent]:
     """The one Gaussian that releases the same as several do (Dwork, Roth and Smith 2019, "Gaussian DP", cor. 2)."""
     if not gaussians:
         return []

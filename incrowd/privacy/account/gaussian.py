@@ -5,13 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from dp_accounting.dp_event import GaussianDpEvent
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from incrowd.privacy.account.events import Run
-
-Vector = NDArray[np.float64]
+from incrowd._random import Floats
+from incrowd.privacy.account.events import RepeatedEvent
 
 
 class GaussianCurve:
@@ -21,11 +19,11 @@ class GaussianCurve:
     epsilon goes with a delta of 0.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[RepeatedEvent]) -> None:
         self.mu = math.hypot(*(math.sqrt(count) / gaussian.noise_multiplier for gaussian, count in runs))
 
     @staticmethod
-    def supports(runs: Sequence[Run]) -> bool:
+    def supports(runs: Sequence[RepeatedEvent]) -> bool:
         """Whether these are Gaussian releases about everyone, or nothing at all."""
         return all(isinstance(mechanism, GaussianDpEvent) for mechanism, _ in runs)
 
@@ -57,7 +55,7 @@ class GaussianCurve:
         return min(1.0, math.exp(log_delta(self.mu, epsilon)))
 
 
-def log_delta(mu: float, epsilon: float | Vector) -> Vector:
+def log_delta(mu: float, epsilon: float | Floats) -> Floats:
     """The logarithm of the exact delta at each epsilon, for two normal distributions that are mu > 0 deviations apart.
 
     Guarantee: never below the true value: it is moved up by what rounding may have taken from a difference of nearly
@@ -68,5 +66,5 @@ def log_delta(mu: float, epsilon: float | Vector) -> Vector:
         above = np.asarray(log_ndtr(mu / 2 - at / mu))
         below = at + log_ndtr(-mu / 2 - at / mu)
         slack = 1e-15 * (2 + abs(above) + abs(below) + at)
-        found: Vector = above + slack + np.log(-np.expm1(below - slack - above))
+        found: Floats = above + slack + np.log(-np.expm1(below - slack - above))
     return np.where(above == -np.inf, -np.inf, found)

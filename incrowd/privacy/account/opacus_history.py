@@ -10,12 +10,12 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, UnpricedEvent
-from incrowd.privacy.account.events import Run, compose, mechanisms
+from incrowd.privacy.account.events import RepeatedEvent, compose, mechanisms
 
 History = list[tuple[float, float, int]]
 
 
-def runs_from_history(history: Iterable[Sequence[float]]) -> tuple[Run, ...]:
+def runs_from_history(history: Iterable[Sequence[float]]) -> tuple[RepeatedEvent, ...]:
     """The events of an Opacus history, each with how often it happened, in order.
 
     Guarantee: every step becomes a Gaussian on a Poisson sample under adding or removing one record, which is what
@@ -44,7 +44,7 @@ def history_from_event(event: DpEvent) -> History:
     return [_entry(mechanism, count) for mechanism, count in mechanisms(event)]
 
 
-def _run(entry: Sequence[float]) -> Run:
+def _run(entry: Sequence[float]) -> RepeatedEvent:
     try:
         noise_multiplier, sample_rate, steps = entry
     except (TypeError, ValueError) as error:

@@ -24,9 +24,9 @@ from incrowd import _validate
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import FINE_GRID, Budget, Relation, first_bound, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 
-NoiseRuns = Callable[[float], Sequence[Run]]
+NoiseRuns = Callable[[float], Sequence[RepeatedEvent]]
 """What a round costs for a noise multiplier: its events, each with a count."""
 
 
@@ -70,7 +70,7 @@ class Remaining:
 
     budget: Budget
     relation: Relation
-    spent: tuple[Run, ...]
+    spent: tuple[RepeatedEvent, ...]
     rounds: int
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Remaining:
         def event(multiplier: float) -> DpEvent:
             return compose([*self.spent, *((once, count * times) for once, count in runs(multiplier))])
 
-        search = _Search(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
+        search = _NoiseSearch(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
         if usual is not None and pace.divided is None and search.is_least(usual):
             return usual
         if self.spent:
@@ -125,7 +125,7 @@ class Remaining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search:
+class _NoiseSearch:
     """A search for the least noise that asks for the price on the fine grid about once.
 
     Every round that was spent with noise of its own makes that price dearer. A coarser grid overstates epsilon by a

@@ -66,7 +66,7 @@ class Repetitions:
         different = {canonical(attempt): attempt for attempt in attempts}
         return RepeatAndSelectDpEvent(OneOfDpEvent(tuple(different.values())), float(self.mean), float(self.shape))
 
-    def draw(self, stream: Stream) -> int:
+    def sample(self, stream: Stream) -> int:
         """The number of attempts, which has to stay secret. Under the Poisson law it may be 0."""
         chance = (float(stream.bits(1)[0]) + 0.5) * 2.0**-64
         attempts, log_probability = self._first

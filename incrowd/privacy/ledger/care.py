@@ -11,7 +11,7 @@ from incrowd.privacy.ledger.chain import APPLICATION, BACKUP, Chain, copy
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger, verify
-from incrowd.privacy.ledger.place import Place, beside
+from incrowd.privacy.ledger.place import LedgerPlace, beside
 from incrowd.privacy.ledger.registry import Registered
 from incrowd.privacy.ledger.state import sync
 from incrowd.privacy.ledger.tally import Forgotten, Terms
@@ -77,7 +77,7 @@ def restore(source: Path, target: Path) -> Mark:
     """
     if target.exists():
         raise ConfigError(field="TO", value=str(target), remedy="it is still there: put it elsewhere if it is damaged")
-    place = Place.of(target)
+    place = LedgerPlace.of(target)
     part = place.path.with_name(place.path.name + _PART)
     part.unlink(missing_ok=True)
     try:
@@ -162,7 +162,7 @@ def _adopt(home: Home, known: Registered, target: Path, witness: Path) -> None:
         raise ConfigError(field="FROM", value=str(known.path), remedy=f"it is not there, and neither is {target}")
     if _id_of(target) != known.id:
         raise LedgerMismatch(f"{target} is not the ledger that was at {known.path}: name the right one")
-    place = Place(path=target, witness=WitnessFile(witness), registry=home.registry, known=known)
+    place = LedgerPlace(path=target, witness=WitnessFile(witness), registry=home.registry, known=known)
     WitnessFile(witness).write(_checked(place, target))
     home.registry.relocate(known.id, path=target, witness=witness)
 
@@ -175,7 +175,7 @@ def _witness_to(home: Home, known: Registered, witness: Path) -> None:
             known.witness.unlink(missing_ok=True)
 
 
-def _checked(place: Place, file: Path) -> Mark:
+def _checked(place: LedgerPlace, file: Path) -> Mark:
     """How far a file has come, which lacks nothing that anyone saw of the ledger of this place."""
     chain = Chain.open(file, mode="rw", busy_timeout_s=30.0)
     try:

@@ -19,7 +19,7 @@ class DataIdentity:
 
     `name` is the operator's. `fingerprint` is of the content (`fingerprint`), or None where only the name is known.
     `public` data are declared to protect nobody. `unit` is what is protected, say "client", and `division` says what
-    makes one: the column of a table, or how examples were dealt out; of records, how they were divided among silos.
+    makes one: the column of a table, or how examples were divided; of records, how they were divided among silos.
     `whole` is the fingerprint of all that was divided, where these data are a part of it.
 
     Edge cases: a name of 0, or of more than 1000 characters raises `ConfigError`.

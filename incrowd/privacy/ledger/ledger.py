@@ -19,16 +19,16 @@ from incrowd.errors import (
     LedgerRolledBack,
 )
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.events import Run, compose, event_to_json, fingerprint
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
-from incrowd.privacy.ledger.place import Location, Place
+from incrowd.privacy.ledger.place import LedgerPlace, Location
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, noted
 from incrowd.privacy.ledger.shown import html_of
 from incrowd.privacy.ledger.tally import Forgotten, Reservation, Tally, Terms, check_note, check_text, runs_to_json
 from incrowd.privacy.ledger.witness import Mark, Witness
 
-__all__ = ["DataIdentity", "Entry", "Ledger", "Receipt", "Report", "Reservation", "renew_witness", "verify"]
+__all__ = ["DataIdentity", "Entry", "Ledger", "Receipt", "Reservation", "Verification", "renew_witness", "verify"]
 
 EARNEST = SystemRandomness()
 """Where noise comes from unless something else is asked for by name."""
@@ -87,7 +87,7 @@ class Ledger:
         the file, through symbolic links, and all that are there must agree. A copy of a registered ledger, a file with
         hard links and one that others may write are refused with `LedgerMisplaced`.
         """
-        place = Place.of(path, witness)
+        place = LedgerPlace.of(path, witness)
         identity = DataIdentity(name=data_identity) if isinstance(data_identity, str) else data_identity
         given = {"budget": budget, "relation": relation, "data_identity": identity}
         mode = "rw"
@@ -111,7 +111,7 @@ class Ledger:
     @classmethod
     def read(cls, path: Location, *, witness: Location | None = None) -> "Ledger":
         """Open an existing ledger for reading: no file is created or changed, and writing raises `LedgerUnwritable`."""
-        place = Place.of(path, witness)
+        place = LedgerPlace.of(path, witness)
         if not place.path.exists():
             place.check_not_removed()
             raise ConfigError(field="path", value=str(path), remedy="give the path of an existing ledger")
@@ -185,7 +185,7 @@ class Ledger:
         with self._current(write=True):
             yield self.mark
 
-    def reserve(self, runs: Sequence[Run], *, label: str) -> Reservation:
+    def reserve(self, runs: Sequence[RepeatedEvent], *, label: str) -> Reservation:
         """Promise a plan: events in order, each with its count.
 
         Guarantee: afterwards every event of the plan can be charged, whatever else is charged meanwhile.
@@ -195,7 +195,7 @@ class Ledger:
         """
         return self.reserve_all({label: runs})[0]
 
-    def reserve_all(self, plans: Mapping[str, Sequence[Run]]) -> list[Reservation]:
+    def reserve_all(self, plans: Mapping[str, Sequence[RepeatedEvent]]) -> list[Reservation]:
         """Promise several plans, each under its label, or none of them; see `reserve`."""
         check_text(**{f"label[{place}]": label for place, label in enumerate(plans)})
         contents = [{"label": label, "runs": runs_to_json(runs)} for label, runs in plans.items()]
@@ -212,7 +212,7 @@ class Ledger:
             if self._record("reserve", *fresh, version=version):
                 return [self.reservation(label) for label in plans]
 
-    def check_room(self, runs: Sequence[Run], *, promised: Sequence[Run] | None = None) -> None:
+    def check_room(self, runs: Sequence[RepeatedEvent], *, promised: Sequence[RepeatedEvent] | None = None) -> None:
         """There is room for these events beside all that is charged and reserved by now (`BudgetExceeded`)."""
         self._check_budget([*(self.commitments() if promised is None else promised), *runs])
 
@@ -302,7 +302,7 @@ class Ledger:
             runs = tally.promised()
         return self._price(runs)
 
-    def commitments(self) -> tuple[Run, ...]:
+    def commitments(self) -> tuple[RepeatedEvent, ...]:
         """All that was charged or is reserved, equal events counted together: what `promised` prices."""
         with self._current(write=False) as tally:
             return tuple(tally.promised())
@@ -384,7 +384,7 @@ class Ledger:
         self._testify()
         return entry
 
-    def _check_budget(self, runs: Sequence[Run]) -> None:
+    def _check_budget(self, runs: Sequence[RepeatedEvent]) -> None:
         total = self._price(runs).epsilon
         if not total <= self.budget.epsilon:
             where = self._chain.path or "FILE"
@@ -395,7 +395,7 @@ class Ledger:
                 f"ledger show {where}` lists what is reserved, `incrowd ledger release {where} LABEL` gives it back"
             )
 
-    def _price(self, runs: Sequence[Run]) -> Price:
+    def _price(self, runs: Sequence[RepeatedEvent]) -> Price:
         return price(compose(runs), delta=self.budget.delta, relation=self.relation)
 
     @contextmanager
@@ -424,7 +424,7 @@ class Ledger:
                 if witness.read() != mark:
                     witness.write(mark)
 
-    def _check_registered(self, place: Place, *, write: bool) -> None:
+    def _check_registered(self, place: LedgerPlace, *, write: bool) -> None:
         """A ledger that is registered is where it is registered; then the registry is a witness, too."""
         if (registered := place.registered(self.id, write=write)) is not None:
             self._witnesses.append(registered)
@@ -440,7 +440,7 @@ class Ledger:
                 )
 
 
-class Report(TypedDict):
+class Verification(TypedDict):
     """What `verify` found; the figures are None where the ledger is not intact."""
 
     intact: bool
@@ -451,7 +451,7 @@ class Report(TypedDict):
     head: str | None
 
 
-def verify(path: Location, *, head: str | None = None, witness: Location | None = None) -> Report:
+def verify(path: Location, *, head: str | None = None, witness: Location | None = None) -> Verification:
     """Check a ledger from the first byte to the last, and report instead of raising. No file is created or changed.
 
     Edge cases: a path with neither a ledger nor a witness raises `ConfigError`.
@@ -477,7 +477,7 @@ def renew_witness(path: Location, *, head: str, witness: Location | None = None)
     Edge cases: a witness that is still there is not replaced (`ConfigError`); another head than the ledger's is refused
     with `LedgerRolledBack`.
     """
-    place = Place.of(path, witness)
+    place = LedgerPlace.of(path, witness)
     if place.witness.path.exists():
         raise ConfigError(
             field="witness", value=str(place.witness.path), remedy="it is still there; only a lost one is renewed"

@@ -6,10 +6,10 @@ from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.ledger.registry import Registered
 
-Facts = dict[str, Any]
+LedgerSummary = dict[str, Any]
 
 
-def overview(home: Home) -> list[Facts]:
+def overview(home: Home) -> list[LedgerSummary]:
     """A row for each registered ledger; nothing is made or changed.
 
     Edge cases: no registry: no rows. A ledger that is gone or not intact has the problem in its row.
@@ -17,7 +17,7 @@ def overview(home: Home) -> list[Facts]:
     return [_row(known) for known in home.registry.ledgers()] if home.registry.path.exists() else []
 
 
-def describe(ledger: Ledger) -> Facts:
+def describe(ledger: Ledger) -> LedgerSummary:
     """What its terms and its reservations say."""
     its = ledger.data_identity
     return {
@@ -36,8 +36,8 @@ def describe(ledger: Ledger) -> Facts:
     }
 
 
-def _row(known: Registered) -> Facts:
-    found: Facts = {"intact": False, "problem": f"{known.path} is not there", "epsilon": None, "delta": None}
+def _row(known: Registered) -> LedgerSummary:
+    found: LedgerSummary = {"intact": False, "problem": f"{known.path} is not there", "epsilon": None, "delta": None}
     budget = None
     if known.path.exists():
         found = dict(verify(known.path))

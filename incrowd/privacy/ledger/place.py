@@ -13,7 +13,7 @@ Location = str | PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LedgerPlace:
     """A ledger's file, by its own name; its witness; the witnesses beside other names that lead to the file.
 
     `registry` is the user's, where there is one, and `known` what it says is at this place.
@@ -28,7 +28,7 @@ class Place:
     known: Registered | None = None
 
     @classmethod
-    def of(cls, path: Location, witness: Location | None = None) -> "Place":
+    def of(cls, path: Location, witness: Location | None = None) -> "LedgerPlace":
         """The place that a path leads to, through symbolic links."""
         location = Path(path).resolve()
         registry = Registry.existing()

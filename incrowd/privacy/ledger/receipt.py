@@ -41,7 +41,7 @@ class Receipt:
         """Whether its noise comes from a seed."""
         return self._randomness.simulated
 
-    def draw(self, noise: object, purpose: str, *indices: int) -> Stream:
+    def noise_stream(self, noise: object, purpose: str, *indices: int) -> Stream:
         """Take one of the draws of a noise that were paid for: the stream that it is drawn from."""
         name = purpose, indices
         with self._lock:

@@ -12,7 +12,7 @@ from dp_accounting import DpEvent
 from incrowd import _validate
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, LedgerDamaged
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.events import Run, event_from_json, event_to_json, fingerprint
+from incrowd.privacy.account.events import RepeatedEvent, event_from_json, event_to_json, fingerprint
 from incrowd.privacy.ledger.chain import Entry, canonical
 from incrowd.privacy.ledger.identity import DataIdentity
 
@@ -68,7 +68,7 @@ class Reservation:
     """A plan whose price is promised: its events in order, and how many of them were charged."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RepeatedEvent, ...]
     charged: int = 0
     released: bool = False
 
@@ -82,7 +82,7 @@ class Reservation:
         """How many events the plan has."""
         return sum(count for _, count in self.runs)
 
-    def check_continued(self, runs: Sequence[Run]) -> None:
+    def check_continued(self, runs: Sequence[RepeatedEvent]) -> None:
         """The plan is this one, and was not given back (`ConfigError`)."""
         if self.released or runs_to_json(self.runs) != runs_to_json(runs):
             why = "it was released" if self.released else "it has other events"
@@ -90,12 +90,12 @@ class Reservation:
 
 
 @dataclass
-class _Promise:
+class _OpenReservation:
     """A reservation on its way: what is still to be charged, in order."""
 
     label: str
-    runs: tuple[Run, ...]
-    left: deque[tuple[str, Run]]
+    runs: tuple[RepeatedEvent, ...]
+    left: deque[tuple[str, RepeatedEvent]]
     charged: int = 0
     released: bool = False
 
@@ -121,8 +121,8 @@ class Tally:
     simulated: int = 0
     _terms: Terms | None = None
     _keys: dict[str, tuple[str, str, int]] = field(default_factory=dict)
-    _spent: dict[str, Run] = field(default_factory=dict)
-    _promises: dict[str, _Promise] = field(default_factory=dict)
+    _spent: dict[str, RepeatedEvent] = field(default_factory=dict)
+    _promises: dict[str, _OpenReservation] = field(default_factory=dict)
     _events: dict[str, tuple[str, DpEvent]] = field(default_factory=dict)
 
     @property
@@ -132,11 +132,11 @@ class Tally:
             raise LedgerDamaged("the ledger has no entries: put an intact copy back")
         return self._terms
 
-    def spent(self) -> list[Run]:
+    def spent(self) -> list[RepeatedEvent]:
         """All that was charged, equal events counted together."""
         return list(self._spent.values())
 
-    def promised(self) -> list[Run]:
+    def promised(self) -> list[RepeatedEvent]:
         """All that was charged or is reserved, equal events counted together."""
         total = dict(self._spent)
         for promise in self._promises.values():
@@ -237,19 +237,19 @@ class Tally:
     def _apply_reserve(self, label: str, runs: Sequence[Sequence[Any]]) -> None:
         if label in self._promises:
             raise ConfigError(field="label", value=label, remedy="two reservations share it")
-        left: deque[tuple[str, Run]] = deque()
+        left: deque[tuple[str, RepeatedEvent]] = deque()
         for obj, count in runs:
             _validate.count(count=count)
             key, event = self._event(obj)
             left.append((key, (event, count)))
-        self._promises[label] = _Promise(label, tuple(run for _, run in left), left)
+        self._promises[label] = _OpenReservation(label, tuple(run for _, run in left), left)
 
     def _apply_release(self, label: str) -> None:
         promise = self._promise(label)
         promise.left.clear()
         promise.released = True
 
-    def _promise(self, label: str) -> _Promise:
+    def _promise(self, label: str) -> _OpenReservation:
         if label not in self._promises:
             known = ", ".join(map(repr, self._promises)) or "none"
             raise ConfigError(
@@ -266,7 +266,7 @@ class Tally:
         return self._events[text]
 
 
-def runs_to_json(runs: Sequence[Run]) -> list[list[object]]:
+def runs_to_json(runs: Sequence[RepeatedEvent]) -> list[list[object]]:
     """Runs as JSON can hold them. Edge cases: no runs, or a count below 1, raise `ConfigError`."""
     if not runs:
         raise ConfigError(field="runs", value=runs, remedy="give at least one event with its count")
@@ -295,6 +295,6 @@ def check_note(note: Mapping[Any, object]) -> None:
         raise ConfigError(field="note", value=f"{text[:50]}...", remedy="give at most 1000 characters of JSON")
 
 
-def _add(total: dict[str, Run], key: str, run: Run) -> None:
+def _add(total: dict[str, RepeatedEvent], key: str, run: RepeatedEvent) -> None:
     event, count = run
     total[key] = event, count + total.get(key, (event, 0))[1]

@@ -1,4 +1,4 @@
-"""How contributions are bounded, added up and hidden."""
+"""How contributions are bounded, added up and noised."""
 
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import (
@@ -13,7 +13,7 @@ from incrowd.privacy.mechanism.clipping import (
 from incrowd.privacy.mechanism.contribution import Layout
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise
 from incrowd.privacy.mechanism.device import Contribution, Mechanism
-from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
+from incrowd.privacy.mechanism.factorisation import Participation, StrategyMatrix, optimal_banded, optimal_blt
 from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
 from incrowd.privacy.mechanism.steps import RecordTraining
 
@@ -34,7 +34,7 @@ __all__ = [
     "PerLayerClip",
     "QuantileClip",
     "RecordTraining",
-    "Strategy",
+    "StrategyMatrix",
     "optimal_banded",
     "optimal_blt",
 ]

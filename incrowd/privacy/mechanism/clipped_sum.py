@@ -18,7 +18,7 @@ from incrowd.privacy.mechanism.noise import check_sum
 ClientNumbers = Sequence[int] | Integers
 
 
-class Chunk(Protocol):
+class ContributionRows(Protocol):
     """Some contributions of a cohort."""
 
     @property
@@ -31,7 +31,7 @@ class Chunk(Protocol):
         ...
 
 
-class Summed(Protocol):
+class CohortSum(Protocol):
     """What a batched engine tells of a cohort when it adds up the contributions where its arrays live."""
 
     @property
@@ -45,7 +45,7 @@ class Summed(Protocol):
         ...
 
 
-class Cohort(Protocol):
+class CohortContributions(Protocol):
     """What a trainer has to say for numbered clients; nothing need be computed before it is asked for."""
 
     @property
@@ -53,11 +53,11 @@ class Cohort(Protocol):
         """Whose contributions they are."""
         ...
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[ContributionRows]:
         """All of them, some at a time."""
         ...
 
-    def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> Summed:
+    def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> CohortSum:
         """Their sum, each times the factors that its norms ask for.
 
         Guarantee: what enters of a contribution is no longer, part by part, than the factor times the norm, which is at
@@ -118,7 +118,7 @@ class ClippedSum:
         else:
             np.add(self._noised.steps, found.steps, out=self._noised.steps)
 
-    def add_summed(self, clip: ScalingClip, cohort: Cohort) -> None:
+    def add_summed(self, clip: ScalingClip, cohort: CohortContributions) -> None:
         """Take a whole cohort in whose factors are known from the norms: only these and the sum come here."""
         self._check_filling()
         found = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))

@@ -4,13 +4,13 @@ The whole run is one Gaussian event. Which correlation is good, and what it cost
 `incrowd.privacy.mechanism.factorisation`.
 
 Why the promise holds on floating point. Call s the sum of a round in whole grid steps, z its fresh noise (whole steps,
-from `grid.draw`) and n the correlated noise. A round releases s + n with n = z - r(earlier n), where r is the echo of
-the earlier noise, computed in floating point and rounded to whole steps. Whoever sees the releases y and supposes the
-sums s knows the earlier n = y - s, so what a round adds to their knowledge is z moved by s - r. Between two
-neighbouring suppositions that move differs by exactly (C(s - s'))_t if r were the true echo, and by at most one step
-and two rounding errors a number more. All moves are whole steps, and rounding real Gaussian noise down commutes with
-them, so the run is a post-processing of Gaussian mechanisms whose moves, chosen as the run goes, have squares that add
-up to at most Delta^2: together one Gaussian mechanism of sensitivity Delta (Denisov et al. 2022; Smith and Thakurta
+from `grid.sample_noise`) and n the correlated noise. A round releases s + n with n = z - r(earlier n), where r is the
+echo of the earlier noise, computed in floating point and rounded to whole steps. Whoever sees the releases y and
+supposes the sums s knows the earlier n = y - s, so what a round adds to their knowledge is z moved by s - r. Between
+two neighbouring suppositions that move differs by exactly (C(s - s'))_t if r were the true echo, and by at most one
+step and two rounding errors a number more. All moves are whole steps, and rounding real Gaussian noise down commutes
+with them, so the run is a post-processing of Gaussian mechanisms whose moves, chosen as the run goes, have squares that
+add up to at most Delta^2: together one Gaussian mechanism of sensitivity Delta (Denisov et al. 2022; Smith and Thakurta
 2022). Delta is the sensitivity of C for contributions of norm `noise.padded(clip_norm)`, which covers the rounding of
 the sums in the rounds that a client takes part in, plus sqrt(rounds * size) times the error of r, which the other
 rounds have as well.
@@ -30,7 +30,7 @@ from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibration import smallest_noise
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import factorisation, grid, noise
-from incrowd.privacy.mechanism.factorisation import Memory, Participation, Strategy
+from incrowd.privacy.mechanism.factorisation import NoiseMemory, Participation, StrategyMatrix
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import Purpose
 
@@ -44,7 +44,7 @@ class NoiseState:
 
     round: int
     size: int
-    memory: Memory = field(repr=False)
+    memory: NoiseMemory = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class CorrelatedNoise:
 
     Guarantee: releasing all rounds costs `event()`, one Gaussian event for the whole run, where one client contributes
     or leaves its place empty, as long as no client takes part more often than `participation` says, up to what
-    `grid.draw` allows, which adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta. The sums
-    may depend on earlier releases. A run that goes on from a state releases bit for bit what the uninterrupted run
-    would, given the same streams.
+    `grid.sample_noise` allows, which adds at most rounds * size * 2^-42 to epsilon and rounds * size * 2^-61 to delta.
+    The sums may depend on earlier releases. A run that goes on from a state releases bit for bit what the uninterrupted
+    run would, given the same streams.
 
     Edge cases: a round beyond the last, a sum of another size than the state's, and a sum that is not finite or larger
     than contributions_bound contributions can make it, are refused; so is noise too extreme for the grid. A state is
@@ -66,7 +66,7 @@ class CorrelatedNoise:
     clip_norm: float
     contributions_bound: int
     participation: Participation
-    strategy: Strategy
+    strategy: StrategyMatrix
     relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class CorrelatedNoise:
         if size != state.size:
             raise DataError(f"a sum of {size} numbers does not fit a state of {state.size}: give the run's state")
         step, scale = self.scale(state.size)
-        fresh = grid.draw(grid.NORMAL, scale=scale / step, size=size, stream=receipt.draw(self, *at))
+        fresh = grid.sample_noise(grid.NORMAL, scale=scale / step, size=size, stream=receipt.noise_stream(self, *at))
         echo = self.strategy.echo(state.memory, state.size)
         correlated = fresh - np.rint(echo, out=echo).astype(np.int64)
         memory = self.strategy.remember(state.memory, correlated.astype(np.float64))

@@ -19,7 +19,7 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 
-Memory = tuple[Floats, ...]
+NoiseMemory = tuple[Floats, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +41,24 @@ class Participation:
         return math.ceil(self.rounds / self.min_separation)
 
 
-class Strategy(Protocol):
+class StrategyMatrix(Protocol):
     """A lower triangular Toeplitz matrix C with ones on its diagonal, and how to divide by it one round at a time."""
 
     def column(self, rounds: int) -> Floats:
         """The first column of C: 1, then numbers from 0 to 1 that never rise."""
         ...
 
-    def start(self, size: int) -> Memory:
+    def start(self, size: int) -> NoiseMemory:
         """What to remember before the first round."""
         ...
 
-    def echo(self, memory: Memory, size: int) -> Floats:
+    def echo(self, memory: NoiseMemory, size: int) -> Floats:
         """What the earlier rounds' noise n contributes to C n in this round: the sum of c_j times the noise j rounds
         ago.
         """
         ...
 
-    def remember(self, memory: Memory, noise: Floats) -> Memory:
+    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
         """The memory after this round's noise."""
         ...
 
@@ -86,25 +86,25 @@ class Banded:
             )
 
     def column(self, rounds: int) -> Floats:
-        """See `Strategy.column`."""
+        """See `StrategyMatrix.column`."""
         column = np.zeros(rounds)
         column[: len(self.coefficients)] = self.coefficients[:rounds]
         return column
 
-    def start(self, size: int) -> Memory:
-        """See `Strategy.start`: nothing."""
+    def start(self, size: int) -> NoiseMemory:
+        """See `StrategyMatrix.start`: nothing."""
         return ()
 
-    def echo(self, memory: Memory, size: int) -> Floats:
-        """See `Strategy.echo`; the memory holds the latest noise first."""
+    def echo(self, memory: NoiseMemory, size: int) -> Floats:
+        """See `StrategyMatrix.echo`; the memory holds the latest noise first."""
         return _combination(self.coefficients[1:], memory, size)
 
-    def remember(self, memory: Memory, noise: Floats) -> Memory:
-        """See `Strategy.remember`."""
+    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
+        """See `StrategyMatrix.remember`."""
         return (noise, *memory)[: len(self.coefficients) - 1]
 
     def rounding(self, rounds: int) -> float:
-        """See `Strategy.rounding`: a sum of products (Higham 2002, section 3.1), with room to spare."""
+        """See `StrategyMatrix.rounding`: a sum of products (Higham 2002, section 3.1), with room to spare."""
         return 2.0**-52 * len(self.coefficients) * sum(self.coefficients[1:])
 
 
@@ -131,24 +131,24 @@ class Blt:
             raise ConfigError(field="decays", value=self.decays, remedy="give numbers below 1")
 
     def column(self, rounds: int) -> Floats:
-        """See `Strategy.column`."""
+        """See `StrategyMatrix.column`."""
         powers = np.arange(rounds - 1)[:, None]
         return np.concatenate([[1.0], np.asarray(self.decays) ** powers @ np.asarray(self.weights)])
 
-    def start(self, size: int) -> Memory:
-        """See `Strategy.start`: a zero vector for each decay."""
+    def start(self, size: int) -> NoiseMemory:
+        """See `StrategyMatrix.start`: a zero vector for each decay."""
         return tuple(np.zeros(size) for _ in self.decays)
 
-    def echo(self, memory: Memory, size: int) -> Floats:
-        """See `Strategy.echo`; the memory holds the decayed sum of all earlier noise for each decay."""
+    def echo(self, memory: NoiseMemory, size: int) -> Floats:
+        """See `StrategyMatrix.echo`; the memory holds the decayed sum of all earlier noise for each decay."""
         return _combination(self.weights, memory, size)
 
-    def remember(self, memory: Memory, noise: Floats) -> Memory:
-        """See `Strategy.remember`."""
+    def remember(self, memory: NoiseMemory, noise: Floats) -> NoiseMemory:
+        """See `StrategyMatrix.remember`."""
         return tuple(decay * held + noise for decay, held in zip(self.decays, memory, strict=True))
 
     def rounding(self, rounds: int) -> float:
-        """See `Strategy.rounding`: a buffer holds up to `length` noise values and as many rounding errors of its
+        """See `StrategyMatrix.rounding`: a buffer holds up to `length` noise values and as many rounding errors of its
         size.
         """
         lengths = [min(rounds, 1 / (1 - decay)) for decay in self.decays]
@@ -324,7 +324,7 @@ def _padded(coefficients: Floats, rounds: int) -> Floats:
     return np.concatenate([coefficients, np.zeros(rounds - len(coefficients))])
 
 
-def _combination(factors: tuple[float, ...], vectors: Memory, size: int) -> Floats:
+def _combination(factors: tuple[float, ...], vectors: NoiseMemory, size: int) -> Floats:
     total = np.zeros(size)
     for factor, vector in zip(factors, vectors, strict=False):
         total += factor * vector

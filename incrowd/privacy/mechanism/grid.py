@@ -28,15 +28,15 @@ _LARGEST_SUM = 2.0**61
 
 
 @dataclass(frozen=True)
-class Shape:
+class NoiseShape:
     """A noise distribution of scale 1, symmetric around 0."""
 
     density: Callable[[Floats], Floats]  # of magnitudes; falling, up to a factor
     reach: float  # a larger magnitude has probability at most 2^-64 and is never drawn
 
 
-NORMAL = Shape(density=lambda magnitude: np.exp(-0.5 * magnitude * magnitude), reach=9.3)
-LAPLACE = Shape(density=lambda magnitude: np.exp(-magnitude), reach=44.4)
+NORMAL = NoiseShape(density=lambda magnitude: np.exp(-0.5 * magnitude * magnitude), reach=9.3)
+LAPLACE = NoiseShape(density=lambda magnitude: np.exp(-magnitude), reach=44.4)
 
 
 def step(*, share: float, scale: float, largest_sum: float) -> float:
@@ -103,7 +103,7 @@ def whole_steps(total: Floats, *, step: float) -> Floats:
     return steps
 
 
-def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
+def sample_noise(shape: NoiseShape, *, scale: float, size: int, stream: Stream) -> Integers:
     """The whole parts (`floor`) of independent values of a distribution, at a scale given in grid steps.
 
     Guarantee: except with probability 2^-62 a value, every whole number has its exact probability to within a factor
@@ -113,7 +113,7 @@ def draw(shape: Shape, *, scale: float, size: int, stream: Stream) -> Integers:
     Edge cases: the magnitude stays below `shape.reach` scales and one cell; the mean is half a step below 0, of 2^28 or
     more steps in a scale; size 0 draws nothing.
     """
-    cells = _Cells.under(shape, scale)
+    cells = _Staircase.under(shape, scale)
     values = np.empty(size, np.int64)
     filled = 0
     while filled < size:
@@ -135,14 +135,14 @@ def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
 
 
 @dataclass(frozen=True)
-class _Cells:
+class _Staircase:
     """Rejection sampling under a staircase: cells of 2^width_bits whole numbers, each owning some of 2^16 equal slots.
 
     A slot proposes all numbers of its cell alike, and a number is kept with probability density / (slots of the cell x
     height), which is at most 1. The slots cancel: what is kept follows the density alone.
     """
 
-    shape: Shape
+    shape: NoiseShape
     scale: float
     width_bits: int
     first: Integers  # a slot's cell, as its first number
@@ -151,7 +151,7 @@ class _Cells:
 
     @classmethod
     @lru_cache(maxsize=4)  # a run draws with one scale again and again, and for small models the table is most of it
-    def under(cls, shape: Shape, scale: float) -> "_Cells":
+    def under(cls, shape: NoiseShape, scale: float) -> "_Staircase":
         width_bits = math.floor(math.log2(scale)) - 5  # a cell is 1/64 to 1/32 of the scale: about 2 % is refused
         count = math.ceil(shape.reach * scale / 2**width_bits)
         starts = np.arange(count) << width_bits

@@ -32,9 +32,9 @@ class GaussianNoise:
     """N(0, (noise_multiplier * clip_norm)^2) on every number of a sum of contributions of L2 norm at most clip_norm.
 
     Guarantee: releasing `add` of a sum costs `event()`: it is a function of the sum rounded to the grid plus exact
-    Gaussian noise, scaled to `padded(clip_norm)`, up to what `grid.draw` allows, which adds at most size * 2^-42 to
-    epsilon and size * 2^-61 to delta (for 532,000 numbers 1.3e-7 and 2.4e-13). The output depends on the sum through
-    whole grid steps only. The grid is made from public numbers: clip_norm, noise_multiplier and size.
+    Gaussian noise, scaled to `padded(clip_norm)`, up to what `grid.sample_noise` allows, which adds at most size *
+    2^-42 to epsilon and size * 2^-61 to delta (for 532,000 numbers 1.3e-7 and 2.4e-13). The output depends on the sum
+    through whole grid steps only. The grid is made from public numbers: clip_norm, noise_multiplier and size.
 
     Edge cases: no number moves by more than 9.4 standard deviations; an empty sum gives an empty release; a sum that
     is not finite, or larger than contributions_bound contributions can make it, is refused; so are a noise multiplier
@@ -55,8 +55,8 @@ class GaussianNoise:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
         size = check_sum(total, bound=self.clip_norm, contributions_bound=contributions_bound)
         step = self.step(size, contributions_bound=contributions_bound)
-        scale, stream = self._scale(contributions_bound), receipt.draw(self, *at)
-        noise = grid.draw(grid.NORMAL, scale=scale / step, size=size, stream=stream)
+        scale, stream = self._scale(contributions_bound), receipt.noise_stream(self, *at)
+        noise = grid.sample_noise(grid.NORMAL, scale=scale / step, size=size, stream=stream)
         return grid.add(total, noise, step=step)
 
     def step(self, size: int, *, contributions_bound: int) -> float:
@@ -93,8 +93,8 @@ class LaplaceNoise:
         """The noised sum. `contributions_bound` is public: no sum ever holds more contributions."""
         size = check_sum(total, bound=self.l1_bound, contributions_bound=contributions_bound)
         step = self.step(size, contributions_bound=contributions_bound)
-        scale, stream = self._scale(contributions_bound), receipt.draw(self, *at)
-        noise = grid.draw(grid.LAPLACE, scale=scale / step, size=size, stream=stream)
+        scale, stream = self._scale(contributions_bound), receipt.noise_stream(self, *at)
+        noise = grid.sample_noise(grid.LAPLACE, scale=scale / step, size=size, stream=stream)
         return grid.add(total, noise, step=step)
 
     def step(self, size: int, *, contributions_bound: int) -> float:

@@ -7,7 +7,7 @@ from incrowd._lazy import lazily
 if TYPE_CHECKING:
     from incrowd.privacy.plan.plan import Plan, PlanConfig
     from incrowd.privacy.plan.planner import Question
-    from incrowd.privacy.plan.promise import Place
+    from incrowd.privacy.plan.promise import NoisePlace
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
     from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
     from incrowd.privacy.plan.silo_plan import SiloPlan
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Everyone",
     "FixedSize",
-    "Place",
+    "NoisePlace",
     "Plan",
     "PlanConfig",
     "Poisson",
@@ -36,7 +36,7 @@ __getattr__ = lazily(
             "PlanConfig",
         ),
         "incrowd.privacy.plan.planner": ("Question",),
-        "incrowd.privacy.plan.promise": ("Place",),
+        "incrowd.privacy.plan.promise": ("NoisePlace",),
         "incrowd.privacy.plan.sampling": (
             "Everyone",
             "FixedSize",

@@ -11,14 +11,14 @@ from incrowd import _validate
 from incrowd._html import html_table
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
-from incrowd.privacy.account.events import Run
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
-from incrowd.privacy.mechanism.factorisation import Participation, Strategy, optimal_banded, optimal_blt
+from incrowd.privacy.mechanism.factorisation import Participation, StrategyMatrix, optimal_banded, optimal_blt
 from incrowd.privacy.plan.plan import PrivacyWarning
-from incrowd.privacy.plan.promise import Carry, Hidden, Noises, Pending, Place, RoundPlan
+from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
 from incrowd.privacy.plan.sampling import Cyclic
 from incrowd.privacy.statement import CENTRAL_TRUST, Statement, stated
 
@@ -43,7 +43,7 @@ class CorrelatedPlan:
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     buffers: int | None = None
     relation: Relation = field(default=Relation.REPLACE_SPECIAL, init=False)
-    place: Place = field(default="central", init=False)
+    place: NoisePlace = field(default="central", init=False)
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds)
@@ -75,7 +75,7 @@ class CorrelatedPlan:
         return self.noise.noise_multiplier
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RepeatedEvent]:
         """See `Promise.runs`."""
         return [(self.round(0).event, 1), *([(NoOpDpEvent(), self.rounds - 1)] if self.rounds > 1 else [])]
 
@@ -95,14 +95,14 @@ class CorrelatedPlan:
         """See `Promise.noises`."""
         return Noises(server=self.noise)
 
-    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
-        """See `Promise.hide`."""
+    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
+        """See `Promise.add_noise`."""
         if memory is None or memory.round != pending.round:
             remedy = "hand every round the carry of the release before it"
             raise ConfigError(field="carry", value=None if memory is None else memory.round, remedy=remedy)
         total, after = self.noise.add(pending.total, state=memory, receipt=receipt, at=("noise", pending.round))
         _, std = self.noise.scale(memory.size)
-        return Hidden(total=total, std=std, noise=after)
+        return NoisedSum(total=total, std=std, noise=after)
 
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """See `Promise.statement`."""
@@ -143,7 +143,7 @@ class CorrelatedPlan:
     def _participation(self) -> Participation:
         return Participation(rounds=self.rounds, min_separation=self.groups)
 
-    def _strategy(self) -> Strategy:
+    def _strategy(self) -> StrategyMatrix:
         participation = self._participation()
         if self.buffers is None:
             return optimal_banded(participation, bands=min(self.groups, self.rounds))

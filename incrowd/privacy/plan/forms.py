@@ -28,7 +28,7 @@ from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.plan.silo_plan import SiloPlan
 
-Form = Mapping[str, Any]
+PlanForm = Mapping[str, Any]
 
 PLAN, CORRELATED, SILO, ROUND = (f"incrowd {kind} 1" for kind in ("plan", "correlated plan", "silo plan", "round"))
 
@@ -65,7 +65,7 @@ def to_json(stated: Plan | CorrelatedPlan | SiloPlan | RoundForm) -> dict[str, A
     return {"format": SILO, **own, "budget": asdict(stated.budget), "noise": pace}
 
 
-def from_json(form: Form) -> Plan | CorrelatedPlan | SiloPlan | RoundForm:
+def from_json(form: PlanForm) -> Plan | CorrelatedPlan | SiloPlan | RoundForm:
     """What `to_json` wrote.
 
     Edge cases: another format, a name too many or too few, or values that make no plan: `ConfigError`; a plan that was
@@ -82,7 +82,7 @@ def from_json(form: Form) -> Plan | CorrelatedPlan | SiloPlan | RoundForm:
         raise ConfigError(field="form", value=form.get("format"), remedy=remedy) from error
 
 
-def fingerprint(form: Form) -> str:
+def fingerprint(form: PlanForm) -> str:
     """SHA-256 of a form."""
     return hashlib.sha256(canonical(form).encode()).hexdigest()
 
@@ -121,7 +121,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _read_plan(form: Form) -> Plan:
+def _read_plan(form: PlanForm) -> Plan:
     sampling = form["sampling"]
     if sampling not in SAMPLING:
         raise ConfigError(field="sampling", value=sampling, remedy=f"give one of {', '.join(SAMPLING)}")
@@ -135,22 +135,22 @@ def _read_plan(form: Form) -> Plan:
     return PlanConfig(**given).plan(budget)
 
 
-def _read_correlated(form: Form) -> CorrelatedPlan:
+def _read_correlated(form: PlanForm) -> CorrelatedPlan:
     return CorrelatedPlan(**{**form, "budget": Budget(**form["budget"]), "clip": _read_clip(form["clip"])})
 
 
-def _read_silo(form: Form) -> SiloPlan:
+def _read_silo(form: PlanForm) -> SiloPlan:
     noise = form["noise"]
     return SiloPlan(
         **{**form, "budget": Budget(**form["budget"]), "noise": named(noise) if isinstance(noise, str) else noise}
     )
 
 
-def _read_round(form: Form) -> RoundForm:
+def _read_round(form: PlanForm) -> RoundForm:
     return RoundForm(**{**form, "clip": _read_clip(form["clip"])})
 
 
-_READERS: dict[str, Callable[[Form], Plan | CorrelatedPlan | SiloPlan | RoundForm]] = {
+_READERS: dict[str, Callable[[PlanForm], Plan | CorrelatedPlan | SiloPlan | RoundForm]] = {
     PLAN: _read_plan,
     CORRELATED: _read_correlated,
     SILO: _read_silo,
@@ -166,7 +166,7 @@ def _clip_to_json(clip: Clip | MedianClip) -> dict[str, Any]:
     return {"kind": type(clip).__name__, **listed}
 
 
-def _read_clip(form: Form) -> Any:
+def _read_clip(form: PlanForm) -> Any:
     kind = form["kind"]
     if kind not in CLIPS:
         raise ConfigError(field="clip", value=kind, remedy=f"give one of {', '.join(CLIPS)}")

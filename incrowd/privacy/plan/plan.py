@@ -17,13 +17,13 @@ from incrowd._html import html_table
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.promise import Carry, Hidden, Noises, Pending, Place, RoundPlan
+from incrowd.privacy.plan.promise import Carry, NoisedSum, NoisePlace, Noises, Pending, RoundPlan
 from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.statement import CENTRAL_TRUST, LOCAL_TRUST, MEDIAN, Statement, stated
@@ -60,7 +60,7 @@ class PlanConfig:
     clients: int
     schedule: Schedule
     sampling: Sampling = Poisson
-    place: Place = "central"
+    place: NoisePlace = "central"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     accountants: tuple[str, ...] = ACCOUNTANTS
 
@@ -72,8 +72,8 @@ class PlanConfig:
             raise ConfigError(field="sampling", value=self.sampling, remedy=remedy)
         for step in self.schedule.steps:
             self.sampler(step)
-        if self.place not in get_args(Place):
-            raise ConfigError(field="place", value=self.place, remedy=f"give one of {', '.join(get_args(Place))}")
+        if self.place not in get_args(NoisePlace):
+            raise ConfigError(field="place", value=self.place, remedy=f"give one of {', '.join(get_args(NoisePlace))}")
         if self.place == "local":
             self._check_local()
 
@@ -100,7 +100,7 @@ class PlanConfig:
             return GaussianDpEvent(step.noise_multiplier / LOCAL_SENSITIVITY)
         return self.sampler(step).event(step.noise_multiplier)
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RepeatedEvent]:
         """The accounting events of all rounds, in order, equal neighbours counted."""
         return [(self.event(step), step.rounds) for step in self.schedule.steps]
 
@@ -162,7 +162,7 @@ class Plan:
             warnings.warn(caution, PrivacyWarning, stacklevel=2)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> NoisePlace:
         """See `Promise.place`."""
         return self.config.place
 
@@ -182,7 +182,7 @@ class Plan:
         return min(step.noise_multiplier for step in self.config.schedule.steps)
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RepeatedEvent]:
         """The events of all rounds, as a ledger reserves them."""
         return self.config.runs()
 
@@ -222,14 +222,16 @@ class Plan:
             bits = GaussianNoise(noise_multiplier=2 * clip.bit_noise, clip_norm=0.5)
         return Noises(party=gaussian) if self.place == "local" else Noises(server=gaussian, bits=bits)
 
-    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
-        """See `Promise.hide`. Where noise is local it is in the sum already, that of as many as should answer."""
+    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
+        """See `Promise.add_noise`. Where noise is local it is in the sum already, that of as many as should answer."""
         gaussian, clients = self._gaussian(pending.round, pending.clip), self.config.clients
         std = gaussian.noise_multiplier * gaussian.clip_norm
         if self.place == "local":
-            return Hidden(total=pending.total, std=std * math.sqrt(clients))
+            return NoisedSum(total=pending.total, std=std * math.sqrt(clients))
         at = "noise", pending.round
-        return Hidden(total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std)
+        return NoisedSum(
+            total=gaussian.add(pending.total, receipt=receipt, at=at, contributions_bound=clients), std=std
+        )
 
     def statement(self, ledger: Ledger, *, own: int, caveats: tuple[str, ...] = ()) -> Statement:
         """See `Promise.statement`."""

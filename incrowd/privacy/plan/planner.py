@@ -11,7 +11,7 @@ from incrowd.privacy.account.calibration import largest_cohort, most_rounds
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip, NormalisedClip
 from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
-from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from incrowd.privacy.plan.schedule import Schedule, Step
 
@@ -39,7 +39,7 @@ class Question:
     epsilon: float | None = None
     delta: float | None = None
     sampling: Sampling = Poisson
-    place: Place = "central"
+    place: NoisePlace = "central"
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     accountants: tuple[str, ...] = ACCOUNTANTS
 

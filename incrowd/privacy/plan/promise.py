@@ -7,7 +7,7 @@ from dp_accounting import DpEvent
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation
-from incrowd.privacy.account.events import Run
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Draws, Receipt
 from incrowd.privacy.mechanism import grid
@@ -18,7 +18,7 @@ from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan.sampling import Sampler
 from incrowd.privacy.statement import Statement
 
-Place = Literal["central", "local"]
+NoisePlace = Literal["central", "local"]
 """Where noise is added: by the server, on the sum; or by each party, on what it sends."""
 
 
@@ -81,7 +81,7 @@ class Pending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hidden:
+class NoisedSum:
     """A noised sum, its noise's standard deviation, and what correlated noise has to remember, which is private."""
 
     total: Whole
@@ -103,7 +103,7 @@ class Promise(Protocol):
         ...
 
     @property
-    def place(self) -> Place:
+    def place(self) -> NoisePlace:
         """Where noise is added."""
         ...
 
@@ -123,7 +123,7 @@ class Promise(Protocol):
         ...
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RepeatedEvent]:
         """The events of all rounds, in order, as a ledger reserves them."""
         ...
 
@@ -139,7 +139,7 @@ class Promise(Protocol):
         """The noises of a round in which this clip was used."""
         ...
 
-    def hide(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> Hidden:
+    def add_noise(self, pending: Pending, *, memory: NoiseState | None, receipt: Receipt) -> NoisedSum:
         """What leaves the server: where the noise is the server's, the sum with it on."""
         ...
 

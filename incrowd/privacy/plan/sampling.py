@@ -53,7 +53,7 @@ class Sampler(Protocol):
         """What one round costs when N(0, (noise_multiplier * C)^2) is added to the sum."""
         ...
 
-    def draw(self, stream: Stream, *, round: int) -> Integers:
+    def sample(self, stream: Stream, *, round: int) -> Integers:
         """The cohort of a round: client numbers in rising order. Private: never log it."""
         ...
 
@@ -94,8 +94,8 @@ class Poisson:
         gaussian = GaussianDpEvent(noise_multiplier)
         return gaussian if self.sampling_prob == 1 else PoissonSampledDpEvent(self.sampling_prob, gaussian)
 
-    def draw(self, stream: Stream, *, round: int) -> Integers:
-        """See `Sampler.draw`."""
+    def sample(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.sample`."""
         if self.sampling_prob == 1:
             return np.arange(self.clients)
         threshold = np.uint64(int(self.sampling_prob * 2**64))
@@ -135,8 +135,8 @@ class FixedSize:
             return gaussian
         return SampledWithoutReplacementDpEvent(self.clients, self.cohort, gaussian)
 
-    def draw(self, stream: Stream, *, round: int) -> Integers:
-        """See `Sampler.draw`."""
+    def sample(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.sample`."""
         order = np.argsort(stream.bits(self.clients), kind="stable")
         return np.sort(order[: self.cohort])
 
@@ -165,8 +165,8 @@ class Everyone:
         """A plain Gaussian."""
         return GaussianDpEvent(noise_multiplier)
 
-    def draw(self, stream: Stream, *, round: int) -> Integers:
-        """See `Sampler.draw`."""
+    def sample(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.sample`."""
         return np.arange(self.clients)
 
 
@@ -208,6 +208,6 @@ class Cyclic:
             remedy="use Everyone or Poisson for independent noise, or a CorrelatedPlan, which prices the whole run",
         )
 
-    def draw(self, stream: Stream, *, round: int) -> Integers:
-        """See `Sampler.draw`."""
+    def sample(self, stream: Stream, *, round: int) -> Integers:
+        """See `Sampler.sample`."""
         return np.arange(round % self.groups, self.clients, self.groups)

@@ -10,7 +10,7 @@ from incrowd import _validate
 from incrowd._html import html_table
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, Remaining
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.noise import GaussianNoise
@@ -125,7 +125,7 @@ class SiloPlan:
         return None if self.report_std is None else GaussianNoise(noise_multiplier=self.report_std, clip_norm=1.0)
 
     @property
-    def report_runs(self) -> list[Run]:
+    def report_runs(self) -> list[RepeatedEvent]:
         """What the report costs: reserved before the first round, so that the rounds leave room for it."""
         noise = self.report_noise
         return [] if noise is None else [(noise.event(), 1)]
@@ -141,17 +141,17 @@ class SiloPlan:
         if self.report_noise is not None:
             self.report_noise.step(numbers, contributions_bound=self.most_records)
 
-    def runs(self, noise_multiplier: float) -> list[Run]:
+    def runs(self, noise_multiplier: float) -> list[RepeatedEvent]:
         """What a round costs: its steps, and its counts."""
         counts = self.count_noise
-        beside: list[Run] = [] if counts is None else [(GaussianDpEvent(counts.noise_multiplier), 1)]
+        beside: list[RepeatedEvent] = [] if counts is None else [(GaussianDpEvent(counts.noise_multiplier), 1)]
         return [*self.training(noise_multiplier).runs, *beside]
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """A round as one event."""
         return compose(self.runs(noise_multiplier))
 
-    def noise_multiplier(self, number: int, *, spent: Sequence[Run], usual: float | None = None) -> float:
+    def noise_multiplier(self, number: int, *, spent: Sequence[RepeatedEvent], usual: float | None = None) -> float:
         """The noise of a round (from 0), when so much was spent before it and the last round had the `usual` noise.
 
         Guarantee: where there is a pace, the round's price together with all that was spent keeps to it.

@@ -12,7 +12,7 @@ from incrowd.privacy.account.moments import moments_price
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import LOCAL_SENSITIVITY, SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.planner import Question
-from incrowd.privacy.plan.promise import Place
+from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.privacy.plan.schedule import Step, growing
 from incrowd.privacy.statement import guess
 
@@ -37,7 +37,7 @@ class Wish:
     shares: tuple[float, ...] = ()
     noise_multiplier: float | None = None
     sampling: str = "poisson"
-    place: Place = "central"
+    place: NoisePlace = "central"
     accountant: str = "tightest"
     grow_from: float | None = None
 

@@ -25,7 +25,7 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
 
 from incrowd.errors import AccountingError
 from incrowd.privacy.account.accountants import ORDERS, Curve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.account.events import OneOfDpEvent, Run, compose, mechanisms
+from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, compose, mechanisms
 from incrowd.privacy.account.gaussian import GaussianCurve
 
 GRID = 1e-3
@@ -85,7 +85,7 @@ def test_who_supports_what() -> None:
 
 
 def test_no_events_cost_nothing() -> None:
-    nothing: Sequence[Run] = ()
+    nothing: Sequence[RepeatedEvent] = ()
     for curve in (
         GaussianCurve(nothing),
         LossDistributionCurve(nothing, GRID),
@@ -99,7 +99,7 @@ def test_no_events_cost_nothing() -> None:
 def test_n_fold_costs_as_much_as_n_times(make: Callable[[float], DpEvent]) -> None:
     """Not through `mechanisms`, which would count together before an accountant could get it wrong."""
     event = make(3.0)
-    builders: dict[str, Callable[[Sequence[Run]], Curve]] = {
+    builders: dict[str, Callable[[Sequence[RepeatedEvent]], Curve]] = {
         "GDP": GaussianCurve,
         "PLD": lambda runs: LossDistributionCurve(runs, GRID),
         "RDP": lambda runs: RenyiCurve(runs, relation_for(event)),

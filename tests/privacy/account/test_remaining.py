@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.account.accounting import Budget, Relation, price
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.remaining import (
     CONSTANT_EPSILON,
     CONSTANT_NOISE,
@@ -27,26 +27,26 @@ RELATION = Relation.ADD_OR_REMOVE_ONE
 BY_NAME = pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: pace.name)
 
 
-def everyone(multiplier: float) -> list[Run]:
+def everyone(multiplier: float) -> list[RepeatedEvent]:
     """A round of two steps about everyone, whose price is exact and takes no time."""
     return [(GaussianDpEvent(multiplier), 2)]
 
 
-def sampled(multiplier: float) -> list[Run]:
+def sampled(multiplier: float) -> list[RepeatedEvent]:
     """A round of DP-SGD, and a count that is released beside it."""
     return [(PoissonSampledDpEvent(0.02, GaussianDpEvent(multiplier)), 50), (GaussianDpEvent(40.0), 1)]
 
 
-def remaining(spent: Sequence[Run] = (), *, rounds: int, budget: Budget = BUDGET) -> Remaining:
+def remaining(spent: Sequence[RepeatedEvent] = (), *, rounds: int, budget: Budget = BUDGET) -> Remaining:
     return Remaining(budget=budget, relation=RELATION, spent=tuple(spent), rounds=rounds)
 
 
-def cost(spent: Sequence[Run]) -> float:
+def cost(spent: Sequence[RepeatedEvent]) -> float:
     return price(compose(spent), delta=BUDGET.delta, relation=RELATION).epsilon
 
 
 def run(
-    pace: Pace, rounds: int, *, runs: NoiseRuns = everyone, spent: Sequence[Run] = (), budget: Budget = BUDGET
+    pace: Pace, rounds: int, *, runs: NoiseRuns = everyone, spent: Sequence[RepeatedEvent] = (), budget: Budget = BUDGET
 ) -> tuple[list[float], list[float]]:
     """The noise of each round, and what epsilon is after it."""
     past, noise, epsilons = list(spent), list[float](), list[float]()
@@ -101,7 +101,7 @@ def test_a_square_root_by_composition_of_sampled_steps() -> None:
         assert 0.999 * target < epsilon <= target * (1 + 1e-12)
 
 
-def quick(multiplier: float) -> list[Run]:
+def quick(multiplier: float) -> list[RepeatedEvent]:
     """A few sampled steps, whose price takes little time."""
     return [(PoissonSampledDpEvent(0.2, GaussianDpEvent(multiplier)), 5)]
 
@@ -113,7 +113,7 @@ MUCH = [(GaussianDpEvent(3.45), 1)]  # leaves little of it, and is priced exactl
 @pytest.mark.parametrize("pace", [SQUARE_ROOT, CONSTANT_EPSILON], ids=lambda pace: pace.name)
 @pytest.mark.parametrize("spent", [quick(2.5), MUCH], ids=["sampled", "exact"])
 @pytest.mark.parametrize("usual", [None, 3.0, 40.0])
-def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[Run], usual: float | None) -> None:
+def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[RepeatedEvent], usual: float | None) -> None:
     left = remaining(spent, rounds=2, budget=SOME)
     found = left.noise(quick, pace=pace, usual=usual)
     goal = left.target(pace)
@@ -122,7 +122,7 @@ def test_the_noise_after_other_rounds_is_the_least(pace: Pace, spent: list[Run],
 
 
 def test_what_another_accountant_prices_is_searched_for_in_full() -> None:
-    def chosen(multiplier: float) -> list[Run]:
+    def chosen(multiplier: float) -> list[RepeatedEvent]:
         return [(RepeatAndSelectDpEvent(GaussianDpEvent(multiplier), 3.0, 1.0), 5)]
 
     left = Remaining(budget=BUDGET, relation=RELATION, spent=tuple(chosen(20.0)), rounds=2)
@@ -186,10 +186,10 @@ def test_what_is_spent_leaves_nothing() -> None:
 
 
 def test_what_no_noise_can_pay_for_is_refused() -> None:
-    def with_a_dear_count(multiplier: float) -> list[Run]:
+    def with_a_dear_count(multiplier: float) -> list[RepeatedEvent]:
         return [*everyone(multiplier), (GaussianDpEvent(1.0), 1)]
 
-    def with_a_dear_sample(multiplier: float) -> list[Run]:
+    def with_a_dear_sample(multiplier: float) -> list[RepeatedEvent]:
         return [*quick(multiplier), *quick(0.7)]
 
     with pytest.raises(BudgetExceeded, match="costs epsilon"):

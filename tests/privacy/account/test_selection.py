@@ -66,7 +66,7 @@ def test_known_laws_are_found() -> None:
 @each_shape
 def test_draws_follow_the_law_and_no_other(shape: float) -> None:
     randomness = SeededRandomness(seed=5)
-    draws = [law(4.0, shape).draw(randomness.stream("attempts", number)) for number in range(4000)]
+    draws = [law(4.0, shape).sample(randomness.stream("attempts", number)) for number in range(4000)]
     counts = np.bincount(np.minimum(draws, 12), minlength=13)
 
     def check(mean: float) -> float:
@@ -105,7 +105,7 @@ def test_nothing_of_the_tail_is_cut_off(shape: float, mean: float) -> None:
     beyond = np.cumsum(chances[::-1])[::-1]  # of this number of attempts or more, from the small ones up
     reached = 0
     for chance in (0.3, 1e-3, 1e-6, 1e-9, 1e-12, 1e-14):
-        drawn = its.draw(Fixed(2**64 - int(chance * 2**64)))
+        drawn = its.sample(Fixed(2**64 - int(chance * 2**64)))
         assert beyond[drawn] >= chance * 0.99 - 1e-15
         assert beyond[drawn + 1] <= chance * 1.01 + 1e-15
         reached = max(reached, drawn)
@@ -114,16 +114,16 @@ def test_nothing_of_the_tail_is_cut_off(shape: float, mean: float) -> None:
 
 @each_shape
 def test_the_most_extreme_draws_end(shape: float) -> None:
-    assert law(4.0, shape).draw(Fixed(0)) == (0 if shape == math.inf else 1)
+    assert law(4.0, shape).sample(Fixed(0)) == (0 if shape == math.inf else 1)
     # Far out in the tail: at a chance of 2^-64 or where the sum of all probabilities is rounded to less than 1.
-    assert 20 < law(4.0, shape).draw(Fixed(2**64 - 1)) < 4000
+    assert 20 < law(4.0, shape).sample(Fixed(2**64 - 1)) < 4000
 
 
 def test_one_attempt_is_no_choice() -> None:
     once = np.linspace(0.1, 5.0, len(ORDERS))
     for shape in SHAPES[:-1]:
         only = law(1.0, shape)
-        assert {only.draw(SystemRandomness().stream("attempts")) for _ in range(20)} == {1}
+        assert {only.sample(SystemRandomness().stream("attempts")) for _ in range(20)} == {1}
         assert (only.probability(1), only.probability(2), only.generating(0.25)) == (1.0, 0.0, 0.25)
         assert np.array_equal(only.renyi(ORDERS, once), once)
     perhaps = law(1.0, math.inf)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from incrowd.privacy.account.accountants import Curve, LossDistributionCurve, RenyiCurve
 from incrowd.privacy.account.accounting import Budget, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
-from incrowd.privacy.account.events import Run, compose
+from incrowd.privacy.account.events import RepeatedEvent, compose
 from incrowd.privacy.account.gaussian import GaussianCurve
 from incrowd.privacy.account.without_replacement import loss_distribution
 
@@ -27,7 +27,7 @@ def fixed(clients: int, cohort: int, noise: float) -> SampledWithoutReplacementD
     return SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(noise))
 
 
-def curve(runs: list[Run], grid: float = GRID) -> LossDistributionCurve:
+def curve(runs: list[RepeatedEvent], grid: float = GRID) -> LossDistributionCurve:
     return LossDistributionCurve(runs, grid)
 
 
@@ -156,12 +156,13 @@ def test_one_distribution_covers_both_orders_of_the_neighbours(share: float, noi
     assert short
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [*CASES, (1000, 220, 1.25, 54), (10**6, 1000, 1.0, 2000), (10**9, 1, 1.0, 100)], ids=str
 )
 def test_it_is_tighter_than_rdp_and_not_far_above_the_lower_bound(case: tuple[int, int, float, int]) -> None:
     clients, cohort, noise, rounds = case
-    runs: list[Run] = [(fixed(clients, cohort, noise), rounds)]
+    runs: list[RepeatedEvent] = [(fixed(clients, cohort, noise), rounds)]
     lower = LossDistributionCurve([(PoissonSampledDpEvent(cohort / clients, GaussianDpEvent(noise)), rounds)], 1e-4)
     for delta in (1e-3, 1e-5, 1e-8):
         epsilon = curve(runs, 1e-4).epsilon(delta)
@@ -198,7 +199,7 @@ def test_extreme_noise_is_priced_or_nothing_is_proven() -> None:
 
 
 def test_it_composes_with_other_releases() -> None:
-    both: list[Run] = [(fixed(100, 10, 1.0), 5), (GaussianDpEvent(2.0), 1), (LaplaceDpEvent(3.0), 1)]
+    both: list[RepeatedEvent] = [(fixed(100, 10, 1.0), 5), (GaussianDpEvent(2.0), 1), (LaplaceDpEvent(3.0), 1)]
     parts = [curve([run]).epsilon(1e-6 / 3) for run in both]
     together = curve(both).epsilon(1e-6)
     assert max(parts) < together < sum(parts)
@@ -208,7 +209,7 @@ def test_it_composes_with_other_releases() -> None:
 def test_calibration_rests_on_it() -> None:
     budget = Budget(epsilon=2.0, delta=1e-5)
 
-    def rounds(noise: float) -> Run:
+    def rounds(noise: float) -> RepeatedEvent:
         return fixed(1000, 50, noise), 30
 
     noise = smallest_noise(lambda noise: compose([rounds(noise)]), budget=budget, relation=REPLACE)

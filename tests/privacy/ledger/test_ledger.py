@@ -18,7 +18,7 @@ from incrowd.errors import (
     UnpricedEvent,
 )
 from incrowd.privacy.account.accounting import Price, price
-from incrowd.privacy.account.events import Run, compose, event_from_json
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.ledger import ledger as module
 from incrowd.privacy.ledger.ledger import DataIdentity, Ledger, verify
 from tests.privacy.ledgers import (
@@ -303,7 +303,7 @@ def try_to_charge(ledger: Ledger, reference: Reference, event: DpEvent) -> None:
             ledger.charge(event)
 
 
-def try_to_reserve(ledger: Ledger, reference: Reference, label: str, runs: list[Run]) -> None:
+def try_to_reserve(ledger: Ledger, reference: Reference, label: str, runs: list[RepeatedEvent]) -> None:
     events = [event for event, count in runs for _ in range(count)]
     if reference.affords(events):
         ledger.reserve(runs, label=label)

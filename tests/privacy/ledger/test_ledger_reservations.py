@@ -5,7 +5,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account.events import Run
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger import ledger as module
 from incrowd.privacy.ledger.ledger import Ledger
 from tests.privacy.ledgers import EVENT, FITS, SMALL
@@ -88,7 +88,7 @@ def test_the_same_reservation_is_continued_and_others_under_its_label_are_refuse
 
 
 @pytest.mark.parametrize("runs", [[], [(EVENT, 0)], [(EVENT, True)], [(EVENT, 1.5)]], ids=str)
-def test_runs_without_events_are_refused(ledger: Ledger, runs: list[Run]) -> None:
+def test_runs_without_events_are_refused(ledger: Ledger, runs: list[RepeatedEvent]) -> None:
     with pytest.raises(ConfigError):
         ledger.reserve(runs, label="run")
 

@@ -11,7 +11,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.correlated import CorrelatedNoise, NoiseState
-from incrowd.privacy.mechanism.factorisation import Banded, Blt, Participation, Strategy, inverse, sensitivity
+from incrowd.privacy.mechanism.factorisation import Banded, Blt, Participation, StrategyMatrix, inverse, sensitivity
 from incrowd.privacy.mechanism.noise import padded
 from tests.privacy.receipts import paid
 from tests.statistics import ks, rejects_wrong_scale
@@ -30,7 +30,7 @@ STRATEGIES = pytest.mark.parametrize(
 )
 
 
-def correlated(strategy: Strategy, *, multiplier: float = 2.0, clip_norm: float = 0.5) -> CorrelatedNoise:
+def correlated(strategy: StrategyMatrix, *, multiplier: float = 2.0, clip_norm: float = 0.5) -> CorrelatedNoise:
     return CorrelatedNoise(
         noise_multiplier=multiplier,
         clip_norm=clip_norm,
@@ -56,11 +56,11 @@ def divide(noise: CorrelatedNoise) -> Floats:
 
 
 @STRATEGIES
-def test_the_streamed_noise_is_the_dense_product(strategy: Strategy) -> None:
+def test_the_streamed_noise_is_the_dense_product(strategy: StrategyMatrix) -> None:
     noise, source = correlated(strategy), SeededRandomness(1)
     step, scale = noise.scale(40)
     streams = [source.stream("noise", round) for round in range(ROUNDS)]
-    fresh = np.array([grid.draw(grid.NORMAL, scale=scale / step, size=40, stream=stream) for stream in streams])
+    fresh = np.array([grid.sample_noise(grid.NORMAL, scale=scale / step, size=40, stream=stream) for stream in streams])
     expected = divide(noise) @ fresh
     streamed = run(noise, np.zeros((ROUNDS, 40)), source) / step
     assert np.array_equal(streamed, np.rint(streamed))
@@ -70,7 +70,7 @@ def test_the_streamed_noise_is_the_dense_product(strategy: Strategy) -> None:
 
 @SOURCES
 @STRATEGIES
-def test_the_covariance_over_rounds_is_that_of_the_inverse(strategy: Strategy, source: Randomness) -> None:
+def test_the_covariance_over_rounds_is_that_of_the_inverse(strategy: StrategyMatrix, source: Randomness) -> None:
     noise, size = correlated(strategy), 40_000
     rows = run(noise, np.zeros((ROUNDS, size)), source) / (noise.noise_multiplier * noise.sensitivity * noise.clip_norm)
     expected = divide(noise) @ divide(noise).T
@@ -105,7 +105,7 @@ def test_running_sums_are_better_than_with_independent_noise_by_the_stated_facto
 
 
 @STRATEGIES
-def test_sums_pass_through_to_within_half_a_step(strategy: Strategy) -> None:
+def test_sums_pass_through_to_within_half_a_step(strategy: StrategyMatrix) -> None:
     noise = correlated(strategy)
     totals = np.random.Generator(np.random.PCG64(3)).uniform(-0.1, 0.1, size=(ROUNDS, 30))
     apart = run(noise, totals, SeededRandomness(1)) - run(noise, np.zeros((ROUNDS, 30)), SeededRandomness(1))
@@ -115,7 +115,7 @@ def test_sums_pass_through_to_within_half_a_step(strategy: Strategy) -> None:
 @STRATEGIES
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_learnt_about_one_client_is_within_the_sensitivity_that_the_noise_hides(
-    strategy: Strategy, seed: int
+    strategy: StrategyMatrix, seed: int
 ) -> None:
     """From the releases, suppose the sums with and without one client: how far apart is the fresh noise they imply?"""
     noise, size = correlated(strategy), 30
@@ -142,7 +142,7 @@ def implied_fresh_noise(noise: CorrelatedNoise, released: Floats, totals: Floats
 
 @STRATEGIES
 @pytest.mark.parametrize("size", [1, 1000, 532_000])
-def test_the_price_of_floating_point_is_paid_and_small(strategy: Strategy, size: int) -> None:
+def test_the_price_of_floating_point_is_paid_and_small(strategy: StrategyMatrix, size: int) -> None:
     noise = correlated(strategy)
     needed = noise.sensitivity * padded(noise.clip_norm, contributions_bound=50)
     step, scale = noise.scale(size)
@@ -152,7 +152,7 @@ def test_the_price_of_floating_point_is_paid_and_small(strategy: Strategy, size:
 
 @STRATEGIES
 @pytest.mark.parametrize("stop", range(ROUNDS))
-def test_a_resumed_run_equals_the_uninterrupted_one(strategy: Strategy, stop: int) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(strategy: StrategyMatrix, stop: int) -> None:
     noise, source = correlated(strategy), SeededRandomness(9)
     totals = np.random.Generator(np.random.PCG64(4)).uniform(-0.1, 0.1, size=(ROUNDS, 20))
     whole = run(noise, totals, source)
@@ -176,7 +176,7 @@ def written_and_read(state: NoiseState) -> NoiseState:
 
 
 @STRATEGIES
-def test_using_a_state_leaves_it_and_the_sum_as_they_are(strategy: Strategy) -> None:
+def test_using_a_state_leaves_it_and_the_sum_as_they_are(strategy: StrategyMatrix) -> None:
     noise, total = correlated(strategy), np.full(5, 0.1)
     state = noise.init(5)
     for round in range(3):

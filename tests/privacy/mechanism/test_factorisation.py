@@ -16,7 +16,7 @@ from incrowd.privacy.mechanism.factorisation import (
     Banded,
     Blt,
     Participation,
-    Strategy,
+    StrategyMatrix,
     improvement,
     inverse,
     mean_squared_error,
@@ -28,7 +28,7 @@ from incrowd.privacy.mechanism.factorisation import (
     square_root,
 )
 
-STRATEGIES: list[Strategy] = [
+STRATEGIES: list[StrategyMatrix] = [
     Banded(coefficients=(1.0,)),
     Banded(coefficients=(1.0, 0.7, 0.3, 0.1)),
     Banded(coefficients=(1.0, 1.0)),
@@ -93,7 +93,7 @@ def test_a_column_that_rises_has_another_worst_pattern_which_is_why_it_is_refuse
 
 
 @EACH
-def test_strategies_have_falling_columns_and_true_inverses(strategy: Strategy) -> None:
+def test_strategies_have_falling_columns_and_true_inverses(strategy: StrategyMatrix) -> None:
     column = strategy.column(9)
     assert column[0] == 1
     assert np.all(np.diff(column) <= 0)
@@ -104,7 +104,7 @@ def test_strategies_have_falling_columns_and_true_inverses(strategy: Strategy) -
 
 
 @EACH
-def test_dividing_round_by_round_is_multiplying_by_the_inverse(strategy: Strategy) -> None:
+def test_dividing_round_by_round_is_multiplying_by_the_inverse(strategy: StrategyMatrix) -> None:
     fresh = np.random.Generator(np.random.PCG64(1)).normal(size=(9, 4))
     memory, streamed = strategy.start(4), []
     for row in fresh:
@@ -116,7 +116,7 @@ def test_dividing_round_by_round_is_multiplying_by_the_inverse(strategy: Strateg
 
 @EACH
 @given(st.integers(0, 2**32), st.integers(1, 40))
-def test_an_echo_errs_by_no_more_than_its_bound(strategy: Strategy, seed: int, rounds: int) -> None:
+def test_an_echo_errs_by_no_more_than_its_bound(strategy: StrategyMatrix, seed: int, rounds: int) -> None:
     noises = np.random.Generator(np.random.PCG64(seed)).integers(-(2**50), 2**50, rounds).astype(np.float64)
     memory = strategy.start(1)
     for noise in noises:
@@ -132,7 +132,7 @@ def test_an_echo_errs_by_no_more_than_its_bound(strategy: Strategy, seed: int, r
     assert error <= Fraction(strategy.rounding(rounds)) * Fraction(np.abs(noises).max())
 
 
-def exact_tail(strategy: Strategy, rounds: int) -> list[Fraction]:
+def exact_tail(strategy: StrategyMatrix, rounds: int) -> list[Fraction]:
     """c_1, c_2, ... without any rounding."""
     if isinstance(strategy, Banded):
         return [Fraction(c) for c in (*strategy.coefficients[1:], *[0.0] * rounds)][:rounds]
@@ -146,7 +146,7 @@ def exact_tail(strategy: Strategy, rounds: int) -> list[Fraction]:
 @EACH
 @pytest.mark.parametrize("apart", [1, 4, 9])
 @pytest.mark.parametrize("momentum", [None, 0.9])
-def test_the_error_is_that_of_the_dense_product(strategy: Strategy, apart: int, momentum: float | None) -> None:
+def test_the_error_is_that_of_the_dense_product(strategy: StrategyMatrix, apart: int, momentum: float | None) -> None:
     participation = Participation(rounds=9, min_separation=apart)
     workload = None if momentum is None else momentum_sums(9, momentum)
     summing = dense(prefix_sums(9) if workload is None else workload)

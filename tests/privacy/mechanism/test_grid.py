@@ -38,8 +38,8 @@ class Given(SystemStream):
         return np.full(size, next(self.turns), np.uint64)
 
 
-def drawn(shape: grid.Shape, stream: Stream, *, scale: float = SCALE, size: int = SIZE) -> Floats:
-    return grid.draw(shape, scale=scale, size=size, stream=stream) / scale
+def drawn(shape: grid.NoiseShape, stream: Stream, *, scale: float = SCALE, size: int = SIZE) -> Floats:
+    return grid.sample_noise(shape, scale=scale, size=size, stream=stream) / scale
 
 
 @SOURCES
@@ -68,8 +68,8 @@ def test_tails_signs_and_neighbours(source: Randomness) -> None:
 
 @SOURCES
 @SHAPES
-def test_low_bits_are_fair_and_no_number_comes_twice(shape: grid.Shape, source: Randomness) -> None:
-    values = grid.draw(shape, scale=2.0**50, size=SIZE, stream=source.stream("noise"))
+def test_low_bits_are_fair_and_no_number_comes_twice(shape: grid.NoiseShape, source: Randomness) -> None:
+    values = grid.sample_noise(shape, scale=2.0**50, size=SIZE, stream=source.stream("noise"))
     assert len(np.unique(values[:10_000])) == 10_000
     for shift in (0, 8, 16, 24):
         counts = np.bincount((values >> shift) & 255, minlength=256)
@@ -77,8 +77,8 @@ def test_low_bits_are_fair_and_no_number_comes_twice(shape: grid.Shape, source: 
 
 
 @SHAPES
-def test_every_whole_number_has_its_own_probability(shape: grid.Shape) -> None:
-    values = grid.draw(shape, scale=64.0, size=10 * SIZE, stream=SeededRandomness(1).stream("noise"))
+def test_every_whole_number_has_its_own_probability(shape: grid.NoiseShape) -> None:
+    values = grid.sample_noise(shape, scale=64.0, size=10 * SIZE, stream=SeededRandomness(1).stream("noise"))
     numbers = np.arange(-128, 128)
     counts = np.bincount(values[np.abs(values + 0.5) < 128] + 128, minlength=256)
     assert chi_square(counts, shape.density(np.abs(numbers + 0.5) / 64)) > ODD
@@ -87,8 +87,8 @@ def test_every_whole_number_has_its_own_probability(shape: grid.Shape) -> None:
 
 @SHAPES
 @pytest.mark.parametrize("scale", [2.0**28, SCALE, 1.99 * 2**45])
-def test_probabilities_are_exact_to_43_bits(shape: grid.Shape, scale: float) -> None:
-    cells = grid._Cells.under(shape, scale)
+def test_probabilities_are_exact_to_43_bits(shape: grid.NoiseShape, scale: float) -> None:
+    cells = grid._Staircase.under(shape, scale)
     first, slot, slots = np.unique(cells.first[cells.odds > 0], return_index=True, return_counts=True)
     magnitudes = first + np.random.Generator(np.random.PCG64(2)).integers(0, 2**cells.width_bits, len(first))
     chances = cells.chances(slot, magnitudes)
@@ -103,9 +103,9 @@ def test_probabilities_are_exact_to_43_bits(shape: grid.Shape, scale: float) -> 
 
 
 @SHAPES
-def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.Shape) -> None:
+def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.NoiseShape) -> None:
     for scale in (2.0**28, SCALE, 1.99 * 2**45):
-        cells = grid._Cells.under(shape, scale)
+        cells = grid._Staircase.under(shape, scale)
         assert cells.first.max() + 2**cells.width_bits >= shape.reach * scale
         kept = cells.propose(SIZE, SeededRandomness(1).stream("noise"))
         assert len(kept) > 0.93 * SIZE
@@ -114,8 +114,8 @@ def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.Sha
 
 
 @SHAPES
-def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.Shape) -> None:
-    cells = grid._Cells.under(shape, SCALE)
+def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.NoiseShape) -> None:
+    cells = grid._Staircase.under(shape, SCALE)
     slot = int(cells.odds.nonzero()[0].max())
     for sign, side in ((0, 1), (1, -1)):
         proposal = slot << 48 | sign << 47 | 2**cells.width_bits - 1
@@ -127,14 +127,14 @@ def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.Shape) -> Non
 def test_a_slot_left_over_proposes_nothing() -> None:
     for begun in (0, 2**47 - 1):
         stream = Given(proposal=(2**16 - 1) << 48 | begun, more=0)
-        assert grid._Cells.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
+        assert grid._Staircase.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
 
 
 @SHAPES
 @pytest.mark.parametrize("scale", [64.0, SCALE, 1.99 * 2**50])
-def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.Shape, scale: float) -> None:
+def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.NoiseShape, scale: float) -> None:
     """The first bits of the decision come with the proposal; near the chance, 64 more tell."""
-    cells = grid._Cells.under(shape, scale)
+    cells = grid._Staircase.under(shape, scale)
     spare = 47 - cells.width_bits
     generator = np.random.Generator(np.random.PCG64(5))
     asked = 0
@@ -153,7 +153,7 @@ def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.Shape, scale
 
 @pytest.mark.parametrize("size", [0, 1, 2**14 - 1, 2**14, 2**14 + 1])
 def test_any_size_is_filled(size: int) -> None:
-    values = grid.draw(grid.NORMAL, scale=SCALE, size=size, stream=SeededRandomness(1).stream("noise"))
+    values = grid.sample_noise(grid.NORMAL, scale=SCALE, size=size, stream=SeededRandomness(1).stream("noise"))
     assert values.shape == (size,)
     assert values.dtype == np.int64
     assert len(np.unique(values)) == size

@@ -26,7 +26,7 @@ ALL: list[Sampler] = [
 @SOURCES
 def test_every_cohort_is_a_sorted_set_of_existing_clients(sampler: Sampler, source: Randomness) -> None:
     for number in range(20):
-        cohort = sampler.draw(source.stream("sampling", number), round=number)
+        cohort = sampler.sample(source.stream("sampling", number), round=number)
         assert np.all(np.diff(cohort) > 0)
         assert cohort.size == 0 or (cohort[0] >= 0 and cohort[-1] < sampler.clients)
 
@@ -40,7 +40,7 @@ def test_relation_and_sensitivity_belong_together(sampler: Sampler) -> None:
 def participation_counts(sampler: Sampler, source: Randomness, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     counts, sizes = np.zeros(sampler.clients), np.zeros(rounds)
     for number in range(rounds):
-        cohort = sampler.draw(source.stream("sampling", number), round=number)
+        cohort = sampler.sample(source.stream("sampling", number), round=number)
         counts[cohort] += 1
         sizes[number] = cohort.size
     return counts, sizes
@@ -79,7 +79,7 @@ def test_a_cohort_of_fixed_size_is_told_apart_from_poisson(source: Randomness) -
 @SOURCES
 def test_every_set_of_fixed_size_is_equally_likely(source: Randomness) -> None:
     sampler = FixedSize(clients=5, cohort=2)
-    draws = [tuple(sampler.draw(source.stream("sampling", t), round=t)) for t in range(5000)]
+    draws = [tuple(sampler.sample(source.stream("sampling", t), round=t)) for t in range(5000)]
     _, counts = np.unique(draws, axis=0, return_counts=True)
     assert counts.size == math.comb(5, 2)
     assert ((counts - 500) ** 2 / 500).sum() < 33.7  # chi-square of 9 degrees of freedom, one in 10,000
@@ -97,14 +97,14 @@ def test_poisson_probability_is_rounded_down() -> None:
     sampler = Poisson(clients=3, cohort=1)
     threshold = int(sampler.sampling_prob * 2**64)
     assert threshold / 2**64 <= sampler.sampling_prob
-    assert sampler.draw(Edge(), round=0).size == 0
+    assert sampler.sample(Edge(), round=0).size == 0
     threshold -= 1
-    assert sampler.draw(Edge(), round=0).size == 3
+    assert sampler.sample(Edge(), round=0).size == 3
 
 
 def test_a_poisson_cohort_may_be_empty() -> None:
     sampler = Poisson(clients=2, cohort=0.01)
-    assert any(sampler.draw(SeededRandomness(0).stream("s", t), round=t).size == 0 for t in range(10))
+    assert any(sampler.sample(SeededRandomness(0).stream("s", t), round=t).size == 0 for t in range(10))
 
 
 @SOURCES
@@ -115,7 +115,7 @@ def test_everyone_means_everyone_in_every_round(source: Randomness) -> None:
         FixedSize(clients=9, cohort=9),
     ):
         for number in range(5):
-            assert list(sampler.draw(source.stream("s"), round=number)) == list(range(9))
+            assert list(sampler.sample(source.stream("s"), round=number)) == list(range(9))
 
 
 def test_events_say_what_is_executed() -> None:
@@ -137,7 +137,7 @@ def test_cyclic_participations_are_exactly_groups_apart(clients: int, data: st.D
     sampler = Cyclic(clients=clients, groups=data.draw(st.integers(1, clients)))
     rows = np.zeros((rounds, clients), bool)
     for number in range(rounds):
-        rows[number, sampler.draw(SeededRandomness(0).stream("s"), round=number)] = True
+        rows[number, sampler.sample(SeededRandomness(0).stream("s"), round=number)] = True
     for client in range(clients):
         times = np.flatnonzero(rows[:, client])
         assert np.all(np.diff(times) == sampler.groups)

@@ -23,7 +23,7 @@ _FIGURES = ("epsilon", "noise_multiplier", "records", "right")
 
 
 @dataclass(frozen=True, eq=False)
-class Outbox:
+class DurableSilo:
     """A silo that can be killed at any moment and started again.
 
     Guarantee: an answer is on disk before it is given, and its round was on the ledger before it was computed. Asked

@@ -18,7 +18,7 @@ from incrowd.privacy.account.events import compose
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.silo_plan import RELATION
 from incrowd.runs.checkpoints import Checkpoints
-from incrowd.runs.outbox import Outbox
+from incrowd.runs.durable_silo import DurableSilo
 from tests.federated.silos import BUDGET, SEEDED, plan, silo, zeros
 from tests.privacy.ledgers import start, status_of
 from tests.runs.kills import killed_at
@@ -36,9 +36,11 @@ def ledger_in(folder: Path) -> Ledger:
     return Ledger.open(folder / "ledger.sqlite", budget=BUDGET, relation=RELATION, data_identity="records")
 
 
-def outbox(folder: Path, ledger: Ledger, *, its_plan: SiloPlan, randomness: Randomness, keep: int = 10**6) -> Outbox:
+def outbox(
+    folder: Path, ledger: Ledger, *, its_plan: SiloPlan, randomness: Randomness, keep: int = 10**6
+) -> DurableSilo:
     account = Account(ledger=ledger, randomness=randomness)
-    return Outbox(silo(its_plan, account), Checkpoints(folder / "sent", keep=keep))
+    return DurableSilo(silo(its_plan, account), Checkpoints(folder / "sent", keep=keep))
 
 
 @pytest.mark.parametrize("randomness", [SEEDED, SystemRandomness()], ids=["seeded", "system"])

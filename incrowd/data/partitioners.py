@@ -1,4 +1,4 @@
-"""Ways to deal examples out to clients: pure functions from labels to a `Partition`.
+"""Ways to divide examples among clients: pure functions from labels to a `Partition`.
 
 Their randomness comes from the stream ``partition`` (sizes: ``sizes``), so that no other purpose of a run shares its
 values. They simulate clients; real clients come with their own examples.
@@ -160,7 +160,7 @@ def _in_proportion(total: int, weights: NDArray[np.float64]) -> Sizes:
 
 def _repeats(wanted: int, examples: int) -> int:
     if examples == 0:
-        raise DataError("there are no examples to deal out: give at least one label")
+        raise DataError("there are no examples to divide: give at least one label")
     return -(-wanted // examples)
 
 
