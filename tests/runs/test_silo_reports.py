@@ -56,7 +56,7 @@ def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> N
     [
         Place("federated/silo.py", "report", "call", 2),
         Place("privacy/permit.py", "reported", "return"),
-        Place("runs/", "report", "return", 2),
+        Place("runs/durable_silo.py", "report", "return", 2),
         Place("runs/folder.py", "write_results", "call"),
     ],
     ids=lambda place: f"{place.function}-{place.happening}",
