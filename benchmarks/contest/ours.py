@@ -24,7 +24,7 @@ from incrowd import (
     constant,
 )
 from incrowd.federated import FedAvg, ServerStep, State
-from incrowd.learning import ClientTensors, Cohort, CohortEngine, Execution
+from incrowd.learning import ClientTensors, CohortEngine, EngineCohort, Execution
 from incrowd.privacy.ledger import DataIdentity
 from incrowd.privacy.mechanism import ClippedSum
 
@@ -94,9 +94,9 @@ class Ours:
             chunk.finish()
         return time.perf_counter() - begin
 
-    def _cohort(self, weights: ArrayLike | Tensor, number: int) -> Cohort:
+    def _cohort(self, weights: ArrayLike | Tensor, number: int) -> EngineCohort:
         clients = range(self.task.work.cohort)
-        return Cohort(engine=self.engine, weights=weights, clients=clients, randomness=RANDOMNESS, round=number)
+        return EngineCohort(engine=self.engine, weights=weights, clients=clients, randomness=RANDOMNESS, round=number)
 
     def close(self) -> None:
         """Remove the ledger."""

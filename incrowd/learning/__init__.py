@@ -1,9 +1,10 @@
 """Models, local training, and the engine that trains a cohort."""
 
-from incrowd.learning.batches import draw as draw_batches
-from incrowd.learning.chunk import Chunk
-from incrowd.learning.cohort import Cohort
-from incrowd.learning.engine import CohortEngine, Execution
+from incrowd.learning.batches import draw_batches
+from incrowd.learning.cohort import EngineCohort
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.engine import CohortEngine
+from incrowd.learning.execution import Execution
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
@@ -23,11 +24,11 @@ __all__ = [
     "POISSON",
     "SQUARED",
     "BatchedRecords",
-    "Chunk",
     "ClientTensors",
-    "Cohort",
     "CohortEngine",
+    "Contributions",
     "Descent",
+    "EngineCohort",
     "Execution",
     "FastNoise",
     "GridNoise",

@@ -33,7 +33,7 @@ class Batches:
         return int(self.positions.shape[-1])
 
 
-def draw(examples: int, local: LocalTraining, *, randomness: Randomness, round: int, client: int) -> Batches:
+def draw_batches(examples: int, local: LocalTraining, *, randomness: Randomness, round: int, client: int) -> Batches:
     """The batches of one client in one round.
 
     Guarantee: every example comes once in every epoch; what is drawn depends on nothing but the randomness, round,

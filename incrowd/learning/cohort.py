@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, Randomness
-from incrowd.learning.chunk import Chunk
+from incrowd.learning.contributions import Contributions
 from incrowd.learning.engine import CohortEngine
-from incrowd.learning.total import Shortening, Summed, summed
+from incrowd.learning.total import ShortenedSum, Shortening, summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +23,12 @@ class EngineTrainer:
     engine: CohortEngine
     weights: ArrayLike | Tensor
     randomness: Randomness = field(kw_only=True)
-    see: Callable[[Chunk], object] | None = field(kw_only=True, default=None)
+    see: Callable[[Contributions], object] | None = field(kw_only=True, default=None)
 
-    def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "Cohort":
+    def cohort(self, clients: Sequence[int] | NDArray[np.int64], *, round: int) -> "EngineCohort":
         """What these clients contribute to a round that starts with the weights."""
         its = [int(client) for client in clients]
-        return Cohort(
+        return EngineCohort(
             engine=self.engine,
             weights=self.weights,
             clients=its,
@@ -39,7 +39,7 @@ class EngineTrainer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cohort:
+class EngineCohort:
     """Clients of an engine's data, trained in a round from these weights as soon as their contributions are asked for.
 
     `see` is shown every chunk on its way, which a simulation may.
@@ -50,9 +50,9 @@ class Cohort:
     clients: Sequence[int]
     randomness: Randomness
     round: int
-    see: Callable[[Chunk], object] | None = None
+    see: Callable[[Contributions], object] | None = None
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Contributions]:
         """See `CohortEngine.train`."""
         chunks = self.engine.train(self.weights, self.clients, randomness=self.randomness, round=self.round)
         for chunk in chunks:
@@ -60,7 +60,9 @@ class Cohort:
                 self.see(chunk)
             yield chunk
 
-    def summed(self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]) -> Summed:
+    def summed(
+        self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]
+    ) -> ShortenedSum:
         """The contributions times factors of their norms, added up where they are computed; see `Shortening`."""
         how = Shortening(bound=bound, parts=parts, factors=factors)
         if self.see is not None:

@@ -37,7 +37,7 @@ def with_own_dropout(module: nn.Module, generator: torch.Generator) -> nn.Module
     return module
 
 
-def draws(module: nn.Module) -> bool:
+def has_dropout(module: nn.Module) -> bool:
     """Whether dropout is at work when the module is trained."""
     return any(map(_at_work, _ready(module).modules()))
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.learning.losses import Canonical
 from incrowd.learning.program import Dense, Program
 from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 
@@ -33,13 +32,13 @@ _PROBES = 2
 class Ghost:
     """The clipped sum of the gradients of up to `rows` records at a time, at the weights of each parameter.
 
-    Guarantee: as `incrowd.learning.gradients.Gradients`.
+    Guarantee: as `incrowd.learning.gradients.RecordGradients`.
     """
 
-    def __init__(self, program: Program, weights: Sequence[Tensor], loss: Canonical, *, rows: int) -> None:
+    def __init__(self, program: Program, weights: Sequence[Tensor], *, rows: int) -> None:
         left = iter(weights)
-        self.layers = [_Layer(dense, left, rows) for dense in program.layers]
-        self.loss = loss
+        self.layers = [_GhostLayer(dense, left, rows) for dense in program.layers]
+        self.loss = program.loss
         self.rows = rows
         self._inputs = _in_lines(rows, program.layers[0].inputs, weights[0].device)
         size, device = sum(part.numel() for part in weights), weights[0].device
@@ -52,18 +51,18 @@ class Ghost:
 
     @property
     def total(self) -> Tensor:
-        """See `Gradients.total`."""
+        """See `RecordGradients.total`."""
         return self._sums[self._kind]
 
     def begin(self, records: int) -> None:
-        """See `Gradients.begin`."""
+        """See `RecordGradients.begin`."""
         self._kind = torch.float32 if records <= min(self.rows, FLOAT32_RECORDS) else torch.float64
         self._beta = 0  # the first gradients overwrite what was there, which spares a pass over the memory
         if records == 0:
             self.total.zero_()
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
-        """See `Gradients.norms`."""
+        """See `RecordGradients.norms`."""
         self._inputs[: len(labels)] = features.flatten(1)
         self._forward(self._inputs[: _filled_up(len(labels))], records=len(labels))
         self._backward(labels)
@@ -72,7 +71,7 @@ class Ghost:
         return norms
 
     def add(self, factors: Tensor) -> None:
-        """See `Gradients.add`."""
+        """See `RecordGradients.add`."""
         rows = factors.nonzero().view(-1)
         for layer in self.layers:
             layer.add(factors, rows, kind=self._kind, beta=self._beta)
@@ -90,7 +89,7 @@ class Ghost:
             before.backward(after)
 
 
-class _Layer:
+class _GhostLayer:
     """A layer at work. Memory is used again and again: fresh memory would cost more than the work on it."""
 
     def __init__(self, dense: Dense, weights: Iterator[Tensor], rows: int) -> None:
@@ -141,7 +140,7 @@ class _Layer:
             torch.addmm(self.bias, x, self.weight.t(), out=out)
         return out if self.dense.activation is None else self.dense.activation.apply(out)
 
-    def backward(self, after: "_Layer") -> None:
+    def backward(self, after: "_GhostLayer") -> None:
         """The gradients of the outputs, from those of the next layer's."""
         torch.mm(after._d[: self._several], after.weight, out=self._d[: self._several])
         if self.dense.activation is not None:
@@ -197,13 +196,13 @@ def rows_are_alike(shapes: tuple[tuple[int, int, bool], ...], rows: int, device:
         parts = iter(torch.randn(sum(sizes), generator=generator).to(device).split_with_sizes(sizes))
         for inputs, outputs, bias in shapes:
             weights = [next(parts).view(outputs, inputs), *(next(parts) for _ in range(bias))]
-            layer = _Layer(Dense(inputs, outputs, bias, None), iter(weights), rows)
+            layer = _GhostLayer(Dense(inputs, outputs, bias, None), iter(weights), rows)
             if not _alike(layer, torch.randn(inputs, generator=generator), torch.randn(outputs, generator=generator)):
                 return False
     return True
 
 
-def _alike(layer: _Layer, record: Tensor, gradient: Tensor) -> bool:
+def _alike(layer: _GhostLayer, record: Tensor, gradient: Tensor) -> bool:
     """Whether what a layer makes of a record, and of a gradient of its outputs, is the same in every place."""
     x, d, below = (_in_lines(layer.most, one.numel(), layer.weight.device) for one in (record, gradient, record))
     x[:], d[:] = record, gradient

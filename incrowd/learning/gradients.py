@@ -16,7 +16,7 @@ from incrowd.privacy.mechanism.steps import RecordTraining
 _BLOCK = 2**12  # numbers of each gradient that are made float64 at a time, so that these copies stay in the cache
 
 
-class Gradients(Protocol):
+class RecordGradients(Protocol):
     """The clipped sum of records' gradients, at weights that change from step to step."""
 
     @property
@@ -51,7 +51,9 @@ class NoisedSums:
     Edge cases: a step without records is one of noise alone.
     """
 
-    def __init__(self, gradients: Gradients, read: Callable[[Tensor], tuple[Inputs, Tensor]], *, records: int) -> None:
+    def __init__(
+        self, gradients: RecordGradients, read: Callable[[Tensor], tuple[Inputs, Tensor]], *, records: int
+    ) -> None:
         self.gradients = gradients
         self.read = read
         self.records = records
@@ -94,7 +96,7 @@ class Formed:
         return norms
 
     def add(self, factors: Tensor) -> None:
-        """See `Gradients.add`. Edge cases: the gradients are not kept."""
+        """See `RecordGradients.add`. Edge cases: the gradients are not kept."""
         rows = factors.nonzero().view(-1)
         gradients, self._gradients = self._gradients, []
         for gradient, place in zip(gradients, self._places, strict=True):

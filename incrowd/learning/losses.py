@@ -31,10 +31,10 @@ from torch.nn import functional
 from incrowd.data.examples import IGNORED
 from incrowd.errors import ConfigError, DataError
 
-Shape = Sequence[int]
+OutputShape = Sequence[int]
 
 
-def _anything(_labels: Tensor, _outputs: Shape) -> bool:
+def _anything(_labels: Tensor, _outputs: OutputShape) -> bool:
     return True
 
 
@@ -64,10 +64,10 @@ class Loss:
     name: str
     value: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
     canonical: Canonical | None = field(default=None, repr=False)
-    fits: Callable[[Tensor, Shape], bool] = field(default=_anything, repr=False)
+    fits: Callable[[Tensor, OutputShape], bool] = field(default=_anything, repr=False)
     needs: str = ""
 
-    def check(self, labels: Tensor, outputs: Shape) -> None:
+    def check(self, labels: Tensor, outputs: OutputShape) -> None:
         """Refuse labels, or outputs of a shape (that of one example), that this loss does not fit."""
         if not self.fits(labels, tuple(outputs)):
             several = f"{outputs[0] if outputs else 1} outputs" if len(outputs) < 2 else f"{tuple(outputs)} outputs"
@@ -188,19 +188,19 @@ def _column(labels: Tensor, _outputs: int) -> Tensor:
     return labels.to(torch.float32).unsqueeze(1)
 
 
-def _classes(labels: Tensor, outputs: Shape) -> bool:
+def _classes(labels: Tensor, outputs: OutputShape) -> bool:
     if labels.is_floating_point() or tuple(outputs[:-1]) != tuple(labels.shape[1:]) or not outputs:
         return False
     given = labels if labels.ndim == 1 else labels[labels != IGNORED]
     return not len(given) or (int(given.min()) >= 0 and int(given.max()) < outputs[-1])
 
 
-def _alike(labels: Tensor, outputs: Shape) -> bool:
+def _alike(labels: Tensor, outputs: OutputShape) -> bool:
     """Whether there is an output for every label."""
     return tuple(outputs) == tuple(labels.shape[1:]) or (labels.ndim == 1 and tuple(outputs) == (1,))
 
 
-def _finite(labels: Tensor, outputs: Shape) -> bool:
+def _finite(labels: Tensor, outputs: OutputShape) -> bool:
     return _alike(labels, outputs) and bool(labels.isfinite().all())
 
 

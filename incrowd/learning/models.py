@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from incrowd import _validate
 from incrowd._random import Randomness, Stream
 from incrowd.errors import ConfigError
-from incrowd.learning.modules import load_state, plain, refuse_unsuitable, trainable, whole_state
+from incrowd.learning.modules import hooked, load_state, plain, refuse_unsuitable, trainable, whole_state
 from incrowd.privacy.mechanism.contribution import Layout
 
 
@@ -105,14 +105,18 @@ class Model:
             raise ConfigError(field="weights", value=tuple(vector.shape), remedy=remedy)
         return vector
 
+    def by_parameter(self, flat: Tensor) -> list[Tensor]:
+        """A flat vector as the weights of each parameter, in the same memory."""
+        places = flat.split_with_sizes(list(self.layout.sizes))
+        return [place.view(shape) for place, shape in zip(places, self.layout.shapes, strict=True)]
+
     def with_weights(self, weights: ArrayLike | Tensor) -> nn.Module:
         """A copy of the module with these weights, in evaluation mode."""
         self.check_unchanged()
         module = copy.deepcopy(self.module).eval()
-        places = self.flat(weights).split_with_sizes(list(self.layout.sizes))
         with torch.no_grad():
-            for (_, parameter), place in zip(trainable(module), places, strict=True):
-                parameter.copy_(place.view(parameter.shape))
+            for (_, parameter), place in zip(trainable(module), self.by_parameter(self.flat(weights)), strict=True):
+                parameter.copy_(place)
         return module
 
     def state_dict(self, weights: ArrayLike | Tensor) -> dict[str, Tensor]:
@@ -186,17 +190,12 @@ def layers_of_flat(module: nn.Module, shape: Sequence[int]) -> list[nn.Module] |
     """The layers that a plain Sequential puts flat examples through, without the Flatten; None for any other module,
     and for one with frozen or tied parameters.
     """
-    if type(module) is not nn.Sequential or _has_hooks(module) or not plain(module):
+    if type(module) is not nn.Sequential or any(map(hooked, module.modules())) or not plain(module):
         return None
     layers = list(module)
     if layers and isinstance(layers[0], nn.Flatten) and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
         return layers[1:]
     return layers if len(shape) == 1 else None
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(part, kind) for part in module.modules() for kind in kinds)
 
 
 def _vector(module: nn.Module) -> Tensor:

@@ -11,6 +11,9 @@ from incrowd.errors import ConfigError
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)  # the lazy ones and SyncBatchNorm are of this kind too
 
+_KNOWN = ("torch.nn.modules.", "incrowd.")  # whose modules use the weights of no other
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The parameters that are trained, with their names: a tied one once, under its first name."""
@@ -21,6 +24,17 @@ def plain(module: nn.Module) -> bool:
     """Whether every parameter is trained, and none is tied to another."""
     every = list(module.named_parameters(remove_duplicate=False))
     return len(trainable(module)) == len(every)
+
+
+def known(module: nn.Module) -> bool:
+    """Whether a module is torch's or ours, and nobody has hung anything on it: then it remembers nothing."""
+    named = f"{type(module).__module__}.".startswith(_KNOWN)
+    return named and not hooked(module) and "forward" not in vars(module)
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether something is to be called when the module is used."""
+    return any(getattr(module, name) for name in _HOOKS)
 
 
 def settled(module: nn.Module) -> nn.Module:

@@ -157,11 +157,11 @@ class _Hooked:
         self.total = self._formed.total
 
     def begin(self, records: int) -> None:
-        """See `Gradients.begin`."""
+        """See `RecordGradients.begin`."""
         self.total.zero_()
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
-        """See `Gradients.norms`."""
+        """See `RecordGradients.norms`."""
         loss: Any = self._criterion(self._hooked(features), labels)
         with warnings.catch_warnings():
             # Opacus' hooks need no gradient of the features, of which torch warns.
@@ -173,7 +173,7 @@ class _Hooked:
         return self._formed.norms(gradients)
 
     def add(self, factors: Tensor) -> None:
-        """See `Gradients.add`."""
+        """See `RecordGradients.add`."""
         self._formed.add(factors)
 
     def close(self) -> None:

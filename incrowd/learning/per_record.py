@@ -19,7 +19,7 @@ _NUMBERS = 2**22  # of gradients that are in memory at once; measured, more do n
 class PerRecord:
     """The clipped sum of the gradients of a few records at a time.
 
-    Guarantee: as `incrowd.learning.gradients.Gradients`. No other record is beside one while
+    Guarantee: as `incrowd.learning.gradients.RecordGradients`. No other record is beside one while
     its gradient is computed.
     """
 
@@ -35,11 +35,11 @@ class PerRecord:
         self._gradients = [torch.empty(self.rows, size, device=weights[0].device) for size in sizes]
 
     def begin(self, records: int) -> None:
-        """See `Gradients.begin`."""
+        """See `RecordGradients.begin`."""
         self.total.zero_()
 
     def norms(self, features: Inputs, labels: Tensor) -> Floats:
-        """See `Gradients.norms`."""
+        """See `RecordGradients.norms`."""
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, list(self.weights))
         call = calling(self.module, features)
@@ -56,7 +56,7 @@ class PerRecord:
                 place[row] = gradient.reshape(-1)
 
     def add(self, factors: Tensor) -> None:
-        """See `Gradients.add`."""
+        """See `RecordGradients.add`."""
         self._formed.add(factors)
 
 

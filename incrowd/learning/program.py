@@ -1,12 +1,14 @@
-"""Stacks of Linear layers: the modules that need no autograd, as a table of layers."""
+"""Stacks of Linear layers with a loss of their kind, which need no autograd: a table of layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from incrowd.learning.losses import Canonical, Loss
 from incrowd.learning.models import layers_of_flat
 
 _WIDE = 64  # from so many outputs on, a first layer is fastest stored [inputs, outputs]
@@ -40,9 +42,10 @@ class Dense:
 
 @dataclass(frozen=True)
 class Program:
-    """A table of layers."""
+    """A table of layers, and how the outputs of the last are compared with labels."""
 
     layers: tuple[Dense, ...]
+    loss: Canonical
 
     @property
     def wide(self) -> bool:
@@ -55,8 +58,34 @@ class Program:
         return sum(layer.inputs * layer.outputs for layer in self.layers) <= _SMALL
 
 
-def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
-    """The program that computes what the module computes for examples of this shape, or None if there is none here."""
+class Labelled(Protocol):
+    """Examples with their labels."""
+
+    @property
+    def labels(self) -> Tensor:
+        """A label for each example, or several."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """Whether an example is one tensor of numbers."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, where it is one."""
+        ...
+
+
+def compile_program(module: nn.Module, loss: Loss, examples: Labelled) -> Program | None:
+    """The program for what the module computes of such examples and this loss of it, or None if there is none here."""
+    canonical = loss.fast(examples.labels) if examples.plain else None
+    layers = None if canonical is None else dense_layers(module, examples.shape)
+    return None if canonical is None or layers is None else Program(layers, canonical)
+
+
+def dense_layers(module: nn.Module, shape: Sequence[int]) -> tuple[Dense, ...] | None:
+    """The layers that compute what the module computes for examples of this shape, or None if it has others."""
     modules = layers_of_flat(module, shape)
     if modules is None:
         return None
@@ -69,4 +98,4 @@ def compile_program(module: nn.Module, shape: Sequence[int]) -> Program | None:
             return None
     starts_or_ends_bent = not modules or type(modules[0]) in ACTIVATIONS or type(modules[-1]) in ACTIVATIONS
     bent_twice = any(type(one) in ACTIVATIONS and type(after) in ACTIVATIONS for one, after in pairwise(modules))
-    return None if starts_or_ends_bent or bent_twice else Program(tuple(layers))
+    return None if starts_or_ends_bent or bent_twice else tuple(layers)

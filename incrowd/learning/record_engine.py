@@ -13,7 +13,7 @@ from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.ghost import Ghost, alone
-from incrowd.learning.gradients import Gradients, NoisedSums
+from incrowd.learning.gradients import NoisedSums, RecordGradients
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
@@ -46,8 +46,7 @@ class BatchedRecords:
         self.loss = loss
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
-        self._canonical = loss.fast(records.labels) if records.plain else None
-        self._program = None if self._canonical is None else compile_program(model.module, records.shape)
+        self._program = compile_program(model.module, loss, records)
 
     @property
     def size(self) -> int:
@@ -87,14 +86,11 @@ class BatchedRecords:
             walk.step(noised, training.expected_batch)
         return Trained(weights=now.cpu(), dropped=sums.dropped)
 
-    def _gradients(self, weights: Tensor, rows: int) -> Gradients:
-        places = zip(weights.split_with_sizes(list(self.model.layout.sizes)), self.model.layout.shapes, strict=True)
-        parameters = [place.view(shape) for place, shape in places]
-        program, loss = self._program, self._canonical
-        if program is None or loss is None or not alone(program, rows=rows, device=weights.device):
-            module = working_copy(self.model.module, weights.device)
-            return PerRecord(module, parameters, self.loss, rows=rows)
-        return Ghost(program, parameters, loss, rows=rows)
+    def _gradients(self, weights: Tensor, rows: int) -> RecordGradients:
+        parameters = self.model.by_parameter(weights)
+        if self._program is None or not alone(self._program, rows=rows, device=weights.device):
+            return PerRecord(working_copy(self.model.module, weights.device), parameters, self.loss, rows=rows)
+        return Ghost(self._program, parameters, rows=rows)
 
 
 class _Walk:

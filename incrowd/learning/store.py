@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from incrowd.data import Clients
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
-_ROWS = 4096  # examples that are searched at a time
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 
 
@@ -244,15 +243,6 @@ class Store:
             self.memory -= examples.nbytes
             self._kept[client] = examples
         return examples
-
-
-def mostly_zero(data: ClientTensors, share: float) -> NDArray[np.bool_]:
-    """Whose stored features are zero by at least this share: of each client by its own examples."""
-    table = data.features.flatten(1).numpy()
-    there = np.concatenate([np.count_nonzero(table[b : b + _ROWS], axis=1) for b in range(0, len(table), _ROWS)])
-    totals = np.append(0, np.cumsum(there[data.indices]))[data.offsets]
-    found: NDArray[np.bool_] = np.diff(totals) <= (1 - share) * table.shape[1] * np.diff(data.offsets)
-    return found
 
 
 def _whole(places: NDArray[Any]) -> Tensor:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,28 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.learning.pieces import Piece, Segment, norms, segments
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import Segment, WeightDelta, norms, segments
 
 _STEPS = 2**19  # in the bound; of 32 times as many float32 still holds every whole number
 _TOGETHER = 32
 _CACHED = 2**19  # numbers that are measured, scaled and added while they are in the cache
-
-
-class Contributions(Protocol):
-    """What some clients changed."""
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """It in pieces."""
-        ...
-
-    def take(self) -> Sequence[Piece]:
-        """It in pieces, to be overwritten."""
-        ...
-
-    def __len__(self) -> int:
-        """How many clients they are."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +44,24 @@ class Total:
     of d numbers that are alike by about sqrt(d) 2^-20 of the bound (for 532,110 numbers 0.07 %).
     """
 
-    def __init__(self, pieces: Sequence[Piece], shortening: Shortening) -> None:
+    def __init__(self, deltas: Sequence[WeightDelta], shortening: Shortening) -> None:
         self._factors = shortening.factors
-        self._segments = segments(pieces, shortening.parts)
-        self._by_piece = [[one for one in self._segments if one.piece == number] for number in range(len(pieces))]
+        self._segments = segments(deltas, shortening.parts)
+        self._by_delta = [[one for one in self._segments if one.delta == number] for number in range(len(deltas))]
         mantissa, exponent = math.frexp(shortening.bound / _STEPS)
         self._step = 2.0 ** (exponent - (mantissa == 0.5))
-        self._steps = [piece.empty_total(torch.float32) for piece in pieces]
+        self._steps = [delta.empty_total(torch.float32) for delta in deltas]
         self._held = 0  # contributions in them
-        self._exact = np.zeros(sum(piece.size for piece in pieces))
+        self._exact = np.zeros(sum(delta.size for delta in deltas))
         on_cpu = self._steps[0].device.type == "cpu"
         self._at_once = max(1, min(_TOGETHER, _CACHED // self._exact.size)) if on_cpu else _TOGETHER
 
     def add(self, chunk: Contributions) -> Floats:
         """Add several contributions to the same parameters, which uses them up; their norms, [c, parts]."""
-        clients, pieces = len(chunk), chunk.take()
+        clients, deltas = len(chunk), chunk.take()
         lengths = [
             self._add(
-                [piece.part(slice(begin, begin + self._at_once)) for piece in pieces],
+                [delta.part(slice(begin, begin + self._at_once)) for delta in deltas],
                 clients=min(self._at_once, clients - begin),
             )
             for begin in range(0, clients, self._at_once)
@@ -90,19 +73,19 @@ class Total:
         self._settle()
         return np.multiply(self._exact, self._step, out=self._exact)
 
-    def _add(self, pieces: Sequence[Piece], *, clients: int) -> Floats:
-        lengths = norms(pieces, self._segments, clients=clients)
+    def _add(self, deltas: Sequence[WeightDelta], *, clients: int) -> Floats:
+        lengths = norms(deltas, self._segments, clients=clients)
         # One part in 2^22 makes up for the rounding of the products or quotients.
         factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
         if self._held + len(lengths) > _TOGETHER:
             self._settle()
         self._held += len(lengths)
-        for piece, total, segments_ in zip(pieces, self._steps, self._by_piece, strict=True):
-            if piece.loops is None:
-                piece.add_to(total, _steps(piece, segments_, factors))
+        for delta, total, segments_ in zip(deltas, self._steps, self._by_delta, strict=True):
+            if delta.loops is None:
+                delta.add_to(total, _steps(delta, segments_, factors))
             else:
                 for one in segments_:
-                    piece.loops.add_steps(total, piece, one.place, factors[:, one.part])
+                    delta.loops.add_steps(total, delta, one.place, factors[:, one.part])
         return lengths
 
     def _settle(self) -> None:
@@ -116,33 +99,33 @@ class Total:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Summed:
+class ShortenedSum:
     """The norms of some contributions, [m, parts], and their shortened sum in the order of the flat vector."""
 
     norms: Floats
     total: Floats
 
 
-def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> Summed:
+def summed(chunks: Iterable[Contributions], shortening: Shortening, *, size: int) -> ShortenedSum:
     """The sum of all chunks; each is used up before the next one is asked for.
 
-    Clients may come in pieces of several kinds, because each one's own examples decide; such sums are exact as well.
+    Clients may come in deltas of several kinds, because each one's own examples decide; such sums are exact as well.
     """
     totals: dict[tuple[tuple[int, int | None], ...], Total] = {}
     norms = [np.empty((0, 1 if shortening.parts is None else len(shortening.parts)))]
     for chunk in chunks:
-        kind = tuple((piece.size, piece.inputs) for piece in chunk.pieces)
+        kind = tuple((delta.size, delta.inputs) for delta in chunk.deltas)
         if kind not in totals:
-            totals[kind] = Total(chunk.pieces, shortening)
+            totals[kind] = Total(chunk.deltas, shortening)
         norms.append(totals[kind].add(chunk))
     several = [total.flat() for total in totals.values()]
-    return Summed(norms=np.concatenate(norms), total=reduce(np.add, several) if several else np.zeros(size))
+    return ShortenedSum(norms=np.concatenate(norms), total=reduce(np.add, several) if several else np.zeros(size))
 
 
-def _steps(piece: Piece, places: Sequence[Segment], factors: Floats) -> Tensor:
+def _steps(delta: WeightDelta, places: Sequence[Segment], factors: Floats) -> Tensor:
     """Contributions times their factors, rounded towards zero to whole numbers."""
     # In place: the other half of the cache would go to memory that is written once and read once.
-    steps = piece.changes.flatten(1)
+    steps = delta.changes.flatten(1)
     divisors = torch.from_numpy(_divisors(factors)).to(steps.device)
     for one in places:
         place = steps[:, one.place]

@@ -25,71 +25,81 @@ from torch import Tensor
 
 from incrowd._random import Floats, Integers
 from incrowd.learning.arithmetic import ieee
-from incrowd.learning.chunk import Chunk
-from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, Piece
-from incrowd.learning.total import Shortening, Summed, summed
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta, InputDelta, Loops, WeightDelta
+from incrowd.learning.total import ShortenedSum, Shortening, summed
 
-Group = list[int]
-Task = TypeVar("Task")
-Work = Callable[[Task, Group], Sequence[Chunk]]  # together they have all of the group
+ClientGroup = list[int]
+Assignment = TypeVar("Assignment")
+GroupWork = Callable[[Assignment, ClientGroup], Sequence[Contributions]]  # together they have all of the group
 
 CAN_FORK = sys.platform == "linux"
 _SLOTS = 2  # contributions of so many groups a worker may have lying ready
 
 
-class Staff(Generic[Task]):
-    """Workers that do tasks, group by group. A contribution has `size` numbers, and a group at most `most` of them.
+class WorkerPool(Generic[Assignment]):
+    """Workers that do what they are assigned, group by group. A contribution has `size` numbers, and a group at most
+    `most` contributions.
 
     Guarantee: at most two chunks a worker wait in memory; workers end when this object or its process does.
 
     Edge cases: what a worker cannot do (it failed, or was killed) is done here, so that an error appears as if there
-    were no workers; after that, or after a task that was broken off, the staff is not `fit` for another task.
+    were no workers; after that, or after an assignment that was broken off, the pool is not `fit` for another.
     """
 
-    def __init__(self, work: Work[Task], *, workers: int, size: int, most: int) -> None:
+    def __init__(self, work: GroupWork[Assignment], *, workers: int, size: int, most: int) -> None:
         self.fit = True
         self._size = size
-        self._workers: list[_Worker[Task]] = []
+        self._workers: list[_Worker[Assignment]] = []
         for _ in range(workers):
             self._workers.append(_Worker(work, size, most, [worker.pipe for worker in self._workers]))
         self.dismiss = weakref.finalize(self, _dismiss, self._workers)
 
-    def in_order(self, task: Task, groups: Sequence[Group], *, here: Work[Task]) -> Iterator[Chunk]:
+    def in_order(
+        self, assignment: Assignment, groups: Sequence[ClientGroup], *, here: GroupWork[Assignment]
+    ) -> Iterator[Contributions]:
         """The chunks of each group, in the order of the groups; they hold until those of the next are asked for.
 
         `here` is the same work, for what has to be done in this process.
         """
-        self._start(task, groups, None)
+        self._start(assignment, groups, None)
         several, done_here = len(self._workers), 0
         for number, group in enumerate(groups):
             chunks = self._workers[number % several].next_chunks()
             done_here += chunks is None
-            yield from here(task, group) if chunks is None else chunks
+            yield from here(assignment, group) if chunks is None else chunks
         self.fit = done_here == 0
 
-    def summed(self, task: Task, groups: Sequence[Group], shortening: Shortening, *, here: Work[Task]) -> Summed:
+    def summed(
+        self,
+        assignment: Assignment,
+        groups: Sequence[ClientGroup],
+        shortening: Shortening,
+        *,
+        here: GroupWork[Assignment],
+    ) -> ShortenedSum:
         """The sum of all contributions, as one process gives it: what is added up is exact in any order."""
-        self._start(task, groups, shortening)
+        self._start(assignment, groups, shortening)
         norms, total = [], np.zeros(self._size)
         for worker in self._workers:
             share = worker.sum()
             if share is None:
-                chunks = (chunk for group in groups for chunk in here(task, group))
+                chunks = (chunk for group in groups for chunk in here(assignment, group))
                 return summed(chunks, shortening, size=self._size)
             norms.append(share.norms)
             total += share.total
         self.fit = True
-        return Summed(norms=np.concatenate(norms), total=total)
+        return ShortenedSum(norms=np.concatenate(norms), total=total)
 
-    def _start(self, task: Task, groups: Sequence[Group], shortening: Shortening | None) -> None:
+    def _start(self, assignment: Assignment, groups: Sequence[ClientGroup], shortening: Shortening | None) -> None:
         self.fit = False
         for first, worker in enumerate(self._workers):
-            worker.start(task, groups[first :: len(self._workers)], shortening)
+            worker.start(assignment, groups[first :: len(self._workers)], shortening)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A piece without its numbers."""
+    """A delta without its numbers."""
 
     shape: tuple[int, ...]
     columns: Integers | None
@@ -97,10 +107,10 @@ class _Form:
     loops: Loops | None
 
 
-class _Worker(Generic[Task]):
+class _Worker(Generic[Assignment]):
     """A process, seen from here."""
 
-    def __init__(self, work: Work[Task], size: int, most: int, pipes: Sequence[Connection]) -> None:
+    def __init__(self, work: GroupWork[Assignment], size: int, most: int, pipes: Sequence[Connection]) -> None:
         self._slots = [torch.frombuffer(mmap(-1, 4 * size * most), dtype=torch.float32) for _ in range(_SLOTS)]
         self._sum: Floats = np.frombuffer(mmap(-1, 8 * size), dtype=np.float64)
         self.pipe, there = multiprocessing.Pipe()
@@ -119,13 +129,13 @@ class _Worker(Generic[Task]):
             self._process.start()
         there.close()
 
-    def start(self, task: Task, groups: Sequence[Group], shortening: Shortening | None) -> None:
-        """Give the worker a task: to hand over every chunk, or to shorten all contributions and hand over their sum."""
+    def start(self, assignment: Assignment, groups: Sequence[ClientGroup], shortening: Shortening | None) -> None:
+        """Have the worker hand over every chunk, or shorten all contributions and hand over their sum."""
         self._received, self._left = 0, len(groups)
         with suppress(OSError):  # a worker that is gone will be noticed when something is due
-            self.pipe.send((task, groups, shortening))
+            self.pipe.send((assignment, groups, shortening))
 
-    def next_chunks(self) -> list[Chunk] | None:
+    def next_chunks(self) -> list[Contributions] | None:
         """The contributions of the worker's next group, or None if it cannot go on."""
         try:
             if self._received and self._left >= _SLOTS:
@@ -137,10 +147,10 @@ class _Worker(Generic[Task]):
         self._received, self._left = self._received + 1, self._left - 1
         return _unpacked(forms, slot)
 
-    def sum(self) -> Summed | None:
-        """The worker's sum, or None if it cannot go on; it holds until the next task."""
+    def sum(self) -> ShortenedSum | None:
+        """The worker's sum, or None if it cannot go on; it holds until the next assignment."""
         try:
-            return Summed(norms=self.pipe.recv(), total=self._sum)
+            return ShortenedSum(norms=self.pipe.recv(), total=self._sum)
         except (EOFError, OSError):
             return None
 
@@ -153,23 +163,23 @@ class _Worker(Generic[Task]):
         self._process.join()
 
 
-def _dismiss(workers: Sequence[_Worker[Task]]) -> None:
+def _dismiss(workers: Sequence[_Worker[Assignment]]) -> None:
     for worker in workers:
         worker.dismiss()
 
 
-def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor], total: Floats) -> None:
+def _serve(work: GroupWork[Assignment], pipe: Connection, slots: Sequence[Tensor], total: Floats) -> None:
     """What the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and this is how; its own handlers are not for here
     torch.set_num_threads(1)
     with suppress(Exception), ieee():  # the parent meets the error again when it does the work itself
         while True:
-            task, groups, shortening = pipe.recv()
+            assignment, groups, shortening = pipe.recv()
             if shortening is None:
-                _hand_over(work, task, groups, pipe, slots)
+                _hand_over(work, assignment, groups, pipe, slots)
             else:
-                chunks = (chunk for group in groups for chunk in work(task, group))
+                chunks = (chunk for group in groups for chunk in work(assignment, group))
                 found = summed(chunks, shortening, size=total.size)
                 total[:] = found.total
                 pipe.send(found.norms)
@@ -177,42 +187,46 @@ def _serve(work: Work[Task], pipe: Connection, slots: Sequence[Tensor], total: F
 
 
 def _hand_over(
-    work: Work[Task], task: Task, groups: Sequence[Group], pipe: Connection, slots: Sequence[Tensor]
+    work: GroupWork[Assignment],
+    assignment: Assignment,
+    groups: Sequence[ClientGroup],
+    pipe: Connection,
+    slots: Sequence[Tensor],
 ) -> None:
     for number, group in enumerate(groups):
-        chunks = work(task, group)
+        chunks = work(assignment, group)
         if number >= _SLOTS:
             pipe.recv()
         pipe.send(_packed(chunks, slots[number % _SLOTS]))
 
 
-def _packed(chunks: Sequence[Chunk], slot: Tensor) -> list[tuple[Group, list[_Form]]]:
+def _packed(chunks: Sequence[Contributions], slot: Tensor) -> list[tuple[ClientGroup, list[_Form]]]:
     """Put the numbers of some chunks into a slot; what they are."""
     place, packed = 0, []
     for chunk in chunks:
         forms = []
-        for piece in (one.moved() for one in chunk.pieces):
-            end = place + piece.changes.numel()
-            slot[place:end].view(piece.changes.shape).copy_(piece.changes)
-            columns = None if piece.columns is None else piece.columns.numpy()
-            forms.append(_Form(tuple(piece.changes.shape), columns, piece.inputs, piece.loops))
+        for delta in (one.moved() for one in chunk.deltas):
+            end = place + delta.changes.numel()
+            slot[place:end].view(delta.changes.shape).copy_(delta.changes)
+            columns = None if delta.columns is None else delta.columns.numpy()
+            forms.append(_Form(tuple(delta.changes.shape), columns, delta.inputs, delta.loops))
             place = end
         packed.append((list(chunk.clients), forms))
     return packed
 
 
-def _unpacked(packed: Sequence[tuple[Group, list[_Form]]], slot: Tensor) -> list[Chunk]:
+def _unpacked(packed: Sequence[tuple[ClientGroup, list[_Form]]], slot: Tensor) -> list[Contributions]:
     place, chunks = 0, []
     for clients, forms in packed:
-        pieces: list[Piece] = []
+        deltas: list[WeightDelta] = []
         for form in forms:
             end = place + prod(form.shape)
             changes = slot[place:end].view(form.shape)
             if form.inputs is None:
-                pieces.append(FlatPiece(changes, form.loops))
+                deltas.append(FlatDelta(changes, form.loops))
             else:
                 columns = None if form.columns is None else torch.from_numpy(form.columns)
-                pieces.append(InputPiece(changes, None, columns, form.inputs, form.loops))
+                deltas.append(InputDelta(changes, None, columns, form.inputs, form.loops))
             place = end
-        chunks.append(Chunk(tuple(clients), pieces))
+        chunks.append(Contributions(tuple(clients), deltas))
     return chunks

@@ -157,12 +157,12 @@ def _first_noise(plans: Sequence[SiloPlan]) -> float:
             ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
             if plan.report_runs:
                 ledger.reserve(plan.report_runs, label="report")
-            found = plan.noise_multiplier(0, spent=ledger.commitments())
-            ledger.charge(plan.event(found))
+            multiplier = plan.noise_multiplier(0, spent=ledger.commitments())
+            ledger.charge(plan.event(multiplier))
         except BudgetExceeded as error:
             refusals.append(error)
         else:
-            return found
+            return multiplier
     raise refusals[0]
 
 

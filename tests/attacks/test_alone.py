@@ -18,8 +18,8 @@ from incrowd.errors import ConfigError
 from incrowd.federated.class_sums import class_means
 from incrowd.learning import (
     ClientTensors,
-    Cohort,
     CohortEngine,
+    EngineCohort,
     Execution,
     LocalTraining,
     Model,
@@ -33,7 +33,7 @@ from incrowd.learning.ghost import Ghost
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Descent, Records
-from incrowd.learning.total import Shortening, Summed
+from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
 
@@ -66,7 +66,7 @@ def made_up(
     )
 
 
-def summed(engine: CohortEngine, cohort: Sequence[int], *, round: int = 0) -> Summed:
+def summed(engine: CohortEngine, cohort: Sequence[int], *, round: int = 0) -> ShortenedSum:
     how = Shortening(bound=CLIP, parts=None, factors=FixedClip(clip_norm=CLIP).factors)
     weights = engine.model.initial(RANDOMNESS)
     return engine.train_and_sum(weights, cohort, how, randomness=RANDOMNESS, round=round)
@@ -226,7 +226,7 @@ def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) ->
         for chunk in (None, 2):
             engine = CohortEngine(model, data, local, Execution(threads=threads_, chunk=chunk))
             assert np.array_equal(summed(engine, cohort).total, expected)
-            watched = Cohort(
+            watched = EngineCohort(
                 engine=engine,
                 weights=model.initial(RANDOMNESS),
                 clients=cohort,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from incrowd._random import SeededRandomness
 from incrowd.learning import LocalTraining
-from incrowd.learning.batches import Batches, draw, side_by_side
+from incrowd.learning.batches import Batches, draw_batches, side_by_side
 
 RANDOMNESS = SeededRandomness(seed=1)
 BATCHINGS = st.one_of(
@@ -19,7 +19,7 @@ def drawn(
     examples: int, *, epochs: int = 1, shuffle: int = True, round: int = 0, client: int = 0, **batching: int
 ) -> Batches:
     local = LocalTraining(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # all are counts
-    return draw(examples, local, randomness=RANDOMNESS, round=round, client=client)
+    return draw_batches(examples, local, randomness=RANDOMNESS, round=round, client=client)
 
 
 @given(examples=st.integers(1, 90), epochs=st.integers(1, 3), shuffle=st.booleans(), batching=BATCHINGS)

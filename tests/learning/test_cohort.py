@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from incrowd.learning import Chunk, Cohort, CohortEngine, Execution, LocalTraining, mlp
+from incrowd.learning import CohortEngine, Contributions, EngineCohort, Execution, LocalTraining, mlp
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 MODEL = mlp((FEATURES, 70, CLASSES))
 
 
-def cohort(seen: list[Chunk] | None = None, *, chunk: int = 2, dead: float = 0.5) -> Cohort:
+def cohort(seen: list[Contributions] | None = None, *, chunk: int = 2, dead: float = 0.5) -> EngineCohort:
     local, execution = LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=chunk)
     engine = CohortEngine(MODEL, clients(dead=dead), local, execution)
     start = MODEL.initial(RANDOMNESS)
     see = None if seen is None else seen.append
-    return Cohort(engine=engine, weights=start, clients=range(5), randomness=RANDOMNESS, round=1, see=see)
+    return EngineCohort(engine=engine, weights=start, clients=range(5), randomness=RANDOMNESS, round=1, see=see)
 
 
 ways = pytest.mark.parametrize(("chunk", "dead"), [(2, 0.5), (2, 0.8), (1, 0.8)])  # examples of 0.8 count as sparse
@@ -26,7 +26,7 @@ ways = pytest.mark.parametrize(("chunk", "dead"), [(2, 0.5), (2, 0.8), (1, 0.8)]
 
 @ways
 def test_who_looks_on_sees_every_chunk_and_changes_nothing(chunk: int, dead: float) -> None:
-    seen: list[Chunk] = []
+    seen: list[Contributions] = []
     several = cohort(chunk=chunk, dead=dead), cohort(seen, chunk=chunk, dead=dead)
     alone, watched = (one.summed(bound=1.0, parts=None, factors=np.ones_like) for one in several)
     assert np.array_equal(alone.total, watched.total)
@@ -76,7 +76,9 @@ def test_one_sparse_contribution_enters_as_no_more_than_the_bound(widths: tuple[
     model = mlp(widths)
     engine = CohortEngine(model, clients(dead=0.8), LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=1))
     for client in range(4):
-        one = Cohort(engine=engine, weights=model.initial(RANDOMNESS), clients=[client], randomness=RANDOMNESS, round=0)
+        one = EngineCohort(
+            engine=engine, weights=model.initial(RANDOMNESS), clients=[client], randomness=RANDOMNESS, round=0
+        )
         (row,) = next(iter(one.chunks())).rows().tolist()
         exact = sum(Fraction(x) ** 2 for x in row)
         bound = 0.5 * math.sqrt(exact)

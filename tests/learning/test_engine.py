@@ -16,9 +16,9 @@ from incrowd.learning import (
     LOGISTIC,
     POISSON,
     SQUARED,
-    Chunk,
     ClientTensors,
     CohortEngine,
+    Contributions,
     Execution,
     LocalTraining,
     Loss,
@@ -27,6 +27,7 @@ from incrowd.learning import (
     mlp,
     small_cnn,
 )
+from incrowd.learning.paths.autograd import Autograd
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,
@@ -154,7 +155,7 @@ def test_generalised_linear_models_learn_what_the_slow_twin_learns(
     local = LocalTraining(learning_rate=0.02, batch_size=8, loss=loss)
     weights = model.initial(RANDOMNESS)
     engine = CohortEngine(model, data, local, Execution(chunk=3))
-    assert engine.fused
+    assert not any(isinstance(path, Autograd) for path in engine.paths)
     assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT))
 
 
@@ -166,7 +167,7 @@ def test_a_loss_of_the_users_own_goes_through_autograd() -> None:
     local = LocalTraining(learning_rate=0.1, batch_size=10, loss=Loss(name="margin", value=margin))
     engine = CohortEngine(model, data, local)
     weights = model.initial(RANDOMNESS)
-    assert not engine.fused
+    assert [type(path) for path in engine.paths] == [Autograd]
     assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT))
 
 
@@ -250,10 +251,10 @@ def test_neither_the_weights_nor_the_module_are_written_to() -> None:
 def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
     model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 12)
     engine = CohortEngine(model, data, LocalTraining(learning_rate=0.3), Execution(threads=threads, chunk=1))
-    alive: weakref.WeakSet[Chunk] = weakref.WeakSet()
+    alive: weakref.WeakSet[Contributions] = weakref.WeakSet()
     most = 0
     for chunk in engine.train(model.initial(RANDOMNESS), range(12), randomness=RANDOMNESS, round=0):
-        alive.update(one for one in gc.get_objects() if type(one) is Chunk)
+        alive.update(one for one in gc.get_objects() if type(one) is Contributions)
         alive.add(chunk)
         most = max(most, len(alive))
     assert most <= 2 * threads + 2

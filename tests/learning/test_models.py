@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning import Model, linear, mlp, small_cnn
-from incrowd.learning.dropout import draws, refuse_dropout
+from incrowd.learning.dropout import has_dropout, refuse_dropout
 from incrowd.learning.modules import working_copy
 
 RANDOMNESS = SeededRandomness(seed=1)
@@ -58,14 +58,14 @@ def test_what_clients_cannot_train_is_refused_with_the_remedy(module: nn.Module,
     ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_dropout_is_seen(module: nn.Module, where: str) -> None:
-    assert draws(Model(module).module)
+    assert has_dropout(Model(module).module)
     with pytest.raises(ConfigError, match=f"{where}.*global generator, which no record has"):
         refuse_dropout(module, whose="record")
     if type(module[-1] if isinstance(module, nn.Sequential) else module) is not nn.Dropout:
         with pytest.raises(ConfigError, match=f"{where}.*which no client has.*nn.Dropout in a place of its own may"):
             refuse_dropout(module, whose="client", own=True)
-    assert not draws(module.eval())
-    assert not draws(with_a_frozen_part())
+    assert not has_dropout(module.eval())
+    assert not has_dropout(with_a_frozen_part())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from incrowd.learning.program import compile_program
+from incrowd.learning.program import dense_layers
 
 
 def hooked() -> nn.Module:
@@ -25,9 +25,9 @@ class Doubled(nn.Linear):
     ],
 )
 def test_stacks_of_linear_layers_have_a_program(module: nn.Module, shape: tuple[int, ...], layers: int) -> None:
-    program = compile_program(module, shape)
-    assert program is not None
-    assert len(program.layers) == layers
+    found = dense_layers(module, shape)
+    assert found is not None
+    assert len(found) == layers
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_stacks_of_linear_layers_have_a_program(module: nn.Module, shape: tuple[
     ids=str,
 )
 def test_anything_else_has_none(module: nn.Module, shape: tuple[int, ...]) -> None:
-    assert compile_program(module, shape) is None
+    assert dense_layers(module, shape) is None
 
 
 def test_a_product_without_the_old_value_ignores_what_the_memory_held() -> None:

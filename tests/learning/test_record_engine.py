@@ -371,13 +371,10 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
 
 def test_both_ways_measure_alike() -> None:
     model, records = mlp((FEATURES, 8, 4)), rows()
-    program = compile_program(model.module, (FEATURES,))
+    program = compile_program(model.module, CROSS_ENTROPY, records)
     assert program is not None
-    assert CROSS_ENTROPY.canonical is not None
-    weights = start(model)
-    parts = zip(weights.split_with_sizes(list(model.layout.sizes)), model.layout.shapes, strict=True)
-    parameters = [place.view(shape) for place, shape in parts]
-    ghost = Ghost(program, parameters, CROSS_ENTROPY.canonical, rows=100)
+    parameters = model.by_parameter(start(model))
+    ghost = Ghost(program, parameters, rows=100)
     other = PerRecord(model.module, parameters, CROSS_ENTROPY, rows=100)
     one, two = (way.norms(records.features, records.labels) for way in (ghost, other))
     np.testing.assert_allclose(one, two, rtol=1e-5)

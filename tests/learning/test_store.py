@@ -6,15 +6,15 @@ from incrowd._random import SeededRandomness
 from incrowd.data import Clients, from_arrays, iid
 from incrowd.errors import DataError
 from incrowd.learning import ClientTensors, LocalTraining
-from incrowd.learning.batches import Batches, draw, side_by_side
-from incrowd.learning.store import Store, mostly_zero
+from incrowd.learning.batches import Batches, draw_batches, side_by_side
+from incrowd.learning.store import Store
 from tests.learning.cohorts import FEATURES, RANDOMNESS, clients
 
 LOCAL = LocalTraining(learning_rate=1, batch_size=4)
 
 
 def drawn(client: int, examples: int) -> Batches:
-    return side_by_side([draw(examples, LOCAL, randomness=RANDOMNESS, round=0, client=client)])
+    return side_by_side([draw_batches(examples, LOCAL, randomness=RANDOMNESS, round=0, client=client)])
 
 
 @pytest.mark.parametrize("memory", [0, 2**20])
@@ -44,7 +44,7 @@ def test_features_stay_when_it_does_not_pay_or_when_zero_means_something(dead: f
 def test_several_clients_come_with_all_their_features() -> None:
     data = clients([8, 8])
     store = Store(data, sparing=True)
-    both = side_by_side([draw(8, LOCAL, randomness=RANDOMNESS, round=0, client=k) for k in range(2)])
+    both = side_by_side([draw_batches(8, LOCAL, randomness=RANDOMNESS, round=0, client=k) for k in range(2)])
     assert store.feed([0, 1], both).columns is None
     assert store.feed([0], drawn(0, 8)).columns is not None
 
@@ -55,20 +55,6 @@ def test_full_batches_need_no_weights() -> None:
     assert feeds[0].weights is None
     assert feeds[1].weights is not None
     assert feeds[1].weights.ravel().tolist() == [1, 1, 1, 1, 2, 2, 0, 0]
-
-
-def test_who_is_mostly_zero_is_decided_by_its_own_examples() -> None:
-    alone = mostly_zero(clients([40, 0, 0], dead=0.8), 0.6)
-    assert alone.tolist()[0]
-    generator = np.random.default_rng(0)
-    features = (generator.random((300, 10)) < np.repeat([0.3, 0.9, 0.5], 100)[:, None]).astype(np.uint8)
-    data = ClientTensors(
-        features=torch.from_numpy(features),
-        labels=torch.zeros(300, dtype=torch.int64),
-        offsets=np.array([0, 100, 200, 300]),
-        indices=np.arange(300),
-    )
-    assert mostly_zero(data, 0.6).tolist() == [True, False, False]
 
 
 def test_tensors_of_federated_data_are_not_copies() -> None:

@@ -11,29 +11,31 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning import Chunk
-from incrowd.learning.pieces import FlatPiece
-from incrowd.learning.sparse import LOOPS
+from incrowd.learning import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.paths.compiled.deltas import LOOPS
 from incrowd.learning.total import Shortening, Total, summed
 from incrowd.privacy.mechanism.clipping import FixedClip
-from tests.learning.test_chunk import chunk_of
+from tests.learning.test_contributions import chunk_of
 
 
-def compiled(rows: NDArray[np.float32]) -> Chunk:
+def compiled(rows: NDArray[np.float32]) -> Contributions:
     """A part of 12 numbers and one of 5, with compiled loops."""
     parts = (torch.from_numpy(part.copy()) for part in np.split(rows, [12], axis=1))
-    return Chunk(tuple(range(len(rows))), [FlatPiece(part, LOOPS) for part in parts])
+    return Contributions(tuple(range(len(rows))), [FlatDelta(part, LOOPS) for part in parts])
 
 
-Make = Callable[[NDArray[np.float32]], Chunk]
+Make = Callable[[NDArray[np.float32]], Contributions]
 both = pytest.mark.parametrize("make", [chunk_of, compiled])
 SIZE = 17  # a matrix of 3 outputs by 4 inputs, stored by input, and a vector of 5
 Factors = Callable[[Floats], Floats]
 
 
-def total_of(chunk: Chunk, bound: float, parts: tuple[int, ...] | None = None, factors: Factors | None = None) -> Total:
+def total_of(
+    chunk: Contributions, bound: float, parts: tuple[int, ...] | None = None, factors: Factors | None = None
+) -> Total:
     clip = FixedClip(clip_norm=bound)
-    return Total(chunk.pieces, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
+    return Total(chunk.deltas, Shortening(bound=bound, parts=parts, factors=factors or clip.factors))
 
 
 def given_factors(factors: Floats, _norms: Floats) -> Floats:
@@ -145,7 +147,7 @@ def test_numbers_below_a_step_vanish(make: Make) -> None:
 def test_many_small_numbers_are_shortened_a_little() -> None:
     numbers = torch.randn(1, 532_110, generator=torch.Generator().manual_seed(0)) / 1000
     length = float(numbers.double().norm())
-    chunk = Chunk((0,), [FlatPiece(numbers)])
+    chunk = Contributions((0,), [FlatDelta(numbers)])
     total = total_of(chunk, 1.0)
     total.add(chunk)
     assert 0.0004 < 1 - np.linalg.norm(total.flat()) / length < 0.001
@@ -154,7 +156,7 @@ def test_many_small_numbers_are_shortened_a_little() -> None:
 def test_a_large_contribution_is_added_alone() -> None:
     """Chunks of contributions that leave the cache are added one at a time, with the same result."""
     rows = torch.randn(3, 2**18 + 1, generator=torch.Generator().manual_seed(0)) / 2**9
-    chunk = Chunk((0, 1, 2), [FlatPiece(rows)])
+    chunk = Contributions((0, 1, 2), [FlatDelta(rows)])
     total, expected = total_of(chunk, 8.0), rows.double().sum(0).numpy()
     total.add(chunk)
     assert np.abs(total.flat() - expected).max() <= 3 * 2.0**-15

@@ -15,10 +15,10 @@ import pytest
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, LocalTraining, Model, mlp
-from incrowd.learning.total import Shortening, Summed
+from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.learning.workers import CAN_FORK
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
-from tests.learning.test_fallback import Centred
+from tests.learning.paths.test_autograd import Centred
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="workers are forked")
 
@@ -32,8 +32,8 @@ def engine(threads: int) -> CohortEngine:
 
 
 def pids(one: CohortEngine) -> list[int]:
-    assert one._staff is not None
-    return [worker._process.pid or 0 for worker in one._staff._workers]
+    assert one._pool is not None
+    return [worker._process.pid or 0 for worker in one._pool._workers]
 
 
 def is_alive(pid: int) -> bool:
@@ -63,7 +63,7 @@ def test_workers_stay_for_the_next_cohort() -> None:
     assert pids(one) == before
 
 
-def add_up(one: CohortEngine, clients: Sequence[int] = COHORT, *, round: int = 0) -> Summed:
+def add_up(one: CohortEngine, clients: Sequence[int] = COHORT, *, round: int = 0) -> ShortenedSum:
     factors = partial(np.divide, 1.0)  # every contribution is scaled to the bound
     how = Shortening(bound=1.0, parts=None, factors=factors)
     return one.train_and_sum(one.model.initial(RANDOMNESS), clients, how, randomness=RANDOMNESS, round=round)
@@ -96,7 +96,7 @@ def test_a_sum_that_a_killed_worker_owes_is_made_here() -> None:
     os.kill(before[1], signal.SIGKILL)
     assert eventually(lambda: not is_alive(before[1]))
     assert np.array_equal(add_up(one).total, expected.total)
-    assert one._staff is None
+    assert one._pool is None
     assert np.array_equal(add_up(one).total, expected.total)
 
 
@@ -114,7 +114,7 @@ def test_what_a_killed_worker_leaves_is_done_here(which: int) -> None:
     os.kill(before[which], signal.SIGKILL)
     assert eventually(lambda: not is_alive(before[which]))
     assert same(trained(one, weights, COHORT), expected)
-    assert one._staff is None
+    assert one._pool is None
     assert same(trained(one, weights, COHORT), expected)
     assert not set(pids(one)) & set(before)
 
@@ -134,7 +134,7 @@ def test_a_cohort_that_is_broken_off_leaves_nothing_behind() -> None:
     before = pids(one)
     with closing(one.train(weights, COHORT, randomness=RANDOMNESS, round=3)) as chunks:  # type: ignore[type-var]  # a generator
         next(chunks)
-    assert one._staff is None
+    assert one._pool is None
     assert not any(map(is_alive, before))
     assert same(trained(one, weights, COHORT), expected)
 
@@ -167,8 +167,8 @@ def test_a_fork_does_not_end_the_workers_that_it_has_copies_of() -> None:
     weights = MODEL.initial(RANDOMNESS)
     expected = trained(one, weights, COHORT)
     before = pids(one)
-    assert one._staff is not None
-    fork = multiprocessing.get_context("fork").Process(target=one._staff.dismiss)
+    assert one._pool is not None
+    fork = multiprocessing.get_context("fork").Process(target=one._pool.dismiss)
     fork.start()
     fork.join()
     assert all(map(is_alive, before))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Randomness
-from incrowd.learning.batches import draw
+from incrowd.learning.batches import draw_batches
 from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
@@ -61,7 +61,7 @@ def contribution(
     for layer in module.modules():
         if type(layer) is torch.nn.Dropout and layer.training:
             layer.forward = partial(_dropout, layer.p, masks)  # type: ignore[method-assign]  # of this copy alone
-    batches = draw(len(indices), local, randomness=randomness, round=round, client=client)
+    batches = draw_batches(len(indices), local, randomness=randomness, round=round, client=client)
     for positions, size in zip(batches.positions, batches.sizes, strict=True):
         chosen = torch.as_tensor(positions[:size])
         loss = local.loss.value(outputs(module, features, indices[chosen], data.scale, data.offset), labels[chosen])

@@ -1,4 +1,3 @@
-import hashlib
 import os
 import subprocess
 import sys
@@ -12,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from incrowd.learning import kernel, vector
-from incrowd.learning.vector import LINE, add_products, add_rows, add_to_rows, exp, fetch, pack
+from incrowd.learning.deltas import RUN
+from incrowd.learning.paths.compiled import kernel, vector
+from incrowd.learning.paths.compiled.vector import LINE, add_products, add_rows, add_to_rows, exp, fetch, pack
 
 
 @numba.njit
@@ -118,16 +118,34 @@ def test_packing_keeps_what_is_not_zero_and_what_is_no_number(lines: int, before
     assert not numbers[:before].any()
 
 
-def test_compiled_code_on_disk_follows_both_files() -> None:
-    text = Path(vector.__file__).read_bytes()
-    assert hashlib.sha256(text).hexdigest()[:16] == kernel.VECTOR, "write this digest into kernel.py"
+def test_squares_are_added_up_in_runs_of_the_length_that_the_bound_allows_for() -> None:
+    assert kernel.RUN == RUN
+
+
+def test_a_digest_follows_every_file_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one")
+    (tmp_path / "b.py").write_text("two")
+    before = vector.digest_of(tmp_path)
+    assert vector.digest_of(tmp_path) == before
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("six")  # as long as before
+        after = vector.digest_of(tmp_path)
+        assert after != before
+        before = after
+    assert vector.digest_of(Path(vector.__file__).parent) == vector.SOURCES
+    loop: Any = kernel.train
+    assert loop._cache._cache_file._source_stamp == vector.SOURCES
 
 
 def added(folder: Path, before: str = "pass") -> list[str]:
-    """What a fresh process prints that adds 2 times 3 to 1, with its compiled code in a folder."""
+    """What a fresh process gets that adds 2 times 3 to 1, with its compiled code in a folder, and how often it finds
+    that there.
+    """
     code = (
-        f"{before}; import numpy as np; from incrowd.learning import kernel; total = np.ones(1, np.float32); "
-        "kernel.add_steps(np.full((1, 1), 3, np.float32), 0, 1, np.full(1, 2.0), total); print(total[0])"
+        f"{before}; import numpy as np; from incrowd.learning.paths.compiled import kernel; "
+        "total = np.ones(1, np.float32); "
+        "kernel.add_steps(np.full((1, 1), 3, np.float32), 0, 1, np.full(1, 2.0), total); "
+        "print(total[0], sum(kernel.add_steps.stats.cache_hits.values()))"
     )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
@@ -136,18 +154,19 @@ def added(folder: Path, before: str = "pass") -> list[str]:
 
 @pytest.mark.slow
 def test_without_a_folder_for_it_code_is_compiled_all_the_same(tmp_path: Path) -> None:
-    assert added(tmp_path, "import numba.core.caching as c; c.CacheImpl._locator_classes = []") == ["7.0"]
+    assert added(tmp_path, "import numba.core.caching as c; c.CacheImpl._locator_classes = []") == ["7.0", "0"]
     assert not list(tmp_path.rglob("*.nbi"))
 
 
 @pytest.mark.slow
 def test_what_another_release_left_on_disk_is_no_error(tmp_path: Path) -> None:
-    assert added(tmp_path) == ["7.0"]
+    assert added(tmp_path) == ["7.0", "0"]
+    assert added(tmp_path) == ["7.0", "1"]
     found = list(tmp_path.rglob("*.nbi"))
     assert found
     for index in found:
         index.write_bytes(index.read_bytes().replace(b"numba", b"nambu"))
-    assert added(tmp_path) == ["7.0"]
+    assert added(tmp_path) == ["7.0", "0"]
 
 
 def test_the_exponential_is_that_of_numpy_and_keeps_what_is_no_number() -> None:

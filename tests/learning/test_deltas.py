@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from incrowd.learning.pieces import FlatPiece, InputPiece, Loops, squares
-from incrowd.learning.sparse import LOOPS
+from incrowd.learning.deltas import FlatDelta, InputDelta, Loops, squares
+from incrowd.learning.paths.compiled.deltas import LOOPS
 
 both = pytest.mark.parametrize("loops", [None, LOOPS], ids=["torch", "compiled"])
 SIZES = st.integers(1, 700)
@@ -35,7 +35,7 @@ def test_a_squared_norm_is_never_below_the_real_one_and_hardly_above(
 ) -> None:
     numbers = rows(size, scale, seed)
     exact = exactly(numbers)
-    found = Fraction(float(squares(FlatPiece(numbers, loops))[0]))
+    found = Fraction(float(squares(FlatDelta(numbers, loops))[0]))
     assert exact <= found <= exact * (1 + Fraction(1, 2**14))
 
 
@@ -44,14 +44,14 @@ def test_equal_numbers_whose_squares_all_round_down_are_not_measured_short(loops
     """1 + 2^-12 squared is rounded down by nearly half a unit in every place of the run."""
     for size in (255, 256, 257, 4096):
         numbers = torch.full((2, size), 1 + 2.0**-12 - 2.0**-23)
-        assert min(squares(FlatPiece(numbers, loops))) >= exactly(numbers[0])
+        assert min(squares(FlatDelta(numbers, loops))) >= exactly(numbers[0])
 
 
 @both
 def test_numbers_whose_squares_vanish_in_float32_are_measured(loops: Loops | None) -> None:
     numbers = torch.full((1, 1000), 1e-30)
-    assert squares(FlatPiece(numbers, loops))[0] == pytest.approx(1000 * 1e-60, rel=1e-4)
-    assert squares(FlatPiece(torch.zeros(1, 1000), loops))[0] == 0
+    assert squares(FlatDelta(numbers, loops))[0] == pytest.approx(1000 * 1e-60, rel=1e-4)
+    assert squares(FlatDelta(torch.zeros(1, 1000), loops))[0] == 0
 
 
 @both
@@ -60,7 +60,7 @@ def test_what_is_not_finite_has_no_finite_norm_and_leaves_the_others_alone(place
     for bad in (math.nan, math.inf, -math.inf):
         numbers = torch.ones(3, 300)
         numbers[1, place] = bad
-        found = squares(FlatPiece(numbers, loops))
+        found = squares(FlatDelta(numbers, loops))
         assert not math.isfinite(found[1])
         assert found[[0, 2]] == pytest.approx([300, 300], rel=2**-14)
 
@@ -70,11 +70,11 @@ def test_changes_are_computed_once_for_the_whole_or_for_its_parts(shape: tuple[i
     generator = torch.Generator().manual_seed(1)
     values, start = torch.randn(3, 7, 40, generator=generator), torch.randn(shape, generator=generator)
     expected = values - start
-    whole = InputPiece(values.clone(), start, None, 7)
+    whole = InputDelta(values.clone(), start, None, 7)
     assert torch.equal(whole.changes, expected)
     assert torch.equal(whole.changes, expected)
     assert torch.equal(whole.part(slice(1, 3)).changes, expected[1:])
-    fresh = InputPiece(values.clone(), start, torch.arange(7).expand(3, 7), 7)
+    fresh = InputDelta(values.clone(), start, torch.arange(7).expand(3, 7), 7)
     for j in range(3):
         part = fresh.part(slice(j, j + 1))
         assert torch.equal(part.changes, expected[j : j + 1])
@@ -83,6 +83,6 @@ def test_changes_are_computed_once_for_the_whole_or_for_its_parts(shape: tuple[i
 
 
 def test_pieces_that_outlive_the_next_training_need_not_be_moved() -> None:
-    flat, by_input = FlatPiece(torch.ones(1, 3)), InputPiece(torch.ones(1, 2, 3), None, None, 2)
+    flat, by_input = FlatDelta(torch.ones(1, 3)), InputDelta(torch.ones(1, 2, 3), None, None, 2)
     assert flat.moved() is flat
     assert by_input.moved() is by_input

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.pieces import Piece, norms, segments
+from incrowd.learning.deltas import WeightDelta, norms, segments
 
 
-class Chunk:
+class Contributions:
     """The contributions of `clients`: their weights after local training minus the server's.
 
     Guarantee: a norm is never below the real one, and at most one part in 2^15 above it; a contribution that is not
@@ -21,27 +21,27 @@ class Chunk:
     used up.
     """
 
-    def __init__(self, clients: tuple[int, ...], pieces: Sequence[Piece]) -> None:
+    def __init__(self, clients: tuple[int, ...], deltas: Sequence[WeightDelta]) -> None:
         self.clients = clients
-        self._pieces: Sequence[Piece] | None = pieces
+        self._deltas: Sequence[WeightDelta] | None = deltas
 
     @property
-    def pieces(self) -> Sequence[Piece]:
-        """The contributions in pieces."""
-        if self._pieces is None:
+    def deltas(self) -> Sequence[WeightDelta]:
+        """The contributions in deltas."""
+        if self._deltas is None:
             remedy = "its numbers have been used up by a sum; look at them before"
             raise ConfigError(field="chunk", value=self.clients, remedy=remedy)
-        return self._pieces
+        return self._deltas
 
-    def take(self) -> Sequence[Piece]:
-        """The pieces, for someone who overwrites their numbers; the chunk has none afterwards."""
-        pieces, self._pieces = self.pieces, None
-        return pieces
+    def take(self) -> Sequence[WeightDelta]:
+        """The deltas, for someone who overwrites their numbers; the chunk has none afterwards."""
+        deltas, self._deltas = self.deltas, None
+        return deltas
 
     def finish(self) -> None:
         """Compute what has been put off until somebody asks for it."""
-        for piece in self.pieces:
-            piece.changes  # noqa: B018  # it is computed when it is asked for
+        for delta in self.deltas:
+            delta.changes  # noqa: B018  # it is computed when it is asked for
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -49,11 +49,11 @@ class Chunk:
     @property
     def size(self) -> int:
         """How many numbers a contribution has."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(delta.size for delta in self.deltas)
 
     def norms(self, parts: tuple[int, ...] | None = None) -> Floats:
         """The L2 norm of each part of each contribution, [c, parts]; `parts` are sizes, None is the whole as one."""
-        return norms(self.pieces, segments(self.pieces, parts), clients=len(self))
+        return norms(self.deltas, segments(self.deltas, parts), clients=len(self))
 
     def add_to(self, total: Floats, factors: Floats) -> None:
         """Add every contribution times its factor, [c, 1], in float64.
@@ -65,24 +65,24 @@ class Chunk:
             raise ConfigError(field="factors", value=(factors.shape, total.shape), remedy=remedy)
         self.finish()
         begin = 0
-        for piece in self.pieces:
-            added = piece.empty_total(torch.float64)
+        for delta in self.deltas:
+            added = delta.empty_total(torch.float64)
             for j in np.flatnonzero(factors).tolist():
-                one = piece.part(slice(j, j + 1))
+                one = delta.part(slice(j, j + 1))
                 one.add_to(added, one.changes.double().mul_(factors[j, 0]))
-            place = total[begin : begin + piece.size].reshape(added.t().shape)  # a view
+            place = total[begin : begin + delta.size].reshape(added.t().shape)  # a view
             np.add(place, added.t().cpu().numpy(), out=place)
-            begin += piece.size
+            begin += delta.size
 
     def rows(self) -> NDArray[np.float32]:
         """The contributions themselves, [c, size], a copy."""
         self.finish()
         rows = np.empty((len(self), self.size), np.float32)
         for j, row in enumerate(rows):
-            places = torch.from_numpy(row).split_with_sizes([piece.size for piece in self.pieces])
-            for piece, place in zip(self.pieces, places, strict=True):
-                total = piece.empty_total(torch.float32)
-                one = piece.part(slice(j, j + 1))
+            places = torch.from_numpy(row).split_with_sizes([delta.size for delta in self.deltas])
+            for delta, place in zip(self.deltas, places, strict=True):
+                total = delta.empty_total(torch.float32)
+                one = delta.part(slice(j, j + 1))
                 one.add_to(total, one.changes)
                 place.copy_(total.t().reshape(-1))
         return rows

@@ -6,10 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from incrowd.learning import CohortEngine, LocalTraining, Model, small_cnn
-from incrowd.learning.direct import DirectSteps
+from incrowd.learning.paths.direct import DirectSteps
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
 WIDE = 2**15 // FEATURES + 1  # a Linear from the features to so many units is large
+LOCAL = LocalTraining(learning_rate=0.05, batch_size=4)
 
 
 class Own(nn.Module):
@@ -163,7 +164,7 @@ def test_large_layers_learn_what_the_slow_twin_learns(module: type[nn.Module], m
 )
 def test_large_layers_that_a_sequential_calls_have_no_gradients(module: Callable[[], nn.Module], without: int) -> None:
     one = module()
-    steps = DirectSteps(one)
+    steps = DirectSteps(one, LOCAL)
     assert len(steps.others) == len(list(one.parameters())) - without
 
 
@@ -175,4 +176,4 @@ def test_small_layers_and_layers_of_the_users_own_are_left_alone() -> None:
     hooked = nn.Linear(FEATURES, WIDE)
     hooked.weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]  # torch does not say its types
     for layer in (nn.Linear(FEATURES, CLASSES), Scaled(FEATURES, WIDE), hooked):
-        assert len(DirectSteps(nn.Sequential(layer)).others) == 2
+        assert len(DirectSteps(nn.Sequential(layer), LOCAL).others) == 2

@@ -1,4 +1,5 @@
-"""Plain steps in which the gradients of large Linear layers are never formed: the product is added to the weight.
+"""The path for a Sequential with large Linear layers, whose gradients are never formed: the product is added to the
+weight.
 
 A gradient of half a megabyte that is written, read once and forgotten drives what is needed next out of a processor's
 caches; that was measured to take longer than its arithmetic.
@@ -11,10 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from incrowd.learning.modules import plain, trainable
+from incrowd.learning.local import LocalTraining
+from incrowd.learning.modules import hooked, known, plain, trainable
+from incrowd.learning.paths.autograd import Autograd, Steps, descend
+from incrowd.learning.paths.path import TrainingTask
 
 _LARGE = 2**15  # weights; gradients of fewer stay in the cache
-_KNOWN = ("torch.nn.modules.", "incrowd.")  # whose modules use the weights of no other
+
+
+def make(task: TrainingTask) -> "Direct | None":
+    """The path, if there are such layers and nothing but the gradient makes a step."""
+    return Direct(task) if task.local.plain and _large(task.model.module) else None
+
+
+class Direct(Autograd):
+    """As `Autograd`, with `DirectSteps`."""
+
+    def steps(self, module: nn.Module) -> Steps:
+        """See `Autograd.steps`."""
+        return DirectSteps(module, self.task.local)
 
 
 class DirectSteps:
@@ -28,29 +44,28 @@ class DirectSteps:
     keep gradients of everything that is trained.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, local: LocalTraining) -> None:
         self._first: list[tuple[nn.Linear, Tensor, Tensor]] = []  # what went in and came out
-        self._rate = 0.0
+        self._rate = local.learning_rate
         layers = _large(module)
         ours = {id(parameter) for layer in layers for parameter in layer.parameters()}
         self.others: list[Tensor] = [one for _, one in trainable(module) if id(one) not in ours]
         for layer in layers:
             layer.forward = partial(self._forward, layer)  # type: ignore[method-assign]  # of this layer alone
 
-    def step(self, value: Tensor, rate: float) -> None:
-        """Move the parameters against the value's gradient, times the rate."""
+    def begin(self, starts: Sequence[Tensor]) -> None:
+        """See `Steps.begin`."""
+
+    def step(self, value: Tensor) -> None:
+        """See `Steps.step`."""
         wanted = [*self.others, *(outputs for _, _, outputs in self._first)]
-        self._rate = rate
-        # Autograd is slow at filling in zeros where the value does not depend on a parameter.
         found: Sequence[Tensor | None] = torch.autograd.grad(value, wanted, allow_unused=True)
         begin = len(self.others)
         with torch.no_grad():
-            moved = [(one, gradient) for one, gradient in zip(self.others, found, strict=False) if gradient is not None]
-            if moved:
-                torch._foreach_add_(*map(list, zip(*moved, strict=True)), alpha=-rate)
+            descend(self.others, found[:begin], self._rate)
             for (layer, inputs, _), gradient in zip(self._first, found[begin:], strict=True):
                 if gradient is not None:
-                    _move(layer, inputs, gradient, rate)
+                    _move(layer, inputs, gradient, self._rate)
         self._first.clear()
 
     def _forward(self, layer: nn.Linear, inputs: Tensor) -> Tensor:
@@ -80,24 +95,13 @@ def _large(module: nn.Module) -> list[nn.Linear]:
 
 
 def _leaves(module: nn.Module) -> list[nn.Module]:
-    if type(module) is not nn.Sequential or _hooked(module):
+    if type(module) is not nn.Sequential or hooked(module):
         return [module]
     return [leaf for child in module for leaf in _leaves(child)]
 
 
 def _plain(leaf: nn.Module) -> bool:
     return known(leaf) and not getattr(leaf, "inplace", False)
-
-
-def known(module: nn.Module) -> bool:
-    """Whether a module is torch's or ours, and nobody has hung anything on it: then it remembers nothing."""
-    named = f"{type(module).__module__}.".startswith(_KNOWN)
-    return named and not _hooked(module) and "forward" not in vars(module)
-
-
-def _hooked(module: nn.Module) -> bool:
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name) for name in hooks)
 
 
 def _move(layer: nn.Linear, inputs: Tensor, gradient: Tensor, rate: float) -> None:

@@ -7,9 +7,10 @@ of the cache (torch's do), because a vector that crosses lines takes twice as lo
 `where` says in which part of flat arrays all happens; pairs (places[k], numbers[k]) count for k from begin to end.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
 
@@ -38,27 +39,36 @@ _SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
 
+def digest_of(folder: Path) -> str:
+    """The digest of the source code in a folder."""
+    texts = (hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py")))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+SOURCES = digest_of(Path(__file__).parent)
+"""Machine code on disk is good as long as this holds: loops are made of functions from several of these files."""
+
+
 def compiled(function: Loop) -> Loop:
     """Machine code of a function that Python calls, kept on disk if there is a folder for it."""
     compile_: Any = numba.njit
     try:
         loop: Any = compile_(function, cache=True, **_SETTINGS)
-    except RuntimeError:  # there is none that can be written to
+        file = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
+        file._source_stamp = SOURCES  # in place of the one file's size and time
+        _forget_unreadable(file)
+    except (AttributeError, RuntimeError):  # or there is no folder that can be written to
         loop = compile_(function, **_SETTINGS)
-    else:
-        _forget_unreadable(loop)
     found: Loop = loop
     return found
 
 
-def _forget_unreadable(loop: Any) -> None:
+def _forget_unreadable(file: Any) -> None:
     """What another release left on disk may name classes that are gone, which numba would fail on when it is called."""
-    with suppress(AttributeError):  # this is how numba 0.60 to 0.68 look inside
-        kept = loop._cache
-        try:
-            kept._cache_file._load_index()
-        except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
-            kept.flush()
+    try:
+        file._load_index()
+    except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
+        file.flush()
 
 
 def inner(function: Loop) -> Loop:

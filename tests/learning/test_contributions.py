@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.learning import Chunk, CohortEngine, Execution, LocalTraining, mlp
-from incrowd.learning.pieces import FlatPiece, InputPiece
+from incrowd.learning import CohortEngine, Contributions, Execution, LocalTraining, mlp
+from incrowd.learning.deltas import FlatDelta, InputDelta
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 
@@ -14,13 +14,15 @@ def dense(c: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
     return np.random.default_rng(seed).normal(size=(c, 3 * 4 + 5)).astype(np.float32)
 
 
-def chunk_of(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]], *, columns: list[int] | None = None) -> Chunk:
+def chunk_of(
+    rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]], *, columns: list[int] | None = None
+) -> Contributions:
     """A matrix of 3 outputs by 4 inputs, stored by input, and a vector of 5."""
     by_input = torch.from_numpy(rows[:, :12].reshape(-1, 3, 4)).transpose(1, 2).contiguous()
     kept = None if columns is None else torch.tensor([columns] * len(rows))
     changes = by_input if columns is None else by_input[:, columns]
-    matrix = InputPiece(changes, None, kept, 4)
-    return Chunk(tuple(range(len(rows))), [matrix, FlatPiece(torch.from_numpy(rows[:, 12:].copy()))])
+    matrix = InputDelta(changes, None, kept, 4)
+    return Contributions(tuple(range(len(rows))), [matrix, FlatDelta(torch.from_numpy(rows[:, 12:].copy()))])
 
 
 @settings(max_examples=50, deadline=None)
@@ -29,8 +31,8 @@ def test_norms_and_sums_are_those_of_the_rows(c: int, seed: int, parts: tuple[in
     rows = dense(c, seed)
     chunk = chunk_of(rows)
     norms = chunk.norms(parts)
-    pieces = np.split(rows.astype(np.float64), np.cumsum(parts)[:-1] if parts else [], axis=1)
-    assert np.allclose(norms, np.stack([np.linalg.norm(piece, axis=1) for piece in pieces], axis=1), rtol=2**-15)
+    deltas = np.split(rows.astype(np.float64), np.cumsum(parts)[:-1] if parts else [], axis=1)
+    assert np.allclose(norms, np.stack([np.linalg.norm(delta, axis=1) for delta in deltas], axis=1), rtol=2**-15)
     factors = np.random.default_rng(seed).random((c, 1))
     total = np.ones(17)
     chunk.add_to(total, factors)

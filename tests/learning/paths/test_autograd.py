@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, LocalTraining, Model
-from incrowd.learning.fallback import starts_linear
+from incrowd.learning.paths.autograd import starts_linear
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
 LOCAL = LocalTraining(learning_rate=0.3, batch_size=4)

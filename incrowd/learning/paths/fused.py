@@ -1,7 +1,7 @@
-"""The fast path: stacks of Linear layers, trained without autograd.
+"""The path for stacks of Linear layers: their steps, in place, without autograd.
 
 Why this is fast on a CPU (each was measured): the gradient of a weight is accumulated straight into the weight by the
-matrix product that computes it, so that there is neither a gradient nor an optimiser pass; and two pieces of exact
+matrix product that computes it, so that there is neither a gradient nor an optimiser pass; and two deltas of exact
 algebra:
 
 - A client's weight of a feature that is zero in all of its examples does not change, so such features are left out.
@@ -15,41 +15,68 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from incrowd.learning.batches import side_by_side
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
 from incrowd.learning.local import LocalTraining
-from incrowd.learning.losses import Canonical
-from incrowd.learning.pieces import FlatPiece, InputPiece, Piece
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.turned import Turned
 from incrowd.learning.program import Program
 from incrowd.learning.store import Feed
-from incrowd.learning.turned import Turned
 
 _BLOCK = 60  # rows over which the update of a wide first layer is put off; measured, the optimum is flat
+_MEMORY = 2**30  # bytes of weights on an accelerator, where more clients at once are better,
+_MANY = 256  # up to so many
 
 Product = Callable[..., Tensor]
 
 
-class Fused:
-    """Trains the clients of a feed with a program: one, or on an accelerator several side by side.
+def make(task: TrainingTask) -> "Fused | None":
+    """The path, if the model has a program."""
+    program = task.program()
+    return None if program is None else Fused(task, program)
+
+
+class Fused(TrainingPath):
+    """Trains clients with a program: one after the other, or on an accelerator several side by side.
 
     Guarantee: what one client learns is computed from its examples alone, in matrices of its own that begin where
     torch's memory does, so that a processor goes the same way whoever was trained before. Clients side by side have
     equally many examples, so that nobody's batches are filled up because of another.
     """
 
-    def __init__(self, program: Program, local: LocalTraining, loss: Canonical) -> None:
+    def __init__(self, task: TrainingTask, program: Program) -> None:
+        self.takes = task.everyone
+        self._side_by_side = task.on_accelerator
+        usual = max(1, min(_MANY, _MEMORY // (4 * task.model.size))) if task.on_accelerator else 1
+        self.at_once = task.execution.chunk or usual
+        self._task = task
         self._program = program
-        self._local = local
-        self._loss = loss
+        self._store = task.store(sparing=True)
         self._turned = Turned()
 
-    def train(self, weights: Sequence[Tensor], feed: Feed) -> list[Piece]:
-        """Train from the same weights (those of each parameter)."""
-        first = weights[0]
+    def kind(self, client: int) -> int:
+        """See `TrainingPath.kind`."""
+        return len(self._task.data.examples(client)) if self._side_by_side else 0
+
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `TrainingPath.train`."""
+        if not self._side_by_side:
+            return [Contributions((one.client,), self._train(weights, [one])) for one in clients]
+        # Always equally many, because their number may decide on rounding.
+        filled = [*clients, *[clients[-1]] * (self.at_once - len(clients))]
+        deltas = [delta.part(slice(len(clients))) for delta in self._train(weights, filled)]
+        return [Contributions(tuple(one.client for one in clients), deltas)]
+
+    def _train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[WeightDelta]:
+        feed = self._store.feed([one.client for one in clients], side_by_side([one.batches for one in clients]))
+        first, *others = self._task.model.by_parameter(weights)
         if self._program.wide or feed.columns is not None:
             first = self._turned.of(first).t()
-        return _Stack(self._program, [first, *weights[1:]], feed, self._local, self._loss).train()
+        return _Stack(self._program, [first, *others], feed, self._task.local).train()
 
 
-class _Array:
+class _Parameter:
     """One parameter, [a, b] or of all clients [c, a, b], and its step."""
 
     def __init__(self, start: Tensor, value: Tensor, local: LocalTraining, width: int) -> None:
@@ -81,10 +108,10 @@ class _Array:
         return torch.sub(self.value, self.start)
 
 
-class _Layer:
+class _StackLayer:
     """A layer of one client, or of all side by side."""
 
-    def __init__(self, weight: _Array, bias: _Array | None, *, by_input: bool) -> None:
+    def __init__(self, weight: _Parameter, bias: _Parameter | None, *, by_input: bool) -> None:
         self.weight = weight
         self.bias = bias  # [1, outputs]
         self.by_input = by_input
@@ -111,10 +138,8 @@ class _Layer:
 class _Stack:
     """A program at work: for one client with matrices, for c of them with [c, ...] of each."""
 
-    def __init__(
-        self, program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining, loss: Canonical
-    ) -> None:
-        self.loss = loss
+    def __init__(self, program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> None:
+        self.loss = program.loss
         self.feed = feed
         self.local = local
         several, self.width = len(feed.rows), feed.batches.width
@@ -142,7 +167,7 @@ class _Stack:
         by_client = rows.view(*self.clients, self.feed.batches.steps, self.width, -1)
         return by_client.unbind(-3)
 
-    def _layers(self, program: Program, weights: list[Tensor]) -> list[_Layer]:
+    def _layers(self, program: Program, weights: list[Tensor]) -> list[_StackLayer]:
         layers = []
         for number, layer in enumerate(program.layers):
             by_input = number == 0 and program.wide
@@ -151,13 +176,13 @@ class _Stack:
                 start = start.t().index_select(0, self.columns).t()
             weight = self._array(start.t() if by_input else start)
             bias = self._array(weights.pop(0).view(1, -1)) if layer.bias else None
-            layers.append(_Layer(weight, bias, by_input=by_input))
+            layers.append(_StackLayer(weight, bias, by_input=by_input))
         return layers
 
-    def _array(self, start: Tensor) -> _Array:
-        return _Array(start, self._empty(*start.shape).copy_(start), self.local, self.width)
+    def _array(self, start: Tensor) -> _Parameter:
+        return _Parameter(start, self._empty(*start.shape).copy_(start), self.local, self.width)
 
-    def train(self) -> list[Piece]:
+    def train(self) -> list[WeightDelta]:
         """Take all steps."""
         steps = self.feed.batches.steps
         for step in range(0, steps, self.block):
@@ -167,7 +192,7 @@ class _Stack:
                 self._deferred(x, step)
             else:
                 self._direct(x, step)
-        return self._pieces()
+        return self._deltas()
 
     def _direct(self, x: Tensor, step: int) -> None:
         """Batch after batch."""
@@ -215,18 +240,18 @@ class _Stack:
                 activation.backward(gradients[number - 1], values[number - 1])
             layer.update(values[number - 1], d, self.one_batch)
 
-    def _pieces(self) -> list[Piece]:
+    def _deltas(self) -> list[WeightDelta]:
         """A first weight that is stored by input for itself, all the rest side by side."""
-        pieces: list[Piece] = []
+        deltas: list[WeightDelta] = []
         arrays = [array for layer in self.layers for array in (layer.weight, layer.bias) if array is not None]
         if self.layers[0].by_input:
             first = arrays.pop(0)
             values = first.value if self.clients else first.value[None]
-            pieces.append(InputPiece(values, first.start, self.feed.columns, self.inputs))
+            deltas.append(InputDelta(values, first.start, self.feed.columns, self.inputs))
         if arrays:
             changes = [array.changes() for array in arrays]
-            if not pieces and self.columns is not None:
+            if not deltas and self.columns is not None:
                 changes[0] = changes[0].new_zeros(len(changes[0]), self.inputs).index_copy_(1, self.columns, changes[0])
             rows = [change.view(*(self.clients or (1,)), -1) for change in changes]
-            pieces.append(FlatPiece(torch.cat(rows, 1)))
-        return pieces
+            deltas.append(FlatDelta(torch.cat(rows, 1)))
+        return deltas

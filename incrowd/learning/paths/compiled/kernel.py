@@ -4,9 +4,8 @@ What a layer reads is held as pairs (place, number) of what is not zero, example
 features, of the others the activations. With a weight stored [inputs, outputs] a forward pass adds up some of its
 rows, and a step adds the gradients of some examples to each row in use.
 
-All of a kind lies in one flat array. Outputs are filled up with zeros to whole lines of the cache, and those of layers
-below the last are cut into tiles that lie one behind the other, so that what is in use together fits into a near cache:
-a weight is [tile][input][output in the tile], values and gradients are [tile][example][output in the tile].
+Where all that lies is drawn in `incrowd.learning.paths.compiled.layout`: a weight is [tile][input][output in the
+tile], values and gradients are [tile][example][output in the tile].
 """
 
 import math
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Integers
-from incrowd.learning.vector import (
+from incrowd.learning.paths.compiled.vector import (
     LINE,
     add_products,
     add_rows,
@@ -29,16 +28,13 @@ from incrowd.learning.vector import (
     pack,
 )
 
-VECTOR = "c92395573c0e29c9"
-"""The digest of vector.py. Compiled code is kept on disk until this file changes, and so it does when that one does."""
-
 SOFTMAX, SIGMOID, IDENTITY, EXP = range(4)  # means of losses
 NO_ACTIVATION, RELU, TANH, LOGISTIC = range(4)
 INPUTS, OUTPUTS, STRIDE, TILE, WEIGHT, BIAS, BIASED, ACTIVATION, VALUES = range(9)  # columns of a table of layers
 
 _NARROW = 64  # a weight with so few outputs stays in the nearest cache, so its rows may be visited several times
 _ONE = np.float32(1)
-RUN = 256  # numbers, as in pieces.py
+RUN = 256  # numbers, as in `incrowd.learning.deltas`
 
 
 class Pairs(NamedTuple):
@@ -49,7 +45,7 @@ class Pairs(NamedTuple):
     numbers: NDArray[Any]  # uint8 or float32
 
 
-class Task(NamedTuple):
+class Objective(NamedTuple):
     """What all clients have in common: the table of examples (times a scale), their labels, and the settings."""
 
     examples: Pairs
@@ -59,7 +55,7 @@ class Task(NamedTuple):
     loss: int
 
 
-class Group(NamedTuple):
+class ClientSteps(NamedTuple):
     """Some clients, each with its steps and the features that are not zero in all of its examples."""
 
     rows: NDArray[np.int64]  # [c, steps, width], of the table of examples
@@ -68,7 +64,7 @@ class Group(NamedTuple):
     counts: NDArray[np.int64]  # how many of them count
 
 
-class Memory(NamedTuple):
+class Workspace(NamedTuple):
     """Where a client is trained; `layers` says where in it a layer has its weights, values and gradients."""
 
     layers: NDArray[np.int64]  # [layers, columns of the table]
@@ -91,25 +87,30 @@ class Memory(NamedTuple):
 
 @compiled
 def train(
-    task: Task, memory: Memory, start: NDArray[np.float32], group: Group, flat: NDArray[np.float32], apart: int
+    objective: Objective,
+    space: Workspace,
+    start: NDArray[np.float32],
+    clients: ClientSteps,
+    flat: NDArray[np.float32],
+    apart: int,
 ) -> None:
-    """Train clients from the weights `start`, which lie in memory as in training, and write down what has changed.
+    """Train clients from the weights `start`, which lie as in the workspace, and write down what has changed.
 
     Into `flat` go the changes of all parameters but the first `apart` weights. Those of a first weight that is apart
-    stay in memory, where only those of the last client are.
+    stay in the workspace, where only those of the last client are.
     """
-    for j in range(len(group.sizes)):
-        rows, sizes, used = group.rows[j], group.sizes[j], group.used[j, : group.counts[j]]
-        _begin(memory, start, used)
+    for j in range(len(clients.sizes)):
+        rows, sizes, used = clients.rows[j], clients.sizes[j], clients.used[j, : clients.counts[j]]
+        _begin(space, start, used)
         for step in range(len(sizes)):
             if step + 1 < len(sizes):
                 for i in range(sizes[step + 1]):
-                    _fetch_example(task.examples, rows[step + 1, i])
+                    _fetch_example(objective.examples, rows[step + 1, i])
             if sizes[step]:
-                _step(task, memory, rows[step], sizes[step], used)
-        _write_flat(memory, start, used, flat[j], apart)
+                _step(objective, space, rows[step], sizes[step], used)
+        _write_flat(space, start, used, flat[j], apart)
         if apart:
-            _subtract(memory, start, used)
+            _subtract(space, start, used)
 
 
 @inner
@@ -120,83 +121,83 @@ def _fetch_example(examples: Pairs, row: int) -> None:
 
 
 @inserted
-def _step(task: Task, memory: Memory, rows: Integers, count: int, used: NDArray[np.int64]) -> None:
+def _step(objective: Objective, space: Workspace, rows: Integers, count: int, used: NDArray[np.int64]) -> None:
     """Learn from the first examples of a batch, which use no other features."""
-    last = len(memory.layers) - 1
-    change = np.float32(-task.rate / count)
-    _read(memory, 0, task.examples, rows, count, task.scale)
+    last = len(space.layers) - 1
+    change = np.float32(-objective.rate / count)
+    _read(space, 0, objective.examples, rows, count, objective.scale)
     for layer in range(1, last + 1):
-        _activate(memory, layer - 1, count)
-        _collect(memory, layer, count)
-        _read(memory, layer, _collected(memory, layer), memory.numbered, count, _ONE)
-    _compare(task, memory, rows, count)
+        _activate(space, layer - 1, count)
+        _collect(space, layer, count)
+        _read(space, layer, _collected(space, layer), space.numbered, count, _ONE)
+    _compare(objective, space, rows, count)
     for layer in range(last, 0, -1):
-        inputs = memory.numbered[: memory.layers[layer, INPUTS]]
-        several = _transpose(memory, _collected(memory, layer), memory.numbered, count, inputs)
-        _go_back(memory, layer, count, several)
-        _learn(memory, layer, several, change)
-        _step_bias(memory, layer, count, change)
-    if memory.layers[0, STRIDE] <= _NARROW:
-        _learn_one_by_one(memory, task.examples, rows, count, np.float32(change * task.scale))
+        inputs = space.numbered[: space.layers[layer, INPUTS]]
+        several = _transpose(space, _collected(space, layer), space.numbered, count, inputs)
+        _go_back(space, layer, count, several)
+        _learn(space, layer, several, change)
+        _step_bias(space, layer, count, change)
+    if space.layers[0, STRIDE] <= _NARROW:
+        _learn_one_by_one(space, objective.examples, rows, count, np.float32(change * objective.scale))
     else:
-        several = _transpose(memory, task.examples, rows, count, used)
-        _learn(memory, 0, several, np.float32(change * task.scale))
-    _step_bias(memory, 0, count, change)
+        several = _transpose(space, objective.examples, rows, count, used)
+        _learn(space, 0, several, np.float32(change * objective.scale))
+    _step_bias(space, 0, count, change)
 
 
 @inner
-def _tiles(memory: Memory, layer: int) -> int:
+def _tiles(space: Workspace, layer: int) -> int:
     """How many tiles the outputs of a layer are cut into."""
-    tiles: int = -(-memory.layers[layer, STRIDE] // memory.layers[layer, TILE])
+    tiles: int = -(-space.layers[layer, STRIDE] // space.layers[layer, TILE])
     return tiles
 
 
 @inner
-def _tile(memory: Memory, layer: int, tile: int) -> tuple[int, int, int]:
+def _tile(space: Workspace, layer: int, tile: int) -> tuple[int, int, int]:
     """How wide a tile is, and where its weights and its values begin."""
-    row, room = memory.layers[layer], memory.starts.shape[1] - 1
+    row, room = space.layers[layer], space.starts.shape[1] - 1
     begin = tile * row[TILE]
     return min(row[TILE], row[STRIDE] - begin), row[WEIGHT] + begin * row[INPUTS], row[VALUES] + begin * room
 
 
 @inner
-def _collected(memory: Memory, layer: int) -> Pairs:
+def _collected(space: Workspace, layer: int) -> Pairs:
     """The pairs that a layer reads."""
-    return Pairs(memory.starts[layer], memory.places[layer], memory.numbers[layer])
+    return Pairs(space.starts[layer], space.places[layer], space.numbers[layer])
 
 
 @inner
-def _begin(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
+def _begin(space: Workspace, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
     """Set all weights as `start` has them, but those of features that are not used."""
-    first = memory.layers[0, WEIGHT]
+    first = space.layers[0, WEIGHT]
     for k in range(first):
-        memory.weights[k] = start[k]
-    for tile in range(_tiles(memory, 0)):
-        width, weight, _ = _tile(memory, 0, tile)
+        space.weights[k] = start[k]
+    for tile in range(_tiles(space, 0)):
+        width, weight, _ = _tile(space, 0, tile)
         for k in used:
             for h in range(weight + k * width, weight + (k + 1) * width):
-                memory.weights[h] = start[h]
+                space.weights[h] = start[h]
 
 
 @inner
-def _read(memory: Memory, layer: int, pairs: Pairs, rows: Integers, count: int, scale: np.float32) -> None:
+def _read(space: Workspace, layer: int, pairs: Pairs, rows: Integers, count: int, scale: np.float32) -> None:
     """The outputs of a layer for some rows."""
-    for tile in range(_tiles(memory, layer)):
-        width, weight, at = _tile(memory, layer, tile)
-        bias = memory.layers[layer, BIAS] + tile * memory.layers[layer, TILE]
+    for tile in range(_tiles(space, layer)):
+        width, weight, at = _tile(space, layer, tile)
+        bias = space.layers[layer, BIAS] + tile * space.layers[layer, TILE]
         for i in range(count):
             for h in range(width):
-                memory.values[at + i * width + h] = memory.weights[bias + h]
+                space.values[at + i * width + h] = space.weights[bias + h]
             where = (at + i * width, weight, width, pairs.starts[rows[i]], pairs.starts[rows[i] + 1])
-            add_rows(memory.values, memory.weights, where, pairs.places, pairs.numbers, scale)
+            add_rows(space.values, space.weights, where, pairs.places, pairs.numbers, scale)
 
 
 @inner
-def _activate(memory: Memory, layer: int, count: int) -> None:
-    kind = memory.layers[layer, ACTIVATION]
-    for tile in range(_tiles(memory, layer)):
-        width, _, at = _tile(memory, layer, tile)
-        values = memory.values[at : at + count * width]
+def _activate(space: Workspace, layer: int, count: int) -> None:
+    kind = space.layers[layer, ACTIVATION]
+    for tile in range(_tiles(space, layer)):
+        width, _, at = _tile(space, layer, tile)
+        values = space.values[at : at + count * width]
         if kind == RELU:
             for k in range(len(values)):
                 values[k] = np.float32(0) if values[k] < 0 else values[k]  # what is no number has to be noticed
@@ -209,36 +210,36 @@ def _activate(memory: Memory, layer: int, count: int) -> None:
 
 
 @inner
-def _collect(memory: Memory, layer: int, count: int) -> None:
+def _collect(space: Workspace, layer: int, count: int) -> None:
     """Find the pairs that a layer reads; a value of 0 counts for nothing only where its gradient is 0 as well."""
-    starts, places, numbers = _collected(memory, layer)
-    bent = memory.layers[layer - 1, ACTIVATION] == RELU
+    starts, places, numbers = _collected(space, layer)
+    bent = space.layers[layer - 1, ACTIVATION] == RELU
     pairs = 0
     for i in range(count):
         starts[i] = pairs
-        for tile in range(_tiles(memory, layer - 1)):
-            width, _, at = _tile(memory, layer - 1, tile)
-            first = tile * memory.layers[layer - 1, TILE]
+        for tile in range(_tiles(space, layer - 1)):
+            width, _, at = _tile(space, layer - 1, tile)
+            first = tile * space.layers[layer - 1, TILE]
             if bent:
-                pairs = pack(memory.values, places, numbers, (at + i * width, width, first, pairs))
+                pairs = pack(space.values, places, numbers, (at + i * width, width, first, pairs))
             else:
-                for h in range(min(width, memory.layers[layer, INPUTS] - first)):
-                    places[pairs], numbers[pairs] = first + h, memory.values[at + i * width + h]
+                for h in range(min(width, space.layers[layer, INPUTS] - first)):
+                    places[pairs], numbers[pairs] = first + h, space.values[at + i * width + h]
                     pairs += 1
     starts[count] = pairs
 
 
 @inner
-def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
+def _compare(objective: Objective, space: Workspace, rows: Integers, count: int) -> None:
     """The gradient of the loss with respect to the last outputs: the mean that they stand for minus the label."""
-    layer = len(memory.layers) - 1
-    outputs = memory.layers[layer, OUTPUTS]
-    width, _, at = _tile(memory, layer, 0)
+    layer = len(space.layers) - 1
+    outputs = space.layers[layer, OUTPUTS]
+    width, _, at = _tile(space, layer, 0)
     for i in range(count):
-        z = memory.values[at + i * width : at + i * width + outputs]
-        d = memory.gradients[at + i * width : at + i * width + outputs]
-        label = task.labels[rows[i]]
-        if task.loss == SOFTMAX:
+        z = space.values[at + i * width : at + i * width + outputs]
+        d = space.gradients[at + i * width : at + i * width + outputs]
+        label = objective.labels[rows[i]]
+        if objective.loss == SOFTMAX:
             largest, total = z[0], np.float32(0)
             for h in range(outputs):
                 largest = max(largest, z[h])
@@ -250,23 +251,25 @@ def _compare(task: Task, memory: Memory, rows: Integers, count: int) -> None:
             for h in range(outputs):
                 d[h] *= total
             d[int(label)] -= _ONE
-        elif task.loss == SIGMOID:
+        elif objective.loss == SIGMOID:
             d[0] = _ONE / (_ONE + math.exp(-z[0])) - label
-        elif task.loss == IDENTITY:
+        elif objective.loss == IDENTITY:
             d[0] = z[0] - label
         else:
             d[0] = math.exp(z[0]) - label
 
 
 @inner
-def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: NDArray[np.int64]) -> NDArray[np.int64]:
+def _transpose(
+    space: Workspace, pairs: Pairs, rows: Integers, count: int, used: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Who of some rows uses a place, and how much: pairs of place k go from firsts[k] to ends[k].
 
     Gives the places in use. Those with equally many users come together: loops of one length after the other are
     guessed rightly by a processor, which is a quarter of the time.
     """
     starts, places, numbers = pairs
-    firsts, ends, users, amounts, many = memory.firsts, memory.ends, memory.users, memory.amounts, memory.many
+    firsts, ends, users, amounts, many = space.firsts, space.ends, space.users, space.amounts, space.many
     for k in used:
         ends[k] = 0
     for i in range(count):
@@ -283,7 +286,7 @@ def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: N
     for k in used:
         n = ends[k]
         if n:
-            memory.order[many[n]] = k
+            space.order[many[n]] = k
             many[n] += 1
         firsts[k], ends[k] = pair, pair
         pair += n
@@ -292,115 +295,115 @@ def _transpose(memory: Memory, pairs: Pairs, rows: Integers, count: int, used: N
             pair = ends[places[k]]
             users[pair], amounts[pair] = i, numbers[k]
             ends[places[k]] = pair + 1
-    return memory.order[: many[count]]
+    return space.order[: many[count]]
 
 
 @inner
-def _go_back(memory: Memory, layer: int, count: int, places: NDArray[np.int64]) -> None:
+def _go_back(space: Workspace, layer: int, count: int, places: NDArray[np.int64]) -> None:
     """The gradient of the values that a layer reads; values that have no pair have none."""
-    size = memory.layers[layer - 1, TILE]
-    for below in range(_tiles(memory, layer - 1)):
-        narrow, _, lower = _tile(memory, layer - 1, below)
+    size = space.layers[layer - 1, TILE]
+    for below in range(_tiles(space, layer - 1)):
+        narrow, _, lower = _tile(space, layer - 1, below)
         for k in range(lower, lower + count * narrow):
-            memory.gradients[k] = 0
-    for tile in range(_tiles(memory, layer)):
-        width, weight, at = _tile(memory, layer, tile)
+            space.gradients[k] = 0
+    for tile in range(_tiles(space, layer)):
+        width, weight, at = _tile(space, layer, tile)
         for k in places:
-            narrow, _, lower = _tile(memory, layer - 1, k // size)
-            where = (lower + k % size, weight + k * width, at, width, memory.firsts[k], memory.ends[k])
-            add_products(memory.gradients, memory.weights, memory.gradients, where, memory.users, narrow)
-    for below in range(_tiles(memory, layer - 1)):
-        narrow, _, lower = _tile(memory, layer - 1, below)
-        _derive(memory, layer - 1, lower, lower + count * narrow)
+            narrow, _, lower = _tile(space, layer - 1, k // size)
+            where = (lower + k % size, weight + k * width, at, width, space.firsts[k], space.ends[k])
+            add_products(space.gradients, space.weights, space.gradients, where, space.users, narrow)
+    for below in range(_tiles(space, layer - 1)):
+        narrow, _, lower = _tile(space, layer - 1, below)
+        _derive(space, layer - 1, lower, lower + count * narrow)
 
 
 @inner
-def _derive(memory: Memory, layer: int, begin: int, end: int) -> None:
+def _derive(space: Workspace, layer: int, begin: int, end: int) -> None:
     """Multiply gradients with the derivative of an activation, in terms of its values."""
-    kind = memory.layers[layer, ACTIVATION]
+    kind = space.layers[layer, ACTIVATION]
     if kind == TANH:
         for k in range(begin, end):
-            memory.gradients[k] *= _ONE - memory.values[k] * memory.values[k]
+            space.gradients[k] *= _ONE - space.values[k] * space.values[k]
     elif kind == LOGISTIC:
         for k in range(begin, end):
-            memory.gradients[k] *= memory.values[k] * (_ONE - memory.values[k])
+            space.gradients[k] *= space.values[k] * (_ONE - space.values[k])
 
 
 @inner
-def _learn(memory: Memory, layer: int, places: NDArray[np.int64], change: np.float32) -> None:
+def _learn(space: Workspace, layer: int, places: NDArray[np.int64], change: np.float32) -> None:
     """A step of a layer's weight, row by row."""
-    for tile in range(_tiles(memory, layer)):
-        width, weight, at = _tile(memory, layer, tile)
+    for tile in range(_tiles(space, layer)):
+        width, weight, at = _tile(space, layer, tile)
         for k in places:
-            where = (weight + k * width, at, width, memory.firsts[k], memory.ends[k])
-            add_rows(memory.weights, memory.gradients, where, memory.users, memory.amounts, change)
+            where = (weight + k * width, at, width, space.firsts[k], space.ends[k])
+            add_rows(space.weights, space.gradients, where, space.users, space.amounts, change)
 
 
 @inner
-def _learn_one_by_one(memory: Memory, pairs: Pairs, rows: Integers, count: int, change: np.float32) -> None:
+def _learn_one_by_one(space: Workspace, pairs: Pairs, rows: Integers, count: int, change: np.float32) -> None:
     """A step of a narrow first weight, example by example."""
-    for tile in range(_tiles(memory, 0)):
-        width, weight, at = _tile(memory, 0, tile)
+    for tile in range(_tiles(space, 0)):
+        width, weight, at = _tile(space, 0, tile)
         for i in range(count):
             where = (weight, at + i * width, width, pairs.starts[rows[i]], pairs.starts[rows[i] + 1])
-            add_to_rows(memory.weights, memory.gradients, where, pairs.places, pairs.numbers, change)
+            add_to_rows(space.weights, space.gradients, where, pairs.places, pairs.numbers, change)
 
 
 @inner
-def _step_bias(memory: Memory, layer: int, count: int, change: np.float32) -> None:
+def _step_bias(space: Workspace, layer: int, count: int, change: np.float32) -> None:
     """A step of a layer's bias, which is the weight of a feature that is 1 in all examples."""
-    for tile in range(_tiles(memory, layer) if memory.layers[layer, BIASED] else 0):
-        width, _, at = _tile(memory, layer, tile)
-        where = (memory.layers[layer, BIAS] + tile * memory.layers[layer, TILE], at, width, 0, count)
-        add_rows(memory.weights, memory.gradients, where, memory.everyone, memory.ones, change)
+    for tile in range(_tiles(space, layer) if space.layers[layer, BIASED] else 0):
+        width, _, at = _tile(space, layer, tile)
+        where = (space.layers[layer, BIAS] + tile * space.layers[layer, TILE], at, width, 0, count)
+        add_rows(space.weights, space.gradients, where, space.everyone, space.ones, change)
 
 
 @inner
-def _subtract(memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
+def _subtract(space: Workspace, start: NDArray[np.float32], used: NDArray[np.int64]) -> None:
     """Make the first weight its change."""
-    for tile in range(_tiles(memory, 0)):
-        width, weight, _ = _tile(memory, 0, tile)
+    for tile in range(_tiles(space, 0)):
+        width, weight, _ = _tile(space, 0, tile)
         for k in used:
             for h in range(weight + k * width, weight + (k + 1) * width):
-                memory.weights[h] -= start[h]
+                space.weights[h] -= start[h]
 
 
 @compiled
-def copy_rows(memory: Memory, used: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+def copy_rows(space: Workspace, used: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
     """The changes of a first weight that is apart, [used, outputs]."""
-    for tile in range(_tiles(memory, 0)):
-        width, weight, _ = _tile(memory, 0, tile)
-        first = tile * memory.layers[0, TILE]
+    for tile in range(_tiles(space, 0)):
+        width, weight, _ = _tile(space, 0, tile)
+        first = tile * space.layers[0, TILE]
         for j in range(len(used)):
             row = weight + used[j] * width
-            for h in range(min(width, memory.layers[0, OUTPUTS] - first)):
-                rows[j, first + h] = memory.weights[row + h]
+            for h in range(min(width, space.layers[0, OUTPUTS] - first)):
+                rows[j, first + h] = space.weights[row + h]
 
 
 @compiled
-def squares_of_rows(memory: Memory, used: NDArray[np.int64]) -> float:
+def squares_of_rows(space: Workspace, used: NDArray[np.int64]) -> float:
     """The sum of their squares, in float32 within `RUN` numbers of a row."""
-    total, result = 0.0, memory.gradients  # which nobody needs any more
-    for tile in range(_tiles(memory, 0)):
-        width, weight, _ = _tile(memory, 0, tile)
+    total, result = 0.0, space.gradients  # which nobody needs any more
+    for tile in range(_tiles(space, 0)):
+        width, weight, _ = _tile(space, 0, tile)
         for k in used:
             for at in range(weight + k * width, weight + (k + 1) * width, RUN):
                 result[0] = 0
                 where = (0, at, at, min(RUN, weight + (k + 1) * width - at), 0, 1)
-                add_products(result, memory.weights, memory.weights, where, memory.everyone, 1)
+                add_products(result, space.weights, space.weights, where, space.everyone, 1)
                 total += result[0]
     return total
 
 
 @compiled
-def add_steps_of_rows(memory: Memory, used: NDArray[np.int64], factor: float, total: NDArray[np.float32]) -> None:
+def add_steps_of_rows(space: Workspace, used: NDArray[np.int64], factor: float, total: NDArray[np.float32]) -> None:
     """Add them times a factor, rounded towards zero, to total [inputs, outputs]."""
-    for tile in range(_tiles(memory, 0)):
-        width, weight, _ = _tile(memory, 0, tile)
-        first = tile * memory.layers[0, TILE]
-        real = min(width, memory.layers[0, OUTPUTS] - first)
+    for tile in range(_tiles(space, 0)):
+        width, weight, _ = _tile(space, 0, tile)
+        first = tile * space.layers[0, TILE]
+        real = min(width, space.layers[0, OUTPUTS] - first)
         for k in used:
-            row, own = memory.weights[weight + k * width :][:real], total[k, first : first + real]
+            row, own = space.weights[weight + k * width :][:real], total[k, first : first + real]
             for h in range(real):
                 own[h] += np.float32(np.trunc(np.float64(row[h]) * factor))
 
@@ -416,38 +419,38 @@ def add_steps_at(rows: NDArray[np.float32], used: NDArray[np.int64], factor: flo
 
 @inner
 def _write_flat(
-    memory: Memory, start: NDArray[np.float32], used: NDArray[np.int64], flat: NDArray[np.float32], begin: int
+    space: Workspace, start: NDArray[np.float32], used: NDArray[np.int64], flat: NDArray[np.float32], begin: int
 ) -> None:
     """Write all but the weights of the layers before `begin`."""
     place = 0
-    for layer in range(len(memory.layers)):
-        inputs, outputs = memory.layers[layer, INPUTS], memory.layers[layer, OUTPUTS]
-        bias = memory.layers[layer, BIAS]
+    for layer in range(len(space.layers)):
+        inputs, outputs = space.layers[layer, INPUTS], space.layers[layer, OUTPUTS]
+        bias = space.layers[layer, BIAS]
         if layer >= begin:
-            _write_transposed(memory, start, used if layer == 0 else memory.numbered[:inputs], layer, flat[place:])
+            _write_transposed(space, start, used if layer == 0 else space.numbered[:inputs], layer, flat[place:])
             place += inputs * outputs
-        if memory.layers[layer, BIASED]:
+        if space.layers[layer, BIASED]:
             for h in range(outputs):
-                flat[place + h] = memory.weights[bias + h] - start[bias + h]
+                flat[place + h] = space.weights[bias + h] - start[bias + h]
             place += outputs
 
 
 @inner
 def _write_transposed(
-    memory: Memory, start: NDArray[np.float32], places: NDArray[np.int64], layer: int, flat: NDArray[np.float32]
+    space: Workspace, start: NDArray[np.float32], places: NDArray[np.int64], layer: int, flat: NDArray[np.float32]
 ) -> None:
-    inputs, outputs = memory.layers[layer, INPUTS], memory.layers[layer, OUTPUTS]
+    inputs, outputs = space.layers[layer, INPUTS], space.layers[layer, OUTPUTS]
     if len(places) < inputs:
         for k in range(inputs * outputs):
             flat[k] = 0
-    for tile in range(_tiles(memory, layer)):
-        width, weight, _ = _tile(memory, layer, tile)
-        first = tile * memory.layers[layer, TILE]
+    for tile in range(_tiles(space, layer)):
+        width, weight, _ = _tile(space, layer, tile)
+        first = tile * space.layers[layer, TILE]
         for line in range(0, min(width, outputs - first), LINE):  # so few lines of the result stay in the cache
             for k in places:
                 row = weight + k * width
                 for h in range(line, min(line + LINE, outputs - first)):
-                    flat[(first + h) * inputs + k] = memory.weights[row + h] - start[row + h]
+                    flat[(first + h) * inputs + k] = space.weights[row + h] - start[row + h]
 
 
 @compiled

@@ -20,11 +20,11 @@ _SURE = 2.0**-70  # of smaller squared norms in float32 too much may have vanish
 class Loops(Protocol):
     """Compiled loops for what torch needs several passes over memory for."""
 
-    def run_squares(self, piece: "Piece", place: slice) -> Floats:
+    def run_squares(self, delta: "WeightDelta", place: slice) -> Floats:
         """As the function `run_squares`."""
         ...
 
-    def add_steps(self, total: Tensor, piece: "Piece", place: slice, factors: Floats) -> None:
+    def add_steps(self, total: Tensor, delta: "WeightDelta", place: slice, factors: Floats) -> None:
         """Add this place of each contribution times its factor, rounded towards zero to whole numbers, to a sum.
 
         A factor of 0 leaves a contribution out, whatever it holds.
@@ -32,12 +32,12 @@ class Loops(Protocol):
         ...
 
 
-class Piece(Protocol):
+class WeightDelta(Protocol):
     """What c clients changed in some neighbouring parameters."""
 
     @property
     def loops(self) -> Loops | None:
-        """Compiled loops, if whoever made the piece has some."""
+        """Compiled loops, if whoever made the delta has some."""
         ...
 
     @property
@@ -60,12 +60,12 @@ class Piece(Protocol):
         """Which inputs the changes [c, D, outputs] belong to; None if D is all of them."""
         ...
 
-    def moved(self) -> "Piece":
-        """The same piece in memory that outlives the next training; with loops, they come along and give the same."""
+    def moved(self) -> "WeightDelta":
+        """The same delta in memory that outlives the next training; with loops, they come along and give the same."""
         ...
 
-    def part(self, some: slice) -> "Piece":
-        """The piece of some of the clients, in the same memory."""
+    def part(self, some: slice) -> "WeightDelta":
+        """The delta of some of the clients, in the same memory."""
         ...
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
@@ -78,7 +78,7 @@ class Piece(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class FlatPiece:
+class FlatDelta:
     """Changes [c, size] as the flat vector holds them."""
 
     changes: Tensor
@@ -88,28 +88,28 @@ class FlatPiece:
 
     @property
     def size(self) -> int:
-        """See `Piece.size`."""
+        """See `WeightDelta.size`."""
         return self.changes.shape[1]
 
-    def moved(self) -> "FlatPiece":
-        """See `Piece.moved`."""
+    def moved(self) -> "FlatDelta":
+        """See `WeightDelta.moved`."""
         return self
 
-    def part(self, some: slice) -> "FlatPiece":
-        """See `Piece.part`."""
-        return FlatPiece(self.changes[some], self.loops)
+    def part(self, some: slice) -> "FlatDelta":
+        """See `WeightDelta.part`."""
+        return FlatDelta(self.changes[some], self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `Piece.empty_total`."""
+        """See `WeightDelta.empty_total`."""
         return self.changes.new_zeros(self.size, dtype=dtype)
 
     def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `Piece.add_to`."""
+        """See `WeightDelta.add_to`."""
         total.add_(rows[0] if len(rows) == 1 else rows.sum(0))
 
 
 @dataclass(frozen=True, eq=False)
-class InputPiece:
+class InputDelta:
     """Changes of a Linear's weight stored by input, [c, D, outputs], where the flat vector has [outputs, inputs].
 
     They are `values` minus `start`, which is None once that has been computed. Of the `inputs` features only `columns`
@@ -128,31 +128,31 @@ class InputPiece:
 
     @cached_property
     def changes(self) -> Tensor:
-        """See `Piece.changes`. They are large: who uses them at once finds them in the cache."""
+        """See `WeightDelta.changes`. They are large: who uses them at once finds them in the cache."""
         return self.values if self.start is None else self.values.sub_(self.start)
 
     @property
     def size(self) -> int:
-        """See `Piece.size`."""
+        """See `WeightDelta.size`."""
         return self.inputs * self.values.shape[2]
 
-    def moved(self) -> "InputPiece":
-        """See `Piece.moved`."""
+    def moved(self) -> "InputDelta":
+        """See `WeightDelta.moved`."""
         return self
 
-    def part(self, some: slice) -> "InputPiece":
-        """See `Piece.part`."""
+    def part(self, some: slice) -> "InputDelta":
+        """See `WeightDelta.part`."""
         begun = self.start is None or "changes" in self.__dict__
         start = None if begun or self.start is None else self.start.expand_as(self.values)[some]
         columns = None if self.columns is None else self.columns[some]
-        return InputPiece(self.values[some], start, columns, self.inputs, self.loops)
+        return InputDelta(self.values[some], start, columns, self.inputs, self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
-        """See `Piece.empty_total`."""
+        """See `WeightDelta.empty_total`."""
         return self.values.new_zeros(self.inputs, self.values.shape[2], dtype=dtype)
 
     def add_to(self, total: Tensor, rows: Tensor) -> None:
-        """See `Piece.add_to`."""
+        """See `WeightDelta.add_to`."""
         if self.columns is None:
             whole = rows.view(-1, *total.shape)
             total.add_(whole[0] if len(whole) == 1 else whole.sum(0))
@@ -162,19 +162,19 @@ class InputPiece:
 
 @dataclass(frozen=True)
 class Segment:
-    """The numbers of a piece, or those of them at `place`, that belong to one part of a contribution."""
+    """The numbers of a delta, or those of them at `place`, that belong to one part of a contribution."""
 
-    piece: int
+    delta: int
     place: slice
     part: int
 
 
-def segments(pieces: Sequence[Piece], parts: tuple[int, ...] | None) -> list[Segment]:
-    """The pieces cut where parts of these sizes end; None is the whole contribution as one part.
+def segments(deltas: Sequence[WeightDelta], parts: tuple[int, ...] | None) -> list[Segment]:
+    """The deltas cut where parts of these sizes end; None is the whole contribution as one part.
 
     Edge cases: sizes that do not add up, and a part that ends within a weight that is stored by input: refused.
     """
-    ends = np.cumsum([piece.size for piece in pieces])
+    ends = np.cumsum([delta.size for delta in deltas])
     wanted = ends[-1:] if parts is None else np.cumsum(parts)
     cuts = np.union1d(ends, wanted)
     begins = np.append(0, cuts[:-1])
@@ -183,7 +183,7 @@ def segments(pieces: Sequence[Piece], parts: tuple[int, ...] | None) -> list[Seg
         number = int(np.searchsorted(ends, begin, side="right"))
         first = int(ends[number - 1]) if number else 0
         whole = (begin, end) == (first, ends[number])
-        if wanted[-1] != ends[-1] or not (whole or isinstance(pieces[number], FlatPiece)):
+        if wanted[-1] != ends[-1] or not (whole or isinstance(deltas[number], FlatDelta)):
             remedy = f"give sizes of whole layers, {ends[-1]} numbers in all"
             raise ConfigError(field="parts", value=parts, remedy=remedy)
         place = slice(None) if whole else slice(begin - first, end - first)
@@ -191,16 +191,16 @@ def segments(pieces: Sequence[Piece], parts: tuple[int, ...] | None) -> list[Seg
     return found
 
 
-def norms(pieces: Sequence[Piece], cut: Sequence[Segment], *, clients: int) -> Floats:
+def norms(deltas: Sequence[WeightDelta], cut: Sequence[Segment], *, clients: int) -> Floats:
     """The L2 norm of each part of each client's contribution, [c, parts]."""
     total = np.zeros((clients, 1 + cut[-1].part))
     with np.errstate(over="ignore", invalid="ignore"):
         for segment in cut:
-            total[:, segment.part] += squares(pieces[segment.piece], segment.place)
+            total[:, segment.part] += squares(deltas[segment.delta], segment.place)
         return np.sqrt(total)
 
 
-def squares(piece: Piece, place: slice = slice(None)) -> Floats:
+def squares(delta: WeightDelta, place: slice = slice(None)) -> Floats:
     """The squared L2 norm of this place in each row of changes, never below the real one and at most 2^-14 of it above.
 
     Each row is measured on its own, so that its norm has the same bits whoever else is there.
@@ -211,16 +211,16 @@ def squares(piece: Piece, place: slice = slice(None)) -> Floats:
     `_RAISED` makes up for all that and for the float64 arithmetic. Rows with a smaller norm, or one that float32 cannot
     hold, are measured in float64 alone, where a square of a float32 number is exact.
     """
-    found = _RAISED * (run_squares if piece.loops is None else piece.loops.run_squares)(piece, place)
+    found = _RAISED * (run_squares if delta.loops is None else delta.loops.run_squares)(delta, place)
     unsure = ~((found >= _SURE) & (found < np.inf))
     for row in np.flatnonzero(unsure):
-        found[row] = float(piece.changes[row].flatten()[place].double().square_().sum().mul_(_RAISED))
+        found[row] = float(delta.changes[row].flatten()[place].double().square_().sum().mul_(_RAISED))
     return found
 
 
-def run_squares(piece: Piece, place: slice) -> Floats:
+def run_squares(delta: WeightDelta, place: slice) -> Floats:
     """The same as it comes out when runs of `RUN` numbers are measured in float32 and put together in float64."""
-    return np.array([_run_squares(row.flatten()[place]) for row in piece.changes])
+    return np.array([_run_squares(row.flatten()[place]) for row in delta.changes])
 
 
 def _run_squares(row: Tensor) -> float:

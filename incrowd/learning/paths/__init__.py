@@ -1,0 +1,20 @@
+"""The ways to train a client, each in a file of its own: delete it, and its line here, and training is only slower.
+
+| path       | takes                                                                    |
+| ---------- | ------------------------------------------------------------------------ |
+| `compiled` | stacks of Linear layers that are small, or whose examples are mostly zero |
+| `fused`    | stacks of Linear layers                                                  |
+| `direct`   | a Sequential with large Linear layers, in plain steps                    |
+| `autograd` | any module: the twin of all others, and the one that may not go          |
+"""
+
+from incrowd.learning.paths import autograd, compiled, direct, fused
+from incrowd.learning.paths.path import MakePath
+
+PATHS: tuple[MakePath, ...] = (
+    compiled.make,
+    fused.make,
+    direct.make,
+    autograd.make,
+)
+"""Fastest first: a client goes the first way that takes it."""

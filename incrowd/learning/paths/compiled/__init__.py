@@ -1,0 +1,38 @@
+"""The compiled path: a client's training is one call of compiled code, which touches no zero.
+
+It is for examples that are mostly zero, and for models so small that calling operations takes longer than their work.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
+from incrowd.learning.store import ClientTensors
+
+_SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
+_ROWS = 4096  # examples that are searched at a time
+
+
+def make(task: TrainingTask) -> TrainingPath | None:
+    """The path, if the model has a program and someone's examples, or the model, are of that kind.
+
+    Zeros count for nothing only where they are meant as zeros, and where nothing but a gradient makes a step.
+    """
+    program = task.program()
+    if program is None or not task.local.plain or task.on_accelerator or task.data.offset != 0:
+        return None
+    sparse = mostly_zero(task.data, _SPARSE)
+    if not (program.small or sparse.any()):
+        return None
+    from incrowd.learning.paths.compiled.training import Compiled  # numba takes a while to start
+
+    return Compiled(task, program, sparse)
+
+
+def mostly_zero(data: ClientTensors, share: float) -> NDArray[np.bool_]:
+    """Whose stored features are zero by at least this share: of each client by its own examples."""
+    table = data.features.flatten(1).numpy()
+    there = np.concatenate([np.count_nonzero(table[b : b + _ROWS], axis=1) for b in range(0, len(table), _ROWS)])
+    totals = np.append(0, np.cumsum(there[data.indices]))[data.offsets]
+    found: NDArray[np.bool_] = np.diff(totals) <= (1 - share) * table.shape[1] * np.diff(data.offsets)
+    return found

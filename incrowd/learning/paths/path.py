@@ -1,0 +1,96 @@
+"""The interface of a path: a way to train some of the clients, faster than the ones after it in the list."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from incrowd._random import Randomness
+from incrowd.learning.batches import Batches
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.execution import Execution
+from incrowd.learning.local import LocalTraining
+from incrowd.learning.models import Model
+from incrowd.learning.program import Program, compile_program
+from incrowd.learning.store import MEMORY, ClientTensors, Store
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingTask:
+    """What there is to do: train the clients of `data`, which is on the device, with a model that fits them."""
+
+    model: Model
+    data: ClientTensors
+    local: LocalTraining
+    execution: Execution
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is done."""
+        return torch.device(self.execution.device)
+
+    @property
+    def on_accelerator(self) -> bool:
+        """Whether that is another place than the CPU."""
+        return self.device.type != "cpu"
+
+    @property
+    def everyone(self) -> NDArray[np.bool_]:
+        """All clients that there are, for a path that takes them."""
+        return np.ones(self.data.present, bool)
+
+    def program(self) -> Program | None:
+        """The program of the model and its loss, if they have one."""
+        return compile_program(self.model.module, self.local.loss, self.data)
+
+    def store(self, *, sparing: bool) -> Store:
+        """The examples; `sparing` says whether the model's first layer can do without features that are all zero."""
+        # Weight decay changes the weights of features that are always zero, too.
+        sparing = sparing and self.local.weight_decay == 0
+        return Store(self.data, sparing=sparing, memory=MEMORY // self.execution.threads)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientRound:
+    """A client's part in a round: its batches, and where all else that it needs is drawn from."""
+
+    client: int
+    round: int
+    batches: Batches
+    randomness: Randomness
+
+    def masks_seed(self) -> int:
+        """The seed of what torch draws for this client in this round."""
+        return int(self.randomness.stream("masks", self.round, self.client).bits(1)[0] >> np.uint64(1))
+
+
+class TrainingPath(ABC):
+    """A way to train clients.
+
+    Guarantee: what a client learns, and the bits of it, follow from the model, the settings, its own examples and its
+    `ClientRound`. With whom it is trained, and who was trained before, changes nothing; nor does what it holds decide
+    about the path of anyone else.
+    """
+
+    takes: NDArray[np.bool_]
+    """Which of the clients that there are it can train, each by its own examples."""
+    at_once: int
+    """So many clients come together at most; of them the contributions are in memory at once."""
+    shares: int = 1
+    """Into so many groups a cohort is divided at least, for processes to share out."""
+
+    def kind(self, client: int) -> int:
+        """Only clients of one kind come together."""
+        return 0
+
+    @abstractmethod
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """Train these clients from the same flat weights, on the device, which stay as they are."""
+
+
+MakePath = Callable[[TrainingTask], TrainingPath | None]
+"""Makes a path for a task, or says that there is none. It costs little where another way will be taken."""
