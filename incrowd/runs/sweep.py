@@ -294,7 +294,7 @@ class Sweep:
         schedule, data = self._schedule(task), self._loaded(config)
         engine = assemble(config, schedule=schedule, chunk=1, data=data).engine
         weights = engine.model.loaded(load_file(self._place(task) / MODEL)).weights.numpy()
-        found = score(engine.model, weights, test, loss=engine.local.loss)
+        found = score(engine.model, weights, test, loss=engine.loss)
         return {"test_accuracy": found.accuracy, "test_loss": found.loss if math.isfinite(found.loss) else None}
 
     def _moved(self, best: Row, statement: dict[str, Any]) -> Row:

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from incrowd import ServerOptimizer
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data import Split
 from incrowd.errors import DataError
-from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan
@@ -14,7 +14,7 @@ from papers.geyer.measure import PER_CLIENT, ROWS, curve, learn, measure, partit
 from papers.geyer.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
-SETUP = Setup(features=UnitNorm(), rounds=ROUNDS, server=ServerStep(learning_rate=RATE, decay="linear"))
+SETUP = Setup(features=UnitNorm(), rounds=ROUNDS, server=ServerOptimizer(learning_rate=RATE, decay="linear"))
 NO_NOISE = Budget(epsilon=1e6, delta=1e-3)  # so much that the least noise suffices
 
 
