@@ -43,7 +43,7 @@ def test_good_values_pass(check: Check, values: list[object]) -> None:
 def test_bad_values_are_refused_with_field_value_and_remedy(check: Check, values: list[object], remedy: str) -> None:
     for value in values:
         with pytest.raises(ConfigError) as caught:
-            check(first=1 if check is not _validate.fraction else 0.5, second=value)
+            check(first=0.5 if check in (_validate.below_one, _validate.fraction) else 1, second=value)
         assert str(caught.value) == f"second = {value!r}: {remedy}"
 
 
