@@ -95,14 +95,14 @@ def tightness() -> None:
     print("  clients  cohort  noise  rounds   delta  at least      PLD      RDP  ratio")
     for clients, cohort, noise, count, delta in FIXED_SIZES:
         once = SampledWithoutReplacementDpEvent(clients, cohort, GaussianDpEvent(noise / 2))
-        found = price(SelfComposedDpEvent(once, count), delta=delta, relation=Relation.REPLACE_ONE).by_accountant
+        cost = price(SelfComposedDpEvent(once, count), delta=delta, relation=Relation.REPLACE_ONE).by_accountant
         # One order of that client's two values, all rounds alike: the losses of a Poisson sample at twice its
         # sensitivity.
         least = price(rounds(cohort / clients, noise / 2, count), delta=delta, relation=ADD_OR_REMOVE)
         lower = least.by_accountant["PLD"]
         print(
-            f"{clients:>9}{cohort:>8}{noise:>7}{count:>8}{delta:>8}{lower:>10.4f}{found['PLD']:>9.4f}{found['RDP']:>9.4f}"
-            f"{found['PLD'] / lower:>7.3f}"
+            f"{clients:>9}{cohort:>8}{noise:>7}{count:>8}{delta:>8}{lower:>10.4f}{cost['PLD']:>9.4f}{cost['RDP']:>9.4f}"
+            f"{cost['PLD'] / lower:>7.3f}"
         )
 
 

@@ -142,13 +142,13 @@ def measure(work: Work, rounds: int) -> list[dict[str, float | str | bool]]:
             started = time.process_time()
             computed[name] = run()
             seconds[name].append(time.process_time() - started)
-    found: list[dict[str, float | str | bool]] = []
+    results: list[dict[str, float | str | bool]] = []
     for name, (updates, _) in rows.items():
         pairs = zip(seconds["plain"], seconds["floor"], seconds[name], strict=True)
         against_plain, against_floor = zip(
             *((p / few * updates / own, f / few * computed[name] / own) for p, f, own in pairs), strict=True
         )
-        found.append(
+        results.append(
             {
                 "row": name,
                 "noise": work.noisy,
@@ -158,7 +158,7 @@ def measure(work: Work, rounds: int) -> list[dict[str, float | str | bool]]:
                 "of_floor_per_computed_update": statistics.median(against_floor),
             }
         )
-    return found
+    return results
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ Whatever the umask is, folders made here are 0700 and files 0600: what is privat
 
 import os
 import shutil
+import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +56,11 @@ def write(path: Path, content: bytes | str, *, dated: bool = True) -> None:
         os.fsync(file.fileno())
     part.replace(path)
     sync(path.parent)
+
+
+def closed_with(owner: object, connection: sqlite3.Connection) -> None:
+    """Close a connection when its owner is gone, if nobody did before. At the process's end nothing is left to do."""
+    weakref.finalize(owner, connection.close).atexit = False
 
 
 def append(path: Path, text: str) -> None:

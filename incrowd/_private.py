@@ -25,23 +25,23 @@ def check_ours(path: str | os.PathLike[str], *, secret: bool = False) -> None:
     Edge cases: what does not exist yet is not checked: make it (`make_ours`), then check again. Access that the modes
     do not show (root, whoever holds the device) is beyond this check; access control lists show as the group's.
     """
-    left = _parts(Path(path).absolute())  # with its `..`, which after a link do not mean what they seem to
+    remaining = _parts(Path(path).absolute())  # with its `..`, which after a link do not mean what they seem to
     at, links = Path("/"), 0
     _check(at, at.lstat(), last=False, secret=False)
-    while left:
-        name = left.pop()
+    while remaining:
+        name = remaining.pop()
         at = at.parent if name == ".." else at / name
         try:
-            found = at.lstat()
+            status = at.lstat()
         except FileNotFoundError:
             return
-        _check(at, found, last=not left, secret=secret)
-        if stat.S_ISLNK(found.st_mode):
+        _check(at, status, last=not remaining, secret=secret)
+        if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MOST_LINKS:
                 raise ConfigError(field="path", value=str(path), remedy="its symbolic links lead round in circles")
             target = at.readlink()
-            left += _parts(target)
+            remaining += _parts(target)
             at = Path("/") if target.is_absolute() else at.parent
 
 
@@ -73,12 +73,12 @@ def read_ours(path: str | os.PathLike[str], *, secret: bool = False) -> bytes:
         if error.errno != errno.ELOOP:
             raise
         raise ConfigError(field="path", value=str(path), remedy="it is a link: name the file itself") from error
-    found = os.fstat(opened)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(opened)
+    if not stat.S_ISREG(status.st_mode):
         os.close(opened)
         raise ConfigError(field="path", value=str(path), remedy="it is not a plain file")
     with os.fdopen(opened, "rb") as file:
-        _check(Path(path), found, last=True, secret=secret)
+        _check(Path(path), status, last=True, secret=secret)
         return file.read()
 
 
@@ -87,14 +87,14 @@ def _parts(path: Path) -> list[str]:
     return [part for part in reversed(path.parts) if part != path.root]
 
 
-def _check(path: Path, found: os.stat_result, *, last: bool, secret: bool) -> None:
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid not in (0, os.geteuid()):
-        remedy = f"it belongs to user {found.st_uid}, who decides what is in it: choose a place of your own"
+def _check(path: Path, status: os.stat_result, *, last: bool, secret: bool) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (0, os.geteuid()):
+        remedy = f"it belongs to user {status.st_uid}, who decides what is in it: choose a place of your own"
         raise ConfigError(field="path", value=str(path), remedy=remedy)
-    if stat.S_ISLNK(found.st_mode):  # its mode says nothing
+    if stat.S_ISLNK(status.st_mode):  # its mode says nothing
         return
-    shared = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX and not last
+    shared = stat.S_ISDIR(status.st_mode) and mode & stat.S_ISVTX and not last
     if mode & 0o022 and not shared:
         remedy = f"other users may write it: chmod go-w {path}, or choose another place"
         raise ConfigError(field="path", value=str(path), remedy=remedy)

@@ -114,8 +114,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # sklearn has no 
 
     def _outputs(self, x: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        found = validate_data(self, x, reset=False)
-        return np.asarray(self.result_.outputs(self._scaled(found)), np.float64)
+        features = validate_data(self, x, reset=False)
+        return np.asarray(self.result_.outputs(self._scaled(features)), np.float64)
 
     def _check_stated(self, *fields: str) -> None:
         """What private data may not tell is stated, and no seed removes the noise."""
@@ -190,8 +190,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row."""
         check_is_fitted(self)
-        found: NDArray[Any] = self.classes_[self._outputs(X).argmax(1)]
-        return found
+        labels: NDArray[Any] = self.classes_[self._outputs(X).argmax(1)]
+        return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, [rows, classes]."""
@@ -202,10 +202,10 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
         order = np.argsort(self.classes_)
         place = np.searchsorted(self.classes_, y, sorter=order)
-        found = order[np.minimum(place, len(order) - 1)]
-        if not np.array_equal(self.classes_[found], y):
+        encoded = order[np.minimum(place, len(order) - 1)]
+        if not np.array_equal(self.classes_[encoded], y):
             raise DataError(f"a label is no stated class: give one of {', '.join(map(str, self.classes_))}")
-        return found.astype(np.int64), len(self.classes_)
+        return encoded.astype(np.int64), len(self.classes_)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -227,11 +227,11 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The number of each row."""
-        found = self._outputs(X).reshape(-1)
+        outputs = self._outputs(X).reshape(-1)
         if self.target_range is None:
-            return found
+            return outputs
         low, high = self.target_range
-        return np.asarray(low + (found + 1) / 2 * (high - low))
+        return np.asarray(low + (outputs + 1) / 2 * (high - low))
 
     def _encoded(self, y: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
         if self.target_range is None:

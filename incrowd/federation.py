@@ -91,12 +91,14 @@ class Federation:
         return cls.from_tables(tables(path, overrides=overrides, data=data))
 
     @classmethod
-    def from_tables(cls, found: Mapping[str, Any]) -> "Federation":
+    def from_tables(cls, settings: Mapping[str, Any]) -> "Federation":
         """What the tables of a TOML file describe."""
-        if not isinstance(found, Mapping):
-            raise ConfigError(field="found", value=found, remedy="give the tables of a TOML file, a dict of dicts")
+        if not isinstance(settings, Mapping):
+            raise ConfigError(
+                field="settings", value=settings, remedy="give the tables of a TOML file, a dict of dicts"
+            )
         federation = cls.__new__(cls)
-        federation.settings, federation.given, federation.schedule = settings_of(found), NOTHING, None
+        federation.settings, federation.given, federation.schedule = settings_of(settings), NOTHING, None
         return federation
 
     def scheduled(self, schedule: Schedule) -> "Federation":
@@ -121,10 +123,10 @@ class Federation:
 
     def _resumed(self, folder: Path) -> Run:
         run = Run.open(folder, given=self.given)
-        wanted, found = (json.loads(each.model_dump_json()) for each in (self.settings, run.config))
+        wanted, kept = (json.loads(each.model_dump_json()) for each in (self.settings, run.config))
         for section, values in wanted.items():
-            if values != found.get(section):
-                remedy = f"a run with {_differing(section, values, found.get(section))} was begun there: name another"
+            if values != kept.get(section):
+                remedy = f"a run with {_differing(section, values, kept.get(section))} was begun there: name another"
                 raise ConfigError(field="folder", value=str(folder), remedy=remedy)
         steps = None if self.schedule is None else [asdict(step) for step in self.schedule.steps]
         if steps is not None and run.settings.get("schedule") != steps:
@@ -157,10 +159,10 @@ def _a(value: Any, kinds: tuple[type, ...], field: str) -> Any:
     return value
 
 
-def _differing(section: str, wanted: Any, found: Any) -> str:
+def _differing(section: str, wanted: Any, kept: Any) -> str:
     """The first setting that is another one, and what it was."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
+    if isinstance(wanted, dict) and isinstance(kept, dict):
         for name in wanted:
-            if wanted[name] != found.get(name):
-                return f"{section}.{name} = {found.get(name)!r}"
+            if wanted[name] != kept.get(name):
+                return f"{section}.{name} = {kept.get(name)!r}"
     return f"another {section}"

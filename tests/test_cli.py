@@ -2,6 +2,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_ledger_show_lists_what_was_charged(incrowd: Command, ledger_file: Path)
 def test_ledger_verify_finds_an_edit(incrowd: Command, ledger_file: Path) -> None:
     assert incrowd("ledger", "verify", str(ledger_file), "--json").object()["intact"] is True
     assert "intact" in incrowd("ledger", "verify", str(ledger_file)).out
-    with sqlite3.connect(ledger_file) as connection:
+    with closing(sqlite3.connect(ledger_file, isolation_level=None)) as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("DELETE FROM entries WHERE position = 3")

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,7 @@ def test_nothing_to_go_on_with(incrowd: Command) -> None:
 
 def test_a_damaged_ledger_fails(incrowd: Command, tmp_path: Path) -> None:
     assert incrowd(*quick(), "--out", "here").status == 0
-    with sqlite3.connect(tmp_path / "here/ledger.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "here/ledger.sqlite", isolation_level=None)) as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("DELETE FROM entries WHERE position = 2")

@@ -158,8 +158,8 @@ def _differences(task: Task, ours: Ours, players: Sequence[Competitor]) -> list[
     other_batches = float(np.linalg.norm(ours.update(round=1) - expected)) / length
     differences = []
     for player in players:
-        found = expected if player is ours else player.update()
-        differences.append(float(np.linalg.norm(found - expected)) / length)
+        update = expected if player is ours else player.update()
+        differences.append(float(np.linalg.norm(update - expected)) / length)
         if not differences[-1] <= ALIKE * other_batches:
             raise IncrowdError(
                 f"{player.name} does other work than incrowd at {task.name}: their sums of contributions differ by "

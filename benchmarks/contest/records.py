@@ -274,12 +274,12 @@ def match(task: RecordTask, others: dict[str, Factory], *, rounds: int) -> list[
             player.steps(0)
         rates: list[list[float]] = [[] for _ in players]
         for number in range(1, rounds + 1):
-            for player, found in zip(players, rates, strict=True):
+            for player, measured in zip(players, rates, strict=True):
                 records, seconds = player.steps(number)
-                found.append(records / seconds)
+                measured.append(records / seconds)
     return [
-        RecordResult.of(task.task, player.name, rates=found, difference=difference)
-        for player, found, difference in zip(players, rates, differences, strict=True)
+        RecordResult.of(task.task, player.name, rates=measured, difference=difference)
+        for player, measured, difference in zip(players, rates, differences, strict=True)
     ]
 
 
@@ -288,11 +288,11 @@ def _differences(task: RecordTask, players: Sequence[Competitor]) -> list[float 
     expected = players[0].clipped_sum()
     differences: list[float | None] = []
     for player in players:
-        found = player.clipped_sum()
-        if expected is None or found is None:
+        clipped_sum = player.clipped_sum()
+        if expected is None or clipped_sum is None:
             differences.append(None)
             continue
-        difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        difference = float(np.linalg.norm(clipped_sum - expected) / np.linalg.norm(expected))
         if not difference <= _ALIKE:
             raise IncrowdError(
                 f"{player.name} does other work than incrowd at {task.name}: their clipped sums differ by "

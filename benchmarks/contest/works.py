@@ -107,10 +107,10 @@ class Task:
     @classmethod
     def from_json(cls, text: str) -> "Task":
         """The task that `to_json` wrote."""
-        found = json.loads(text)
-        widths, folder = found["work"].pop("widths"), found["folder"]
-        work = Work(**found["work"], widths=None if widths is None else tuple(widths))
-        return cls(work=work, batch_size=found["batch_size"], folder=None if folder is None else Path(folder))
+        form = json.loads(text)
+        widths, folder = form["work"].pop("widths"), form["folder"]
+        work = Work(**form["work"], widths=None if widths is None else tuple(widths))
+        return cls(work=work, batch_size=form["batch_size"], folder=None if folder is None else Path(folder))
 
     @property
     def name(self) -> str:

@@ -13,11 +13,11 @@ def names(text: str) -> set[str]:
     """
     tree = ast.parse(text)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    found = {name.name for node in imports if node.module not in ("first_lines.task", "typing") for name in node.names}
+    used = {name.name for node in imports if node.module not in ("first_lines.task", "typing") for name in node.names}
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found |= {node.attr for node in attributes if not _of_numpy(node)}
-    return found | {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
+    used |= {node.attr for node in attributes if not _of_numpy(node)}
+    return used | {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
 
 
 def lines(text: str) -> int:

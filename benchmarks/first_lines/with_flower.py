@@ -27,11 +27,11 @@ def train(message: Message, context: Context) -> Message:
         optimizer.zero_grad()
         cross_entropy(model(features), labels).backward()
         optimizer.step()
-    found = {
+    updated = {
         "arrays": ArrayRecord(model.state_dict()),
         "metrics": MetricRecord({"num-examples": int(mine.sum())}),
     }
-    return Message(content=RecordDict(found), reply_to=message)
+    return Message(content=RecordDict(updated), reply_to=message)
 
 
 @server.main()

@@ -29,10 +29,10 @@ def say(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def show(found: Entry, *parts: str | Entry | Sequence[Entry], as_json: bool) -> None:
+def show(report: Entry, *parts: str | Entry | Sequence[Entry], as_json: bool) -> None:
     """One JSON object on standard output; or, for people, these lines, facts and tables, and its findings."""
     if as_json:
-        print_json(found)
+        print_json(report)
         return
     for part in parts:
         if isinstance(part, str):
@@ -41,10 +41,10 @@ def show(found: Entry, *parts: str | Entry | Sequence[Entry], as_json: bool) -> 
             print_facts({name.replace("_", " "): value for name, value in part.items()})
         else:
             print_table(list(part), leave_out=set())
-    for one in found.get("findings", []):
+    for one in report.get("findings", []):
         typer.echo(f"{'agrees' if one['agrees'] else 'DIFFERS':8} {one['statement']}: {one['measured']}")
-    if "findings" in found and "files" in found:
-        typer.echo(f"drawn: {', '.join(found['files'])}")
+    if "findings" in report and "files" in report:
+        typer.echo(f"drawn: {', '.join(report['files'])}")
 
 
 def columns(entries: Iterable[Entry], names: Names, *, digits: int | None = None, none: object = None) -> list[Entry]:

@@ -47,7 +47,7 @@ def numbers(field: str, text: str) -> tuple[float, ...]:
 
 def whole_numbers(field: str, text: str) -> tuple[int, ...]:
     """The whole numbers of a list with commas; 1e4 is one."""
-    found = numbers(field, text)
-    if not all(number.is_integer() for number in found):  # nor is one that is not finite
+    given = numbers(field, text)
+    if not all(number.is_integer() for number in given):  # nor is one that is not finite
         raise ConfigError(field=field, value=text, remedy="give whole numbers")
-    return tuple(int(number) for number in found)
+    return tuple(int(number) for number in given)

@@ -7,28 +7,28 @@ from typing import Any
 import typer
 
 
-def print_json(found: dict[str, Any]) -> None:
+def print_json(content: dict[str, Any]) -> None:
     """One JSON object on standard output."""
-    typer.echo(json.dumps(found, allow_nan=False))
+    typer.echo(json.dumps(content, allow_nan=False))
 
 
-def print_facts(found: dict[str, Any]) -> None:
+def print_facts(facts: dict[str, Any]) -> None:
     """A line for each fact, names and values aligned."""
-    width = max(12, *map(len, found))
-    for name, value in found.items():
+    width = max(12, *map(len, facts))
+    for name, value in facts.items():
         typer.echo(f"{name:{width}} {short(value)}")
 
 
-def print_table(found: list[dict[str, Any]], *, leave_out: set[str]) -> None:
+def print_table(rows: list[dict[str, Any]], *, leave_out: set[str]) -> None:
     """A table of these rows, whose columns are the names in the first."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table()
-    names = [name for name in (found[0] if found else {}) if name not in leave_out]
+    names = [name for name in (rows[0] if rows else {}) if name not in leave_out]
     for name in names:
         table.add_column(name.replace("_", " "), justify="right")
-    for row in found:
+    for row in rows:
         table.add_row(*(f"{row[name]:.6g}" if isinstance(row[name], float) else str(row[name]) for name in names))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 

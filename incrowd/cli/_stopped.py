@@ -100,5 +100,5 @@ def _keys_like(name: str) -> list[str]:
     from incrowd.runs.config import Config
     from incrowd.settings.explained import known_keys
 
-    found = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
-    return sorted((key for key in found if "." in key), key=lambda key: (not key.startswith("privacy."), key))
+    keys = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
+    return sorted((key for key in keys if "." in key), key=lambda key: (not key.startswith("privacy."), key))

@@ -41,19 +41,19 @@ def show(file: LedgerFile, as_json: Json = False) -> None:
     from incrowd.privacy.ledger.ledger import verify as check
     from incrowd.privacy.ledger.overview import describe
 
-    found: dict[str, Any] = dict(check(_no_folder(file)))
-    if found["intact"]:
+    facts: dict[str, Any] = dict(check(_no_folder(file)))
+    if facts["intact"]:
         with Ledger.read(file) as ledger:
-            found |= describe(ledger)
-            found["entries"] = [asdict(entry) for entry in ledger.entries()]
+            facts |= describe(ledger)
+            facts["entries"] = [asdict(entry) for entry in ledger.entries()]
     if as_json:
-        print_json(found)
+        print_json(facts)
     else:
-        entries = found.pop("entries", [])
-        print_facts(found)
+        entries = facts.pop("entries", [])
+        print_facts(facts)
         for entry in entries:
             typer.echo(f"{entry['position']:6}  {entry['at'][:19]}  {entry['kind']:8} {entry['body']}")
-    if not found["intact"]:
+    if not facts["intact"]:
         raise typer.Exit(1)
 
 
@@ -69,9 +69,9 @@ def verify(
     """
     from incrowd.privacy.ledger.ledger import verify as check
 
-    found = dict(check(_no_folder(file), head=head))
-    print_json(found) if as_json else print_facts(found)
-    if not found["intact"]:
+    verification = dict(check(_no_folder(file), head=head))
+    print_json(verification) if as_json else print_facts(verification)
+    if not verification["intact"]:
         raise typer.Exit(1)
 
 
@@ -84,11 +84,11 @@ def list_ledgers(as_json: Json = False) -> None:
     from incrowd.privacy.ledger.home import Home
     from incrowd.privacy.ledger.overview import overview
 
-    found = overview(Home.of_user())
+    ledgers = overview(Home.of_user())
     if as_json:
-        print_json({"ledgers": found})
+        print_json({"ledgers": ledgers})
     else:
-        print_table(found, leave_out={"names", "problem", "witness"})
+        print_table(ledgers, leave_out={"names", "problem", "witness"})
 
 
 @app.command("new")
@@ -125,7 +125,7 @@ def new(
         from incrowd.runs.data_ledgers import begin_ledgers
         from incrowd.runs.settings import tables
 
-        found = begin_ledgers(
+        ledgers = begin_ledgers(
             tables(data_of, overrides=override or [], data=data), budget=budget, path=file, witness=witness
         )
     else:
@@ -135,8 +135,8 @@ def new(
             raise ConfigError(field="name", value=name, remedy="give --data-of CONFIG, or --name and --unit")
         identity = DataIdentity(name=name, unit=unit)
         its = _relation(relation or "zero-out-one")
-        found = [Home.of_user().ledger_of(identity, budget=budget, relation=its, path=file, witness=witness)]
-    _say([_facts(each) for each in found], as_json)
+        ledgers = [Home.of_user().ledger_of(identity, budget=budget, relation=its, path=file, witness=witness)]
+    _say([_facts(each) for each in ledgers], as_json)
 
 
 @app.command("include")
@@ -154,8 +154,8 @@ def include(
     from incrowd.runs.data_ledgers import include_data
     from incrowd.runs.settings import tables
 
-    found = include_data(tables(data_of, overrides=override or [], data=data))
-    _say([_facts(each) for each in found], as_json)
+    ledgers = include_data(tables(data_of, overrides=override or [], data=data))
+    _say([_facts(each) for each in ledgers], as_json)
 
 
 @app.command("move")
@@ -217,8 +217,8 @@ def release(
 
     with Ledger.open(_there(file)) as ledger:
         ledger.release_reservation(label)
-        found = asdict(ledger.reservation(label)) | {"epsilon": ledger.spent().epsilon}
-    _say([{name: found[name] for name in ("label", "charged", "released", "epsilon")}], as_json)
+        reservation = asdict(ledger.reservation(label)) | {"epsilon": ledger.spent().epsilon}
+    _say([{name: reservation[name] for name in ("label", "charged", "released", "epsilon")}], as_json)
 
 
 @app.command("fresh")
@@ -293,10 +293,10 @@ def _facts(known: "Registered") -> dict[str, Any]:
     }
 
 
-def _say(found: list[dict[str, Any]], as_json: bool) -> None:
+def _say(ledgers: list[dict[str, Any]], as_json: bool) -> None:
     """One ledger's facts, or those of several."""
     if as_json:
-        print_json(found[0] if len(found) == 1 else {"ledgers": found})
+        print_json(ledgers[0] if len(ledgers) == 1 else {"ledgers": ledgers})
         return
-    for each in found:
+    for each in ledgers:
         print_facts(each)

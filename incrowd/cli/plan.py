@@ -100,37 +100,37 @@ def plan(
 
         plot_plans(plot, plans, weights=weights)
     several = len(numbers_of_clients) * len(epsilons) * len(deltas) > 1
-    found = _rows(plans, several=several, weights=weights, moments=moments)
+    rows = _rows(plans, several=several, weights=weights, moments=moments)
     if as_json:
-        print_json({"plans": found, "plot": None if plot is None else str(plot)})
+        print_json({"plans": rows, "plot": None if plot is None else str(plot)})
     else:
-        found.sort(key=lambda one: one.get("rank", 0))
+        rows.sort(key=lambda one: one.get("rank", 0))
         hidden = {"schedule", "by_accountant", "over_all_rounds", "sensitivity_in_clips"}
         hidden |= {"sampling", "place"} if several else set()
-        print_table(found, leave_out=hidden)
+        print_table(rows, leave_out=hidden)
 
 
 def _rows(plans: "list[Plan]", *, several: bool, weights: int, moments: bool) -> list[dict[str, Any]]:
     """A row for each plan; those that answer the same question are ranked."""
     from incrowd.privacy.plan.survey import paper_row, ranked, row
 
-    found = [
+    rows = [
         (_what_if(plan) if several else {}) | row(plan, weights=weights) | (paper_row(plan) if moments else {})
         for plan in plans
     ]
-    if len(found) > 1 and not several:
-        return [{"rank": rank} | one for rank, one in zip(ranked(plans), found, strict=True)]
-    return found
+    if len(rows) > 1 and not several:
+        return [{"rank": rank} | one for rank, one in zip(ranked(plans), rows, strict=True)]
+    return rows
 
 
 T = TypeVar("T")
 
 
 def _some(field: str, read: Callable[[str, str], tuple[T, ...]], text: str) -> tuple[T, ...]:
-    found = read(field, text)
-    if not found:
+    values = read(field, text)
+    if not values:
         raise ConfigError(field=field, value=text, remedy="give a number, or several with commas between")
-    return found
+    return values
 
 
 def _what_if(plan: "Plan") -> dict[str, Any]:

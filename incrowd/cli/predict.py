@@ -32,13 +32,13 @@ def predict_table(
         raise ConfigError(field="out", value=str(out), remedy="it is there already: name a new file")
     from incrowd.runs.prediction import predict
 
-    found = predict(folder, table)
+    predictions = predict(folder, table)
     if out is not None:
         _files.folder(out.parent)
-        _files.write(out, found.to_csv())
+        _files.write(out, predictions.to_csv())
     if as_json:
-        print_json(found.to_json() | {"out": None if out is None else str(out)})
+        print_json(predictions.to_json() | {"out": None if out is None else str(out)})
     elif out is None:
-        typer.echo(found.to_csv(), nl=False)
+        typer.echo(predictions.to_csv(), nl=False)
     else:
-        typer.echo(f"{out} holds {len(found.labels)} predictions")
+        typer.echo(f"{out} holds {len(predictions.labels)} predictions")

@@ -46,11 +46,11 @@ def ddml(
         weights=weights,
         unit=unit,
     )
-    found = adversaries(situation)
+    rows = adversaries(situation)
     if as_json:
-        print_json({"adversaries": found})
+        print_json({"adversaries": rows})
         return
-    for number, view in enumerate(found):
+    for number, view in enumerate(rows):
         if number:
             typer.echo()
         paper = {f"paper's, {name}": value for name, value in view.pop("paper", {}).items()}

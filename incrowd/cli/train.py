@@ -79,10 +79,10 @@ def _finish(run: "Run", as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    statement, found = summary.pop("statement"), summary.pop("metrics")
+    statement, metrics = summary.pop("statement"), summary.pop("metrics")
     shown = {name: value for name, value in summary.items() if name != "budget" and value is not None}
     shown["randomness"] = "seeded: a simulation" if shown.pop("simulated") else "the operating system's"
     print_facts({name.replace("_", " "): value for name, value in shown.items()})
-    if found is not None:
-        print_facts({name.replace("_", " "): value for name, value in scalars(found).items() if name not in summary})
+    if metrics is not None:
+        print_facts({name.replace("_", " "): value for name, value in scalars(metrics).items() if name not in summary})
     typer.echo(f"\n{statement['text']}")

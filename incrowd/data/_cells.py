@@ -114,14 +114,14 @@ class Reading:
         return int(plain)
 
     def _plain(self, text: str) -> str | None:
-        found = self._pattern.fullmatch(text)
-        if found is None or not (found["whole"] or found["fraction"]) or len(text) > _LONGEST:
+        match = self._pattern.fullmatch(text)
+        if match is None or not (match["whole"] or match["fraction"]) or len(text) > _LONGEST:
             return None
-        whole, fraction, exponent = (found[name] or "" for name in ("whole", "fraction", "exponent"))
+        whole, fraction, exponent = (match[name] or "" for name in ("whole", "fraction", "exponent"))
         if self.thousands is not None:
             whole = whole.replace(self.thousands, "")
         fraction = fraction if exponent else fraction.rstrip("0")  # 12.00 is a whole number
-        return f"{found['sign']}{whole or '0'}{'.' if fraction else ''}{fraction}{exponent.lower()}"
+        return f"{match['sign']}{whole or '0'}{'.' if fraction else ''}{fraction}{exponent.lower()}"
 
     def _remedy(self, text: str) -> str:
         other = "," if self.decimal == "." else "."

@@ -184,6 +184,6 @@ def _float32(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
         floats = np.ascontiguousarray(array, np.float32)
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2 and not np.array_equal(floats.astype(array.dtype), array):
         place = [int(i) for i in np.argwhere(floats.astype(array.dtype) != array)[0]]
-        found = array[tuple(place)]
-        raise DataError(f"{name}{place} = {found}: float32 would change it; give a smaller number, or float64")
+        value = array[tuple(place)]
+        raise DataError(f"{name}{place} = {value}: float32 would change it; give a smaller number, or float64")
     return floats

@@ -79,12 +79,12 @@ def _read(folder: Path, stem: str) -> tuple[Path, NDArray[np.uint8]]:
 def _verify(folder: Path, source: DownloadSource) -> None:
     for name, expected in source.checksums.items():
         try:
-            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            checksum = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError as error:
             raise DataError(
                 f"{folder / name}: cannot be verified ({error.strerror}); give the original files"
             ) from error
-        if found != expected:
+        if checksum != expected:
             raise DataError(
-                f"{folder / name}: not the original file (SHA-256 {found}); fetch it again, or load without verify"
+                f"{folder / name}: not the original file (SHA-256 {checksum}); fetch it again, or load without verify"
             )

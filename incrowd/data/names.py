@@ -23,14 +23,14 @@ def check_safe(names: tuple[str, ...]) -> None:
         raise ConfigError(field="names", value=names, remedy=remedy)
 
 
-def check_names(names: tuple[str, ...], *, found: tuple[str, ...], public: bool) -> None:
+def check_names(names: tuple[str, ...], *, actual: tuple[str, ...], public: bool) -> None:
     """Refuse stated names that are not those of the clients who are there, in their order.
 
     Guarantee: of private clients, the refusal does not say which names are there, nor how many.
     """
     check_safe(names)
-    if tuple(sorted(names)) == found and names != found:
-        raise ConfigError(field="names", value=names, remedy=f"give them in order: {', '.join(found)}")
-    if names != found:
-        shown = f": they are {', '.join(found)}" if public else ", which are for their owner to see"
+    if tuple(sorted(names)) == actual and names != actual:
+        raise ConfigError(field="names", value=names, remedy=f"give them in order: {', '.join(actual)}")
+    if names != actual:
+        shown = f": they are {', '.join(actual)}" if public else ", which are for their owner to see"
         raise ConfigError(field="names", value=names, remedy=f"these are not the clients in the table{shown}")

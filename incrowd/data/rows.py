@@ -36,10 +36,10 @@ def table_rows_by(source: TableSource, column: str, reading: Reading = AS_USUAL)
     """The rows of a table as `table_rows` has them, for each name in a column, in the order of the names."""
     table = read_rows(source, reading)
     packed, at = _packer(table.header, reading), table.column(column)
-    found: dict[str, list[bytes]] = {}
+    rows_of: dict[str, list[bytes]] = {}
     for _, cells in table.rows:
-        found.setdefault(text_of(reading.cleaned(cells[at])), []).append(packed(cells))
-    return {name: found[name] for name in sorted(found)}
+        rows_of.setdefault(text_of(reading.cleaned(cells[at])), []).append(packed(cells))
+    return {name: rows_of[name] for name in sorted(rows_of)}
 
 
 def _packer(header: tuple[str, ...], reading: Reading) -> Callable[[Cells], bytes]:
@@ -64,14 +64,14 @@ def owned_rows(data: Clients) -> list[list[bytes]]:
     Who has which examples together is what counts: other names of clients, another order or another scale of the same
     values make no other data.
     """
-    found = []
+    of_client = []
     for client in range(data.present):
         own = data.examples.some(data.client(client))
         meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
         rows = list(example_rows(meant))
         together = hashlib.sha256(_packed(sorted(rows))).digest()
-        found.append([_packed([together, row]) for row in rows])
-    return found
+        of_client.append([_packed([together, row]) for row in rows])
+    return of_client
 
 
 def _cell(cell: Any) -> bytes:

@@ -54,12 +54,12 @@ class Column(ABC):
         """The numbers that a cell becomes."""
         cell = reading.cleaned(cell)
         if reading.is_missing(cell) and not self._is_level(cell):
-            found = self.imputed()
-            if found is None:
+            values = self.imputed()
+            if values is None:
                 raise DataError("is missing; state what stands for it (missing = ...), fill it in or drop the row")
-            return (*found, 1.0) if self.indicator else found
-        found = self._values(cell, reading)
-        return (*found, 0.0) if self.indicator else found
+            return (*values, 1.0) if self.indicator else values
+        values = self._values(cell, reading)
+        return (*values, 0.0) if self.indicator else values
 
     @abstractmethod
     def imputed(self) -> EncodedCell | None:

@@ -36,14 +36,14 @@ _FIELDS["whole number"] = _FIELDS["number"] - {"whole"}
 
 def columns_of(spelled: Mapping[str, Any]) -> dict[str, Column]:
     """What columns mean, by name. Edge cases: what has no meaning is a `ConfigError` that names column and key."""
-    found = {}
+    columns = {}
     for name, meaning in spelled.items():
         try:
-            found[name] = column_of(meaning)
+            columns[name] = column_of(meaning)
         except ConfigError as error:
             field = f"columns.{name}.{error.field}" if error.field else f"columns.{name}"
             raise ConfigError(field=field, value=error.value, remedy=error.remedy) from error
-    return found
+    return columns
 
 
 def column_of(spelled: Any) -> Column:

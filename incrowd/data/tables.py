@@ -59,9 +59,9 @@ def load_table(
         held, theirs = read_table(test, columns)
         if test_clients == "separate":
             _check_separate(owners, theirs, column=columns.client, test=table_name(test), public=public)
-    found = tuple(np.unique(owners).tolist())
+    present = tuple(np.unique(owners).tolist())
     if names:
-        check_names(names, found=found, public=public)
+        check_names(names, actual=present, public=public)
     data = Clients(
         examples=examples,
         partition=by_column(owners),
@@ -69,7 +69,7 @@ def load_table(
         name=stated.get("name", _name_of_file(source)),
         declared=None if holdout_clients is not None else clients,
         public=public,
-        owners=found,
+        owners=present,
         names=names,
         test_clients=test_clients,
         table=columns,
@@ -148,15 +148,15 @@ def _encoder(table: Rows, name: str, column: Column, reading: Reading) -> Encode
     seen: dict[str, EncodedCell] = {}
 
     def encode(place: int, cell: Any) -> EncodedCell:
-        found = seen.get(cell) if isinstance(cell, str) else None
-        if found is None:
+        values = seen.get(cell) if isinstance(cell, str) else None
+        if values is None:
             try:
-                found = column.encoded(cell, reading)
+                values = column.encoded(cell, reading)
             except DataError as why:
                 raise _misfit(table, place, name, cell, why) from None
             if isinstance(cell, str) and len(seen) < _REMEMBERED:
-                seen[cell] = found
-        return found
+                seen[cell] = values
+        return values
 
     return encode
 

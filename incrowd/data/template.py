@@ -110,21 +110,21 @@ def relative(path: Path, *, to: Path | None) -> str:
 
 def _first_line(path: Path) -> bytes:
     """The bytes up to the end of the header, which may have line breaks in quotes."""
-    found, mark = b"", codecs.BOM_UTF8
+    content, mark = b"", codecs.BOM_UTF8
     try:
         with path.open("rb") as raw:
             for piece in _unzipped(raw) if path.name.endswith(".gz") else iter(lambda: raw.read(_PIECE), b""):
-                found = (found + piece).removeprefix(mark).lstrip(b"\r\n")  # blank lines are skipped
-                end = _end_of_line(found)
+                content = (content + piece).removeprefix(mark).lstrip(b"\r\n")  # blank lines are skipped
+                end = _end_of_line(content)
                 if end is not None:
-                    return found[:end]
-                if len(found) > _MOST:
+                    return content[:end]
+                if len(content) > _MOST:
                     raise DataError(f"{path}: its first line does not end; give a table with a header")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
     except zlib.error as error:
         raise DataError(f"{path}: broken gzip ({error}); get the file again") from error
-    return found
+    return content
 
 
 def _unzipped(raw: io.BufferedReader) -> Iterator[bytes]:
@@ -134,9 +134,9 @@ def _unzipped(raw: io.BufferedReader) -> Iterator[bytes]:
         yield inflate.decompress(stored)
 
 
-def _end_of_line(found: bytes) -> int | None:
+def _end_of_line(content: bytes) -> int | None:
     quoted = False
-    for place, byte in enumerate(found):
+    for place, byte in enumerate(content):
         if byte == ord('"'):
             quoted = not quoted
         elif byte in b"\r\n" and not quoted:

@@ -56,8 +56,8 @@ class Fit:
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        found = f"{self.usable} of {self.examples} examples can be learnt from"
-        return "\n- ".join([found, *self.problems])
+        text = f"{self.usable} of {self.examples} examples can be learnt from"
+        return "\n- ".join([text, *self.problems])
 
 
 class Device:
@@ -150,10 +150,10 @@ class Device:
         refused = self._refused(specification)
         here = [name for name in specification.names if name in self._source.columns]
         table = self._source.read(here)
-        found = {name: misfits(specification.fields[name], table[name]) for name in here}
+        complaints = {name: misfits(specification.fields[name], table[name]) for name in here}
         examples = len(next(iter(table.values()), ()))
         usable = sum(known(specification.fields[specification.response], table.get(specification.response, [])))
-        problems = [*refused, *(line for name in here for line in _told(name, table[name], found[name]))]
+        problems = [*refused, *(line for name in here for line in _told(name, table[name], complaints[name]))]
         if not usable:
             problems.append(
                 "no example has a response that counts: a contribution would be noise alone, and cost as much"
@@ -230,13 +230,13 @@ def _read(specification: str | bytes) -> Specification:
         raise SpecificationRefused(f"the server's specification makes no sense: {error}") from error
 
 
-def _told(name: str, values: list[object], found: list[str | None]) -> list[str]:
+def _told(name: str, values: list[object], problems: list[str | None]) -> list[str]:
     """A line for each way in which values of a column do not fit, with one of them."""
-    counts = Counter(why for why in found if why is not None)
+    counts = Counter(why for why in problems if why is not None)
     lines = []
     for why, count in counts.items():
-        example = "" if why == "is missing" else f" (such as {values[found.index(why)]!r:.60})"
-        lines.append(f"{name}: {count} of {len(found)} {why}{example}")
+        example = "" if why == "is missing" else f" (such as {values[problems.index(why)]!r:.60})"
+        lines.append(f"{name}: {count} of {len(problems)} {why}{example}")
     return lines
 
 

@@ -130,8 +130,8 @@ class ModelGradients(OwnLayout):
 
     def gradient(self, weights: Matrix, device: int) -> Matrix:
         """See `DeviceGradients.gradient`."""
-        found = self.model.gradient(weights, self._features[device], self._responses[device])
-        return np.asarray(found, np.float32)
+        gradient = self.model.gradient(weights, self._features[device], self._responses[device])
+        return np.asarray(gradient, np.float32)
 
 
 def with_intercept(features: NDArray[Any], *, intercept: bool = True) -> Matrix:

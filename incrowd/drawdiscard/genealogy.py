@@ -135,8 +135,8 @@ class Genealogy:
     def looked_at(self) -> Integers:
         """The versions in all instances at all moments, [moments, k]."""
         k = self.coins.instances
-        found = self.holders(np.tile(np.arange(k), len(self.moments)), np.repeat(np.array(self.moments, np.int64), k))
-        return found.reshape(-1, k)
+        holders = self.holders(np.tile(np.arange(k), len(self.moments)), np.repeat(np.array(self.moments, np.int64), k))
+        return holders.reshape(-1, k)
 
     @cached_property
     def needed(self) -> Integers:

@@ -37,12 +37,12 @@ def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Floa
     is that is not one row of numbers (`DataError`).
     """
     try:
-        found = np.asarray(given)
+        numbers = np.asarray(given)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"an instance is {size} numbers: {error}") from error
-    if found.dtype.kind not in "fiu" or found.shape != (size,):
-        raise DataError(f"an instance is {size} numbers, not {found.dtype} of shape {found.shape}")
-    weights: Floats = found.astype(np.float64, copy=False)
+    if numbers.dtype.kind not in "fiu" or numbers.shape != (size,):
+        raise DataError(f"an instance is {size} numbers, not {numbers.dtype} of shape {numbers.shape}")
+    weights: Floats = numbers.astype(np.float64, copy=False)
     if not (np.abs(weights) <= largest).all():  # NaN is not, either
         raise DataError(f"an instance is {size} finite numbers of at most {largest:g}")
     return weights
@@ -140,7 +140,7 @@ class Snapshot:
             arrays = load(content)
             draws, discards, replaced, asked = arrays.pop("counts").tolist()
             taken, specification = (arrays.pop(name).tobytes() for name in ("taken", "specification"))
-            found = cls(
+            snapshot = cls(
                 draws=draws,
                 discards=discards,
                 replaced=replaced,
@@ -151,14 +151,14 @@ class Snapshot:
             )
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"this is no snapshot of a pool: {error}") from error
-        size = found.instances.shape[1:]
+        size = snapshot.instances.shape[1:]
         fit = len(size) == 1 and all(array.shape == size for name, array in arrays.items() if name != "instances")
         if not fit or min(draws, discards, replaced, asked) < 0:
-            raise DataError(f"this is no snapshot of a pool: instances {found.instances.shape}")
+            raise DataError(f"this is no snapshot of a pool: instances {snapshot.instances.shape}")
         for array in arrays.values():
             if array.dtype != np.float64 or not np.isfinite(array).all():
                 raise DataError(f"this is no snapshot of a pool: its numbers are {array.dtype}, or not finite")
-        return found
+        return snapshot
 
 
 class Pool:

@@ -135,12 +135,12 @@ class Server:
         self._held = None if self._folder is None else _held(self._folder)
         with ExitStack() as refused:
             refused.callback(self.close)
-            found = self._found()
+            snapshot = self._kept()
             source = randomness or SystemRandomness()
-            pool = _fresh(specification, source) if found is None else Pool.restore(found, randomness=source)
-            self._test = SpamTest(pool, threshold=threshold, honest=honest, in_flight=in_flight, snapshot=found)
-            self._taken = OrderedDict.fromkeys(() if found is None else found.taken)
-            if found is None:
+            pool = _fresh(specification, source) if snapshot is None else Pool.restore(snapshot, randomness=source)
+            self._test = SpamTest(pool, threshold=threshold, honest=honest, in_flight=in_flight, snapshot=snapshot)
+            self._taken = OrderedDict.fromkeys(() if snapshot is None else snapshot.taken)
+            if snapshot is None:
                 self._begin()
             refused.pop_all()
 
@@ -246,22 +246,22 @@ class Server:
             self._taken.popitem(last=False)
         return Reason.ACCEPTED
 
-    def _found(self) -> Snapshot | None:
+    def _kept(self) -> Snapshot | None:
         """What the folder holds, if it holds a pool of this specification."""
         if self._folder is None or not (self._folder / POOL).exists():
             return None
         path = self._folder / POOL
         try:
-            found = Snapshot.from_bytes(path.read_bytes())
+            snapshot = Snapshot.from_bytes(path.read_bytes())
         except DataError as error:
             raise DataError(f"{path} cannot be used: {error}; put a copy back, or begin in another folder") from error
-        if found.specification != self._fingerprint:
+        if snapshot.specification != self._fingerprint:
             remedy = "it has the pool of another specification: give that one, or another folder"
             raise ConfigError(field="folder", value=str(self._folder), remedy=remedy)
         expected = self.specification.instances, self.specification.size
-        if found.instances.shape != expected:
-            raise DataError(f"{path} cannot be used: it has instances {found.instances.shape}, not {expected}")
-        return found
+        if snapshot.instances.shape != expected:
+            raise DataError(f"{path} cannot be used: it has instances {snapshot.instances.shape}, not {expected}")
+        return snapshot
 
     def _begin(self) -> None:
         if self._folder is not None:

@@ -130,16 +130,16 @@ class Pools:
 
     def looks(self, count: int, *, t: float) -> list[Look]:
         """So many looks, from one memory's length to the next and one update more: before its own look and after."""
-        due, found = deque[Singles](), list[Look]()
+        due, looks = deque[Singles](), list[Look]()
         ahead, between = self._traffic.in_flight, self._average.between + 1
         for number in range(ahead + count * between):
             if number % between == 0:  # to be looked at when it arrives
                 due.append(self._values[:, :DRAWS].copy())
             if number >= ahead and (number - ahead) % between == 0:
                 distances = np.abs(due.popleft() - self._mean[:, None])
-                found.append(Look(distances, np.maximum(self._variances(), self._remembered)))
+                looks.append(Look(distances, np.maximum(self._variances(), self._remembered)))
             self.update(t)
-        return found
+        return looks
 
     def update(self, t: float) -> None:
         """One device draws, and the one that has waited longest is discarded, if it passes."""
@@ -191,8 +191,8 @@ class Pools:
         self._squares = np.square(self._values - self._mean[:, None]).sum(axis=1)
 
     def _variances(self) -> Singles:
-        found: Singles = np.maximum(self._squares, np.float32(0)) * np.float32(1 / (self._traffic.instances - 1))
-        return found
+        variances: Singles = np.maximum(self._squares, np.float32(0)) * np.float32(1 / (self._traffic.instances - 1))
+        return variances
 
     def _draw(self) -> Singles:
         drawn: Singles = self._values[self._rows, self._picks()]
@@ -231,19 +231,21 @@ def kept_within(outside: Singles, weights: float) -> Floats:
 def related(traffic: Traffic, count: int, weights: int, stream: Stream) -> Singles:
     """Instances that descend from each other as in Kingman's coalescent, with the variance of a settled pool.
 
-    While j lineages are left, the time to the next meeting of two is exponential with mean 2 / (j (j - 1)).
+    While j lineages remain, the time to the next meeting of two is exponential with mean 2 / (j (j - 1)).
     """
     instances = traffic.instances
     values = np.zeros((count, instances, weights), np.float32)
     rows, lineages = np.arange(count), np.tile(np.arange(instances), (count, 1))
-    for left in range(instances, 1, -1):
-        times = np.abs(stream.laplaces(count)) * 2 / (left * (left - 1))
-        steps = stream.normals(count * left * weights).astype(np.float32).reshape(count, left, weights)
+    for lineage_count in range(instances, 1, -1):
+        times = np.abs(stream.laplaces(count)) * 2 / (lineage_count * (lineage_count - 1))
+        steps = (
+            stream.normals(count * lineage_count * weights).astype(np.float32).reshape(count, lineage_count, weights)
+        )
         steps *= np.sqrt(times * traffic.variance).astype(np.float32)[:, None, None]
         values += steps[rows[:, None], lineages]
-        first, second = _pair(stream, count, left)
+        first, second = _pair(stream, count, lineage_count)
         lineages = np.where(lineages == second[:, None], first[:, None], lineages)
-        lineages = np.where(lineages == left - 1, second[:, None], lineages)
+        lineages = np.where(lineages == lineage_count - 1, second[:, None], lineages)
     return values
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from incrowd import _files
 from incrowd._random import Stream
 from incrowd.errors import ConfigError, DataError
 
@@ -56,6 +57,7 @@ class SqliteTable:
         uri = f"file:{quote(str(location.resolve()))}?mode=ro"
         self._lock = RLock()
         self._connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+        _files.closed_with(self, self._connection)
         self._connection.text_factory = _text
         try:
             self.columns, self._table = self._described(table), _quoted(table)
@@ -81,8 +83,8 @@ class SqliteTable:
             chosen = _chosen(int(counted.fetchone()[0]), most, stream)
             with self._rows(names) as rows:
                 places = {int(place): order for order, place in enumerate(chosen)}
-                found = [(places[place], row) for place, row in enumerate(rows) if place in places]
-        return _turned(names, [row for _, row in sorted(found, key=lambda one: one[0])])
+                sampled = [(places[place], row) for place, row in enumerate(rows) if place in places]
+        return _turned(names, [row for _, row in sorted(sampled, key=lambda one: one[0])])
 
     def _described(self, table: str) -> tuple[str, ...]:
         known = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type != 'index'")]

@@ -124,12 +124,14 @@ class State:
         """What the noise remembers after so many rounds; how many arrays that are may grow over the rounds."""
         names = [f"noise.{index}" for index in range(len(arrays) - 1)] if self.secret is not None else []
         _check_forms(arrays, {"round": _form(np.array([0])), **{name: _form(self.weights) for name in names}})
-        found = int(arrays["round"][0])
-        if self.secret is None or found != number:
+        round_number = int(arrays["round"][0])
+        if self.secret is None or round_number != number:
             raise ConfigError(
-                field="secret", value=found, remedy=f"give what belongs to the state after {number} rounds"
+                field="secret", value=round_number, remedy=f"give what belongs to the state after {number} rounds"
             )
-        return NoiseState(round=found, size=self.secret.size, memory=tuple(_floats(arrays, name) for name in names))
+        return NoiseState(
+            round=round_number, size=self.secret.size, memory=tuple(_floats(arrays, name) for name in names)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +237,9 @@ class FedAvg:
 
 
 def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:
-    found = {name: _form(array) for name, array in arrays.items()}
-    if expected != found:
-        raise ConfigError(field="state", value=found, remedy=f"give the arrays of a run like this one: {expected}")
+    forms = {name: _form(array) for name, array in arrays.items()}
+    if expected != forms:
+        raise ConfigError(field="state", value=forms, remedy=f"give the arrays of a run like this one: {expected}")
 
 
 def _form(array: NDArray[np.generic]) -> tuple[tuple[int, ...], str]:

@@ -37,7 +37,7 @@ def metrics(
 
     Outputs are logits where labels are classes or several yes/no; elsewhere numbers, or, where the loss is "poisson",
     their logarithms. Of sequences, labels [N, T] and outputs [N, T, C], every place that counts is one. Without
-    `counted`, figures class by class are left out: they tell how many of each class there are.
+    `counted`, figures class by class are residual out: they tell how many of each class there are.
     """
     raw = np.asarray(outputs, np.float64)
     if classes is None:
@@ -45,10 +45,10 @@ def metrics(
     if labels.ndim > 1:
         known = labels.ravel() != IGNORED
         raw, labels = raw.reshape(labels.size, -1)[known], labels.ravel()[known]
-    found = of_classes(probabilities(raw), labels.astype(np.int64), classes=classes)
+    measured = of_classes(probabilities(raw), labels.astype(np.int64), classes=classes)
     if not counted:
-        del found["per_class"]
-    return found
+        del measured["per_class"]
+    return measured
 
 
 def _of_numbers_or_answers(raw: Floats, labels: NDArray[Any], *, loss: str) -> Metrics:
@@ -141,10 +141,10 @@ def calibration_error(chances: Floats, labels: NDArray[np.int64], *, bins: int =
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def scalars(found: Mapping[str, Any]) -> dict[str, Any]:
+def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The single figures of some metrics, the baseline's beside them."""
-    single = {name: value for name, value in found.items() if name not in ("per_class", "baseline")}
-    return single | {f"baseline_{name}": value for name, value in found["baseline"].items()}
+    single = {name: value for name, value in metrics.items() if name not in ("per_class", "baseline")}
+    return single | {f"baseline_{name}": value for name, value in metrics["baseline"].items()}
 
 
 def _by_class(
@@ -196,10 +196,10 @@ def _errors(predicted: Floats, labels: Floats) -> Metrics:
 def _r2(predicted: Floats, labels: Floats) -> float | None:
     spread = ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
     with np.errstate(over="ignore", invalid="ignore"):
-        left = ((predicted - labels) ** 2).sum(axis=0)
-    if not np.all(spread > 0) or not np.isfinite(left).all():
+        residual = ((predicted - labels) ** 2).sum(axis=0)
+    if not np.all(spread > 0) or not np.isfinite(residual).all():
         return None
-    return float(np.mean(1 - left / spread))
+    return float(np.mean(1 - residual / spread))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

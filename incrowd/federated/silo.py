@@ -119,9 +119,9 @@ class Silo:
         """
         self.plan.check(self.engine.held)
         if weights.shape != (self.engine.size,) or not np.isfinite(weights).all():
-            found = weights.shape if weights.shape != (self.engine.size,) else "numbers that are not finite"
+            problem = weights.shape if weights.shape != (self.engine.size,) else "numbers that are not finite"
             remedy = f"start the round with one vector of {self.engine.size} finite weights; nothing was spent"
-            raise ConfigError(field="weights", value=found, remedy=remedy)
+            raise ConfigError(field="weights", value=problem, remedy=remedy)
         if not self._rehearsed:
             with with_threads(self.threads):
                 rehearse(self.plan, self.engine, self._counter, weights)

@@ -143,9 +143,9 @@ class SiloFedAvg:
             remedy = "use Everyone: which silos answer is public, so nothing is gained from drawing some of them"
             raise ConfigError(field="sampling", value=type(sampler).__name__, remedy=remedy)
         if sampler.clients != len(self.asks) or private.plan.rounds != self.rounds or private.size != self.model.size:
-            found = sampler.clients, private.plan.rounds, private.size
+            given = sampler.clients, private.plan.rounds, private.size
             remedy = f"plan for {len(self.asks)} clients, {self.rounds} rounds and {self.model.size} weights"
-            raise ConfigError(field="private", value=found, remedy=remedy)
+            raise ConfigError(field="private", value=given, remedy=remedy)
         if self.weights is not None:
             raise ConfigError(
                 field="weights", value=self.weights, remedy="leave them out: the plan weighs all the same"

@@ -122,11 +122,11 @@ class PrivateRun:
 
         Who could have a cohort drawn until somebody is in it would have more than the probability that is priced.
         """
-        found = self._cohorts.get(number)
-        if found is None:
+        clients = self._cohorts.get(number)
+        if clients is None:
             stream = self.randomness.stream("sampling", number)
-            found = self._cohorts.setdefault(number, self.plan.round(number).sampler.sample(stream, round=number))
-        return found.copy()
+            clients = self._cohorts.setdefault(number, self.plan.round(number).sampler.sample(stream, round=number))
+        return clients.copy()
 
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
         """An empty sum for one round; `carry` is that of the round before it, once released.

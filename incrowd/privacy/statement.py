@@ -125,10 +125,10 @@ class Statement:
         facts = {name: form[name] for name in (each.name for each in fields(cls))}
         lists = {name: tuple(facts[name]) for name in ("assumed", "not_covered", "caveats")}
         relation = next(each for each, words in RELATIONS.items() if words == facts["relation"])
-        found = cls(**facts | lists | {"relation": relation})
-        if found.text() != form["text"]:
+        statement = cls(**facts | lists | {"relation": relation})
+        if statement.text() != form["text"]:
             raise ConfigError(field="text", value=form["text"], remedy="it is not what the facts say: trust neither")
-        return found
+        return statement
 
     def fingerprint(self) -> str:
         """SHA-256 of the statement's form."""
@@ -229,18 +229,18 @@ def _noted(ledger: Ledger, *, unit: str, trust: str) -> list[str]:
     """What the charges of a ledger say of themselves that a statement for all of them must not leave out."""
     notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
     units = Counter(note.get("unit", unit) for note in notes)
-    found = [
+    marks = [
         OTHER_UNIT.format(others=others, other=other, unit=unit)
         for other, others in sorted(units.items())
         if other != unit
     ]
     if any(note.get("numbered") is False for note in notes):
-        found.append(UNNUMBERED)
+        marks.append(UNNUMBERED)
     if any(note.get("private") is False for note in notes):
-        found.append(MEDIAN)
+        marks.append(MEDIAN)
     if trust != CENTRAL_TRUST and any(note.get("place") == "central" for note in notes):
-        found.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
-    return found
+        marks.append(OTHER_TRUST.format(trust=CENTRAL_TRUST))
+    return marks
 
 
 def guess(epsilon: float, delta: float) -> float:

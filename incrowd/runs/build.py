@@ -106,19 +106,19 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
 Object = TypeVar("Object")
 
 
-def _handed_over(found: Object | None, what: str) -> Object:
-    if found is None:
+def _handed_over(given_object: Object | None, what: str) -> Object:
+    if given_object is None:
         remedy = f"the run was begun by a program: let that go on, which has the {what}"
         raise ConfigError(field=what, value=None, remedy=remedy)
-    return found
+    return given_object
 
 
 def _returned(wanted: FunctionData) -> Clients:
-    found = call(wanted.function, wanted.arguments, folder=wanted.folder, field="function")
-    if not isinstance(found, Clients):
-        remedy = f"it returns {type(found).__name__}: return incrowd.Clients"
+    returned = call(wanted.function, wanted.arguments, folder=wanted.folder, field="function")
+    if not isinstance(returned, Clients):
+        remedy = f"it returns {type(returned).__name__}: return incrowd.Clients"
         raise ConfigError(field="function", value=wanted.function, remedy=remedy)
-    return found
+    return returned
 
 
 def _stated(data: Clients) -> Clients:
@@ -286,11 +286,11 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
 
 
 def _own_model(wanted: FunctionModel) -> Model:
-    found = call(wanted.module, wanted.arguments, folder=wanted.folder, field="module")
-    if not isinstance(found, nn.Module):
-        remedy = f"it returns {type(found).__name__}: return a torch.nn.Module"
+    module = call(wanted.module, wanted.arguments, folder=wanted.folder, field="module")
+    if not isinstance(module, nn.Module):
+        remedy = f"it returns {type(module).__name__}: return a torch.nn.Module"
         raise ConfigError(field="module", value=wanted.module, remedy=remedy)
-    return Model(found)
+    return Model(module)
 
 
 def _started(model: Model, given: Given) -> Model:

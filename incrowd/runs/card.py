@@ -56,15 +56,15 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _measured(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"Test set: {result['test_set']}."
-    found = {name: result[name] for name in _MEASURED if result.get(name) is not None}
+    measured = {name: result[name] for name in _MEASURED if result.get(name) is not None}
     for name, value in (result.get("metrics") or {}).items():
         if isinstance(value, int | float):
-            found[name] = value
+            measured[name] = value
         elif name == "baseline" and isinstance(value, Mapping):
-            found |= {f"{inner}, baseline": number for inner, number in value.items() if number is not None}
-    if found:
+            measured |= {f"{inner}, baseline": number for inner, number in value.items() if number is not None}
+    if measured:
         yield ""
-        yield from _facts({name.replace("_", " "): value for name, value in found.items()})
+        yield from _facts({name.replace("_", " "): value for name, value in measured.items()})
 
 
 def _columns(data: Mapping[str, Any], columns: list[str]) -> Iterator[str]:

@@ -55,8 +55,8 @@ class Checkpoints:
 
     def rounds(self) -> list[int]:
         """After how many rounds there is a state, in rising order."""
-        found = (_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def latest(self) -> dict[str, NDArray[Any]] | None:
         """The newest state."""

@@ -93,7 +93,7 @@ class ClientWork:
         for name, path in (("ledger", wanted.ledger), ("witness", wanted.witness)):
             if path is not None and Path(path).is_dir():
                 raise ConfigError(field=f"privacy.{name}", value=path, remedy="it is a folder: name a file")
-        found = RunLedger.find(
+        run_ledger = RunLedger.find(
             identity_of(self.config, self.held),
             own=own,
             budget=plan.budget,
@@ -101,9 +101,9 @@ class ClientWork:
             path=None if wanted.ledger is None else Path(wanted.ledger),
             witness=None if wanted.witness is None else Path(wanted.witness),
         )
-        with found.open(own) as ledger:
+        with run_ledger.open(own) as ledger:
             ledger.check_room(plan.runs)
-        return replace(self, ledger=found)
+        return replace(self, ledger=run_ledger)
 
     def read_ledger(self, content: Mapping[str, Any]) -> "ClientWork":
         """The same, charged to the ledger that `RunLedger.to_json` wrote."""

@@ -123,6 +123,6 @@ def shown_settings(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def part(found: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+def part(content: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """Those of the keys that are there."""
-    return {key: found[key] for key in keys if key in found}
+    return {key: content[key] for key in keys if key in content}

@@ -38,15 +38,15 @@ def begin_ledgers(
 
 def include_data(tables: Mapping[str, Any]) -> list[Registered]:
     """Let the ledgers of these data's names go on for the content that the data have now."""
-    home, found = Home.of_user(), []
+    home, ledgers = Home.of_user(), []
     for identity in _of(tables)[0]:
         _, known = home.found(identity)
         if known is None:
             remedy = "no ledger is known by this name: state the name that its data had before as data.identity"
             raise ConfigError(field="data.identity", value=identity.name, remedy=remedy)
         home.include(known, identity)
-        found.append(known)
-    return found
+        ledgers.append(known)
+    return ledgers
 
 
 def _of(tables: Mapping[str, Any]) -> tuple[list[DataIdentity], Relation]:

@@ -102,6 +102,7 @@ class Database:
         try:
             _files.create(path)
             self._connection = sqlite3.connect(path, isolation_level=None)
+            _files.closed_with(self, self._connection)
             self._connection.row_factory = sqlite3.Row
             self._migrate()
         except sqlite3.DatabaseError as error:
@@ -160,7 +161,7 @@ _INSERT = f"INSERT OR REPLACE INTO rounds ({', '.join(_COLUMNS)}) VALUES ({', '.
 
 
 def _record(row: sqlite3.Row) -> Record:
-    found = dict(row) | {"lost": bool(row["lost"])}
+    fields = dict(row) | {"lost": bool(row["lost"])}
     for name in _NESTED:
-        found[name] = None if found[name] is None else json.loads(found[name])
-    return Record(**found)
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
+    return Record(**fields)

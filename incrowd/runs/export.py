@@ -193,5 +193,5 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(json.loads(_content(path)))
 
 
-def _json(found: Mapping[str, Any]) -> bytes:
-    return (json.dumps(found, indent=1, allow_nan=False) + "\n").encode()
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()

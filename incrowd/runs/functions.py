@@ -19,7 +19,7 @@ def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field
     Edge cases: a text of another form, a module or a name that is not there, a call that fails: `ConfigError`, which
     says what was raised.
     """
-    function = _found(source, folder=folder, field=field)
+    function = _imported(source, folder=folder, field=field)
     try:
         return function(**arguments)
     except _RAISED as error:
@@ -27,7 +27,7 @@ def call(source: str, arguments: Mapping[str, Any], *, folder: str | None, field
         raise ConfigError(field=field, value=source, remedy=remedy) from error
 
 
-def _found(source: str, *, folder: str | None, field: str) -> Callable[..., Any]:
+def _imported(source: str, *, folder: str | None, field: str) -> Callable[..., Any]:
     package, colon, name = source.partition(":")
     if not (colon and package and name):
         raise ConfigError(field=field, value=source, remedy="write it as package:function")
@@ -36,14 +36,14 @@ def _found(source: str, *, folder: str | None, field: str) -> Callable[..., Any]
         raise ConfigError(field=field, value=source, remedy="it is Python's own: name a function of yours")
     with _importing_from(folder):
         try:
-            found = getattr(importlib.import_module(package), name)
+            function = getattr(importlib.import_module(package), name)
         except (ImportError, AttributeError) as error:
             where = f"{folder} or " if folder is not None else ""
             remedy = f"it cannot be imported from {where}where Python looks: {error}"
             raise ConfigError(field=field, value=source, remedy=remedy) from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(field=field, value=source, remedy="name a function; this is none")
-    result: Callable[..., Any] = found
+    result: Callable[..., Any] = function
     return result
 
 

@@ -20,9 +20,9 @@ _NOT_PUBLIC = "leave data.public out"
 def identity_of(config: CommonSections, held: Clients | None = None) -> DataIdentity:
     """The data of a run that protects whole clients; `held` are its clients, if they are loaded already.
 
-    Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns
-    of every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a
-    client (the column of a table, or how examples were divided) is the identity's `division`.
+    Guarantee: the fingerprint is over what is in the file, or in the examples before they are divided: all columns of
+    every row. It does not depend on the order of rows, on the file's name, on features or on the model. Who is a client
+    (the column of a table, or how examples were divided) is the identity's `division`.
 
     Edge cases: data that are declared public and known as somebody's, in whatever unit, raise `LedgerMismatch`. The
     embedded digits never are. A test file is declared public by being one: private data that have a ledger are refused
@@ -228,11 +228,11 @@ class _Own:
 
 def _whole(source: IdentifiedData) -> str:
     """The fingerprint of all the data, which are what they are said to be."""
-    found = fingerprint(source.rows(), key=_key(source))
+    whole = fingerprint(source.rows(), key=_key(source))
     if source.may_be_private:
         _check_public(source.name, source.rows(), remedy=_NOT_PUBLIC)
-    source.check_test(None if source.public else found)
-    return found
+    source.check_test(None if source.public else whole)
+    return whole
 
 
 def _check_public(name: str, rows: Iterable[bytes], *, remedy: str) -> None:

@@ -52,8 +52,8 @@ def onnx_of(module: nn.Module, shape: tuple[int, ...], dtype: "np.dtype[Any]") -
     assert program is not None  # noqa: S101 - with dynamo there is always one
     graph = program.model_proto
     _without_notes(graph)
-    found: bytes = graph.SerializeToString()
-    return found
+    content: bytes = graph.SerializeToString()
+    return content
 
 
 def _without_notes(message: Any) -> None:

@@ -111,14 +111,14 @@ def _plot_plans(
 
 def _point(plan: Plan, weights: int) -> dict[str, Any]:
     """A plan as a place in the picture."""
-    found = row(plan, weights=weights)
+    point = row(plan, weights=weights)
     names = ("rounds", "cohort", "delta")
-    return {name: found[name] for name in names} | {
-        "share": found["sampling_prob"],
+    return {name: point[name] for name in names} | {
+        "share": point["sampling_prob"],
         "clients": plan.config.clients,
         "epsilon": plan.budget.epsilon,
-        "noise": found["noise_to_signal"],
-        "multiplier": found["noise_multiplier"],
+        "noise": point["noise_to_signal"],
+        "multiplier": point["noise_multiplier"],
     }
 
 

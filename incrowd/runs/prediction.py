@@ -37,10 +37,10 @@ class Predictions:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data. Edge cases: a number that is not finite is None, for which JSON has a word."""
-        found: dict[str, Any] = {"predictions": _finite(self.labels)}
+        content: dict[str, Any] = {"predictions": _finite(self.labels)}
         if self.classes is not None and self.probabilities is not None:
-            found |= {"classes": list(self.classes), "probabilities": [_finite(row) for row in self.probabilities]}
-        return found
+            content |= {"classes": list(self.classes), "probabilities": [_finite(row) for row in self.probabilities]}
+        return content
 
     def to_csv(self) -> str:
         """A table: `prediction`, and a column for the probability of each class."""
@@ -62,8 +62,8 @@ def labels_of(outputs: NDArray[Any], *, loss: str, names: tuple[str, ...] | None
     if classes is None:
         with np.errstate(over="ignore"):  # a rate beyond every number is an infinity
             return np.exp(outputs) if loss == "poisson" else outputs
-    found: NDArray[Any] = probabilities(outputs).argmax(-1)
-    return found if names is None else np.array(names)[found]
+    labels: NDArray[Any] = probabilities(outputs).argmax(-1)
+    return labels if names is None else np.array(names)[labels]
 
 
 def predict(folder: Path, table: Path) -> Predictions:

@@ -37,8 +37,8 @@ class Lines:
         if record.seconds is not None:
             self._seconds.append(record.seconds)
         if done % self._every == 0 or done == self._rounds:
-            left = (self._rounds - done) * sum(self._seconds) / max(1, len(self._seconds))
-            words = f"  {left:.0f} s left" if self._seconds else ""
+            seconds = (self._rounds - done) * sum(self._seconds) / max(1, len(self._seconds))
+            words = f"  {seconds:.0f} s remaining" if self._seconds else ""
             self._say(f"round {done}/{self._rounds}  {figures(record)}{words}")
 
     def end(self, summary: Facts | None) -> None:
@@ -63,7 +63,7 @@ class Bar:
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[figures]}"),
-            *((TimeRemainingColumn(), TextColumn("left")) if simulated else ()),
+            *((TimeRemainingColumn(), TextColumn("remaining")) if simulated else ()),
             console=self._console,
         )
         done = past[-1].round + 1 if past else 0

@@ -85,8 +85,8 @@ class Result:
     @property
     def accuracy(self) -> float | None:
         """The share of right labels on the test examples, if there are any and they have classes."""
-        found = self.summary["accuracy"]
-        return None if found is None else float(found)
+        accuracy = self.summary["accuracy"]
+        return None if accuracy is None else float(accuracy)
 
     @cached_property
     def rounds(self) -> Sequence[Record]:

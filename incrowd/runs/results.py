@@ -25,8 +25,11 @@ def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss
     """
     if test is None:
         return {"accuracy": None, "loss": None}
-    found = score(model, weights, test, loss=loss)
-    return {"accuracy": found.accuracy, "loss": found.loss if math.isfinite(found.loss) else None}
+    on_test = score(model, weights, test, loss=loss)
+    return {
+        "accuracy": on_test.accuracy,
+        "loss": on_test.loss if math.isfinite(on_test.loss) else None,
+    }
 
 
 def metrics(model: Model, weights: Floats, data: Clients, *, loss: Loss) -> dict[str, Any] | None:

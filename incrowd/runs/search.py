@@ -91,17 +91,17 @@ class Search:
 
         Runs share no noise; in a simulation of them, they must not either.
         """
-        found = self.candidates[candidate].config
-        if found.run.seed is None or "run.seed" in self.keys:
-            return found
-        own = int(SeededRandomness(seed=found.run.seed).stream("search run", run).bits(1)[0]) % 2**31
-        return found.model_copy(update={"run": found.run.model_copy(update={"seed": own})})
+        config = self.candidates[candidate].config
+        if config.run.seed is None or "run.seed" in self.keys:
+            return config
+        own = int(SeededRandomness(seed=config.run.seed).stream("search run", run).bits(1)[0]) % 2**31
+        return config.model_copy(update={"run": config.run.model_copy(update={"seed": own})})
 
     def to_json(self) -> dict[str, Any]:
         """Whatever the result of the search depends on."""
         repetitions = self.repetitions
         law = None if repetitions is None else {"mean": repetitions.mean, "shape": str(repetitions.shape)}
-        found = {
+        form = {
             "configs": [candidate.config.model_dump(mode="json") for candidate in self.candidates],
             "keys": self.keys,
             "select": self.select,
@@ -109,7 +109,7 @@ class Search:
             "budget": self.budget,
             "fit": self.fit,
         }
-        return dict(json.loads(json.dumps(found)))
+        return dict(json.loads(json.dumps(form)))
 
     def _points(self) -> list[Point]:
         if self.random is None:
@@ -138,10 +138,8 @@ class Search:
         yield "run.plot=false"
         if config.run.threads is None:
             yield "run.threads=1"
-        if (
-            not isinstance(config.data, PartitionedData) or not config.data.public
-        ):  # no share of private examples is made public
-            return
+        if not isinstance(config.data, PartitionedData) or not config.data.public:
+            return  # no share of private examples is made public
         if config.data.validation is None and self.validation:
             yield f"data.validation={self.validation!r}"
 
@@ -150,9 +148,9 @@ class Search:
         return [*self.overrides, *self._points()[0]]
 
 
-def _value(found: dict[str, Any], key: str) -> Any:
+def _value(tables: dict[str, Any], key: str) -> Any:
     """The value under a key with dots."""
-    value: Any = found
+    value: Any = tables
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value

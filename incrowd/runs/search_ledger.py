@@ -37,7 +37,7 @@ class SearchLedger:
     search: Search
     cost: Cost
     folder: Path
-    _found: list[RunLedger] = field(default_factory=list, init=False, repr=False)
+    _own: list[RunLedger] = field(default_factory=list, init=False, repr=False)
 
     @cached_property
     def identity(self) -> DataIdentity:
@@ -59,7 +59,7 @@ class SearchLedger:
     @property
     def secret(self) -> str | None:
         """The label without which an attempt cannot be opened; None where every run pays for itself."""
-        return self._found[0].label if self.search.select == "private" else None
+        return self._own[0].label if self.search.select == "private" else None
 
     def check(self) -> None:
         """The data's ledger has room for the search (`BudgetExceeded`); nothing is written that is not outside."""
@@ -69,9 +69,9 @@ class SearchLedger:
         self.cost.budget(self.search.budget)
         own = public and self.search.candidates[0].config.privacy.ledger is None
         if self._stored() is None and not own:
-            found = self._find()
-            with found.open(self.folder / LEDGER) as ledger:
-                ledger.check_room([run for runs in self._promises(found).values() for run in runs])
+            search_ledger = self._find()
+            with search_ledger.open(self.folder / LEDGER) as ledger:
+                ledger.check_room([run for runs in self._promises(search_ledger).values() for run in runs])
 
     def begin(self) -> None:
         """Reserve the whole search, under the label that is kept with it. Only for who holds the search's lock."""
@@ -79,32 +79,32 @@ class SearchLedger:
             self._write(None)
         if not self.cost.events:
             return
-        found = self._stored()
-        if found is None:
-            found = self._find()
-            self._write(found)
+        own = self._stored()
+        if own is None:
+            own = self._find()
+            self._write(own)
         else:
-            found.check_same(self.identity)
-        self._found[:] = [found]
-        with found.open(self.folder / LEDGER) as ledger:
-            ledger.reserve_all(self._promises(found))
+            own.check_same(self.identity)
+        self._own[:] = [own]
+        with own.open(self.folder / LEDGER) as ledger:
+            ledger.reserve_all(self._promises(own))
 
     def open(self) -> Ledger:
         """The ledger, for writing; never open while a process is forked."""
-        return self._found[0].open(self.folder / LEDGER)
+        return self._own[0].open(self.folder / LEDGER)
 
     def charged(self, number: int | None = None) -> bool:
         """Whether anything was charged: for a run, or for the selection."""
-        if not self._found:
+        if not self._own:
             return False
-        found = self._found[0]
-        label = found.label if number is None else found.part(number).label
-        with found.open(self.folder / LEDGER) as ledger:
+        own = self._own[0]
+        label = own.label if number is None else own.part(number).label
+        with own.open(self.folder / LEDGER) as ledger:
             return ledger.reservation(label).charged > 0
 
     def charges(self, ledger: Ledger) -> int:
         """How many charges of the search the ledger holds."""
-        return sum(ledger.reservation(label).charged for label in self._promises(self._found[0]))
+        return sum(ledger.reservation(label).charged for label in self._promises(self._own[0]))
 
     def charge(self) -> None:
         """Pay for the selection."""
@@ -112,36 +112,36 @@ class SearchLedger:
             (event, _), *_ = self.cost.events
             source = randomness(self.search.candidates[0].config)
             with self.open() as ledger:
-                ledger.charge(event, reservation=self._found[0].label, note={"run": 0}, randomness=source)
+                ledger.charge(event, reservation=self._own[0].label, note={"run": 0}, randomness=source)
 
     def of_run(self, number: int, plan: Promise, folder: Path) -> RunLedger | None:
         """What a run is charged to; None where it has a ledger of its own, as in a rehearsal."""
-        if not self._found:
+        if not self._own:
             return None
-        found = self._found[0]
+        own = self._own[0]
         if self.search.select == "all":
-            part = found.part(number)
+            part = own.part(number)
             return replace(part, path=part.path or self.folder / LEDGER)
         public = self.identity.public
-        path = folder / LEDGER if public else self._attempts(found.label) / f"{folder.name}.sqlite"
+        path = folder / LEDGER if public else self._attempts(own.label) / f"{folder.name}.sqlite"
         _files.folder(folder) if public else make_ours(path.parent)
         budget = None if is_begun(path) else plan.budget
         with Ledger.open(path, budget=budget, relation=plan.relation, data_identity=self.identity) as ledger:
             place = None if public else path
-            return RunLedger(identity=self.identity, id=ledger.id, label="run", path=place, search=found.label)
+            return RunLedger(identity=self.identity, id=ledger.id, label="run", path=place, search=own.label)
 
     def clean(self) -> None:
         """Remove what kept attempts from being trained twice."""
-        found = self._stored()
-        if found is not None and self._attempts(found.label).exists():
-            _files.remove(self._attempts(found.label))
-            _files.undate(self._attempts(found.label).parent)
+        own = self._stored()
+        if own is not None and self._attempts(own.label).exists():
+            _files.remove(self._attempts(own.label))
+            _files.undate(self._attempts(own.label).parent)
 
-    def _promises(self, found: RunLedger) -> dict[str, list[RepeatedEvent]]:
+    def _promises(self, own: RunLedger) -> dict[str, list[RepeatedEvent]]:
         """What is reserved, by label."""
         if self.search.select == "private":
-            return {found.label: self.cost.events}
-        return {found.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
+            return {own.label: self.cost.events}
+        return {own.part(number).label: plan.runs for number, plan in enumerate(self.cost.plans)}
 
     def _find(self) -> RunLedger:
         wanted = self.search.candidates[0].config.privacy
@@ -162,6 +162,6 @@ class SearchLedger:
         stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return None if stored.get("ledger") is None else RunLedger.from_json(stored["ledger"])
 
-    def _write(self, found: RunLedger | None) -> None:
-        content = {"search": self.search.to_json(), "ledger": None if found is None else found.to_json()}
+    def _write(self, own: RunLedger | None) -> None:
+        content = {"search": self.search.to_json(), "ledger": None if own is None else own.to_json()}
         _files.write(self.folder / SEARCH, json.dumps(content, indent=1))

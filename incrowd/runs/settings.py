@@ -44,44 +44,44 @@ def tables(
     Edge cases: a file that cannot be read or is not TOML: `ConfigError`.
     """
     source = DEMONSTRATION if path is None else Path(path)
-    found = _read(source)
+    settings = _read(source)
     moved = data is not None or any(override.partition("=")[0].strip() == "data.folder" for override in overrides)
-    _make_absolute(found, source.parent, files=not moved)
+    _make_absolute(settings, source.parent, files=not moved)
     for override in overrides:
-        _put(found, override)
+        _put(settings, override)
     if data is not None:
-        section = found.setdefault("data", {})
+        section = settings.setdefault("data", {})
         if isinstance(section, dict) and section.get("name", "digits") != "digits":
             section["folder"] = str(data)
-    _make_absolute(found, Path.cwd(), files=True)
-    return found
+    _make_absolute(settings, Path.cwd(), files=True)
+    return settings
 
 
 @overload
-def parse(found: Mapping[str, object] | str) -> Config: ...
+def parse(settings: Mapping[str, object] | str) -> Config: ...
 
 
 @overload
-def parse(found: Mapping[str, object] | str, kind: type[C]) -> C: ...
+def parse(settings: Mapping[str, object] | str, kind: type[C]) -> C: ...
 
 
-def parse(found: Mapping[str, object] | str, kind: type[CommonSections] = Config) -> CommonSections:
+def parse(settings: Mapping[str, object] | str, kind: type[CommonSections] = Config) -> CommonSections:
     """The config of a kind that TOML tables spell, or the JSON that `model_dump_json` wrote.
 
     Edge cases: an unknown key, a value of the wrong type, a key that is missing: `ConfigError`.
     """
     try:
-        return kind.model_validate_json(found) if isinstance(found, str) else kind.model_validate(found)
+        return kind.model_validate_json(settings) if isinstance(settings, str) else kind.model_validate(settings)
     except ValidationError as error:
         raise explained(error, kind) from error
 
 
-def settings_of(found: Mapping[str, Any]) -> Config | SiloConfig:
+def settings_of(settings: Mapping[str, Any]) -> Config | SiloConfig:
     """The same, of whichever unit: `privacy.unit` says who is protected, "client" unless it is given.
 
     Edge cases: as `parse`; no known unit: `ConfigError`.
     """
-    return parse(found, SiloConfig) if of_records(found) else parse(found)
+    return parse(settings, SiloConfig) if of_records(settings) else parse(settings)
 
 
 def read_back(dump: Mapping[str, Any]) -> Config | SiloConfig:
@@ -90,9 +90,9 @@ def read_back(dump: Mapping[str, Any]) -> Config | SiloConfig:
     return parse(text, SiloConfig) if of_records(dump) else parse(text)
 
 
-def of_records(found: Mapping[str, Any]) -> bool:
+def of_records(settings: Mapping[str, Any]) -> bool:
     """Whether single records are protected. Edge cases: no known unit: `ConfigError`."""
-    privacy = found.get("privacy")
+    privacy = settings.get("privacy")
     unit = privacy.get("unit", "client") if isinstance(privacy, Mapping) else "client"
     if unit not in UNITS:
         raise ConfigError(field="privacy.unit", value=unit, remedy=f"choose from {' or '.join(UNITS)}")
@@ -119,16 +119,16 @@ _PATHS = (
 _FILES = ("file", "test_file")
 
 
-def _make_absolute(found: dict[str, Any], folder: Path, *, files: bool) -> None:
+def _make_absolute(settings: dict[str, Any], folder: Path, *, files: bool) -> None:
     """Paths are seen from this folder; so are the `files` of a table that names no folder for them."""
     for name, key in _PATHS:
-        _seen_from(folder, found.get(name), key)
-    data = found.get("data")
+        _seen_from(folder, settings.get(name), key)
+    data = settings.get("data")
     if files and isinstance(data, dict) and not isinstance(data.get("folder"), str):
         for key in _FILES:
             _seen_from(folder, data, key)
     for name, key in (("data", "function"), ("model", "module")):  # code of one's own lies beside the file
-        section = found.get(name)
+        section = settings.get(name)
         if isinstance(section, dict) and key in section:
             section["folder"] = str(folder.resolve() / str(section.get("folder", ".")))
 
@@ -138,12 +138,12 @@ def _seen_from(folder: Path, section: object, key: str) -> None:
         section[key] = str(folder.resolve() / section[key])
 
 
-def _put(found: dict[str, Any], override: str) -> None:
+def _put(settings: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     *sections, name = key.strip().split(".")
     if not equals or not name:
         raise ConfigError(field="set", value=override, remedy="write section.key=value, say local.learning_rate=0.1")
-    table = found
+    table = settings
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):

@@ -144,12 +144,12 @@ def _first_noise(plans: Sequence[SiloPlan]) -> float:
     refusals = []
     for plan in plans:
         try:
-            found = plan.noise_multiplier(0, spent=())
-            Ledger.in_memory(budget=plan.budget, relation=RELATION).charge(plan.event(found))
+            multiplier = plan.noise_multiplier(0, spent=())
+            Ledger.in_memory(budget=plan.budget, relation=RELATION).charge(plan.event(multiplier))
         except BudgetExceeded as error:
             refusals.append(error)
         else:
-            return found
+            return multiplier
     raise refusals[0]
 
 

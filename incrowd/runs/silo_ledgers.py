@@ -29,7 +29,7 @@ class SiloLedgers:
         Edge cases: if one of those that are there is refused, the later ones are not begun; so where none has room.
         """
         config, plans = federation.config, federation.plans
-        found = [
+        run_ledgers = [
             RunLedger.find(
                 identity,
                 own=own_place(folder, plan.name),
@@ -40,7 +40,7 @@ class SiloLedgers:
             )
             for plan, identity in zip(plans, identities_of_silos(config, federation.held), strict=True)
         ]
-        ledgers = cls(silos=tuple(found), server=_server(federation, folder))
+        ledgers = cls(silos=tuple(run_ledgers), server=_server(federation, folder))
         with ExitStack() as stack:
             opened = [stack.enter_context(each) for each in ledgers.open(folder, [plan.name for plan in plans])]
             for plan, ledger in zip(plans, opened, strict=True):
@@ -84,7 +84,7 @@ def _server(federation: SiloFederation, folder: Path) -> RunLedger | None:
     plan, config = federation.clients, federation.config
     if plan is None:
         return None
-    found = RunLedger.find(
+    run_ledger = RunLedger.find(
         identity_of(config, federation.held),
         own=folder / LEDGER,
         budget=plan.budget,
@@ -92,9 +92,9 @@ def _server(federation: SiloFederation, folder: Path) -> RunLedger | None:
         path=_in(config.privacy.ledger, "server"),
         witness=_in(config.privacy.witness, "server", ".witness"),
     )
-    with found.open(folder / LEDGER) as ledger:
+    with run_ledger.open(folder / LEDGER) as ledger:
         ledger.check_room(plan.runs)
-    return found
+    return run_ledger
 
 
 def _check_budget(plan: SiloPlan, ledger: Ledger) -> None:

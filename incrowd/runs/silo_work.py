@@ -145,10 +145,10 @@ class SiloSession:
 
     def claims(self) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
-        found = {outbox.silo.plan.name: outbox.silo.statement() for outbox in self.outboxes}
+        statements = {outbox.silo.plan.name: outbox.silo.statement() for outbox in self.outboxes}
         if self.algorithm.private is not None:
-            found["the server"] = self.algorithm.private.statement()
-        return Claims(by_party=found)
+            statements["the server"] = self.algorithm.private.statement()
+        return Claims(by_party=statements)
 
     def facts(self, records: Sequence[Record]) -> Summary:
         """What each silo spent, and which of them had to stop."""

@@ -100,13 +100,13 @@ def drawn(axes: Sequence[Axis], *, count: int, randomness: Randomness) -> list[P
     """
     _validate.count(random=count)
     _check_keys(axes)
-    found: dict[Point, None] = {}
+    points: dict[Point, None] = {}
     for attempt in range(20 * count):
         streams = (randomness.stream("search", attempt, place) for place in range(len(axes)))
-        found[tuple(f"{each.key}={each.sample(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
-        if len(found) == count:
+        points[tuple(f"{each.key}={each.sample(stream)}" for each, stream in zip(axes, streams, strict=True))] = None
+        if len(points) == count:
             break
-    return list(found)
+    return list(points)
 
 
 def _check_keys(axes: Sequence[Axis]) -> None:

@@ -37,10 +37,10 @@ class SpentSoFar:
 
 
 def _first(runs: list[RepeatedEvent], rounds: int) -> list[RepeatedEvent]:
-    found: list[RepeatedEvent] = []
+    first: list[RepeatedEvent] = []
     for event, count in runs:
         taken = min(count, rounds)
         if taken > 0:
-            found.append((event, taken))
+            first.append((event, taken))
         rounds -= taken
-    return found
+    return first

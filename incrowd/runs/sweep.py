@@ -294,8 +294,11 @@ class Sweep:
         schedule, data = self._schedule(task), self._loaded(config)
         engine = assemble(config, schedule=schedule, chunk=1, data=data).engine
         weights = engine.model.loaded(load_file(self._place(task) / MODEL)).weights.numpy()
-        found = score(engine.model, weights, test, loss=engine.loss)
-        return {"test_accuracy": found.accuracy, "test_loss": found.loss if math.isfinite(found.loss) else None}
+        measured = score(engine.model, weights, test, loss=engine.loss)
+        return {
+            "test_accuracy": measured.accuracy,
+            "test_loss": measured.loss if math.isfinite(measured.loss) else None,
+        }
 
     def _moved(self, best: Row, statement: dict[str, Any]) -> Row:
         """The best, where only that may be seen: its model and what is promised for it, in a folder of its own.

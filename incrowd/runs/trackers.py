@@ -180,10 +180,8 @@ def trackers(names: Sequence[str], folder: Path, *, simulated: bool) -> list[Tra
 
     Edge cases: one whose package is not installed is a `ConfigError`.
     """
-    found = {name: TRACKERS[name](folder) for name in names}
-    return [
-        AtTheEnd(tracker) if name in _WITH_A_CLOCK and not simulated else tracker for name, tracker in found.items()
-    ]
+    made = {name: TRACKERS[name](folder) for name in names}
+    return [AtTheEnd(tracker) if name in _WITH_A_CLOCK and not simulated else tracker for name, tracker in made.items()]
 
 
 def _imported(module: str, package: str) -> Any:
@@ -193,8 +191,8 @@ def _imported(module: str, package: str) -> Any:
 
 
 def _numbers(record: Record) -> dict[str, float]:
-    found = {name: getattr(record, name) for name in _COLUMNS if name not in ("round", "lost")}
-    return {name: value for name, value in found.items() if value is not None}
+    numbers = {name: getattr(record, name) for name in _COLUMNS if name not in ("round", "lost")}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 _COLUMNS = [field.name for field in fields(Record) if field.name not in ("simulation", "silos")]

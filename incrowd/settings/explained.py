@@ -50,14 +50,14 @@ def explained(error: ValidationError, kind: type[BaseModel]) -> ConfigError:
 
 def _dotted(location: tuple[int | str, ...], keys: set[str], *, unknown: bool) -> str:
     """The key in a file; the names of alternatives, which pydantic puts between, are left out."""
-    found: list[str] = []
+    names: list[str] = []
     for place, step in enumerate(location):
         misspelt = unknown and place == len(location) - 1
-        if isinstance(step, str) and (misspelt or ".".join([*found, step]) in keys):
-            found.append(step)
-        elif isinstance(step, int) and found:
-            found[-1] += f"[{step}]"
-    return ".".join(found)
+        if isinstance(step, str) and (misspelt or ".".join([*names, step]) in keys):
+            names.append(step)
+        elif isinstance(step, int) and names:
+            names[-1] += f"[{step}]"
+    return ".".join(names)
 
 
 def _nearest(field: str, keys: set[str], *, alternative: str) -> str:

@@ -41,9 +41,9 @@ def ddml_figure1(
     """
     from papers.ddml.spread import Spread, plot_spread
 
-    found = Spread(instances=instances, updates=updates, seeds=seeds).measure()
-    found["files"] = plot_spread(out, found)
-    show(found, as_json=as_json)
+    report = Spread(instances=instances, updates=updates, seeds=seeds).measure()
+    report["files"] = plot_spread(out, report)
+    show(report, as_json=as_json)
 
 
 @app.command("ddml-figure2")
@@ -126,6 +126,6 @@ def _study(data: Path, *, passes: int, seeds: int, held_out: int) -> "Study":
 
 
 def _show(figure: "Figure", out: Path, as_json: bool) -> None:
-    found = figure.to_json() | {"files": figure.plot(out)}
-    panels = [part for one in found["panels"] for part in (one["title"], columns(one["series"], SHOWN, none=""))]
-    show(found, *panels, as_json=as_json)
+    report = figure.to_json() | {"files": figure.plot(out)}
+    panels = [part for one in report["panels"] for part in (one["title"], columns(one["series"], SHOWN, none=""))]
+    show(report, *panels, as_json=as_json)

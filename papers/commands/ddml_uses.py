@@ -22,7 +22,7 @@ def ddml_figure5(
     updates: Annotated[int, typer.Option(help="Updates to the pool; the paper's are 983068969.")] = 10_000_000,
     instances: Annotated[int, typer.Option(help="k.")] = 30,
     gamma: Annotated[float, typer.Option(help="The learning rate, at first.")] = 0.005,
-    decay: Annotated[float, typer.Option(help="It falls to 0 as this power of what is left; 0 keeps it.")] = 0.0,
+    decay: Annotated[float, typer.Option(help="It falls to 0 as this power of the remaining share; 0 keeps it.")] = 0.0,
     examples: Annotated[int, typer.Option(help="Examples on a device.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
     out: Out = DRAWN,
@@ -34,13 +34,13 @@ def ddml_figure5(
     """
     from papers.ddml.recovery import Recovery, plot_recovery
 
-    found = Recovery(
+    report = Recovery(
         updates=updates, instances=instances, gamma=gamma, decay=decay, examples=examples, seed=seed, say=say
     ).report()
-    found["files"] = plot_recovery(out, found)
+    report["files"] = plot_recovery(out, report)
     names = ("moments", "root_mean_square_error", "largest_error", "accuracy_over_time")
-    series = zip(*(found[name] for name in names), strict=True)
-    show(found, [dict(zip(names, row, strict=True)) for row in series], as_json=as_json)
+    series = zip(*(report[name] for name in names), strict=True)
+    show(report, [dict(zip(names, row, strict=True)) for row in series], as_json=as_json)
 
 
 @app.command("ddml-phishing")
@@ -62,11 +62,11 @@ def ddml_phishing(
     from papers.ddml.phishing import Phishing, plot_phishing
     from papers.ddml.urls import load_urls
 
-    found = Phishing.of(load_urls(data), tuning=tune, passes=passes, seeds=seeds, say=say).report(best=best)
-    found["files"] = plot_phishing(out, found)
-    rows: list[dict[str, Any]] = [*found["table"], found["without_noise"]]
-    rows += [{"label": name.replace("_", " "), **found[name]} for name in ("not_private", "paper")]
-    show(found, columns(rows, ("label", *MEASURES)), found["promise"], as_json=as_json)
+    report = Phishing.of(load_urls(data), tuning=tune, passes=passes, seeds=seeds, say=say).report(best=best)
+    report["files"] = plot_phishing(out, report)
+    rows: list[dict[str, Any]] = [*report["table"], report["without_noise"]]
+    rows += [{"label": name.replace("_", " "), **report[name]} for name in ("not_private", "paper")]
+    show(report, columns(rows, ("label", *MEASURES)), report["promise"], as_json=as_json)
 
 
 @app.command("ddml-ranking")
@@ -86,11 +86,11 @@ def ddml_ranking(
     from papers.ddml.ranking import Ranking
 
     world = World(items=items, weights=weights, seed=seed)
-    found = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=say).report()
+    report = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=say).report()
     keys = [
-        columns(rows, list(rows[0]), digits=6, none="none") for rows in (found["hot_keys"], found["instances_needed"])
+        columns(rows, list(rows[0]), digits=6, none="none") for rows in (report["hot_keys"], report["instances_needed"])
     ]
-    show(found, found["table"], found["load"], *keys, found["promise"], as_json=as_json)
+    show(report, report["table"], report["load"], *keys, report["promise"], as_json=as_json)
 
 
 @app.command("ddml-spam")
@@ -112,7 +112,7 @@ def ddml_spam(
     """
     from papers.ddml.spam import Spam
 
-    found = Spam(
+    report = Spam(
         rate=rate,
         attackers=attackers,
         honest=honest,
@@ -122,7 +122,7 @@ def ddml_spam(
         seed=seed,
         say=say,
     ).report()
-    show(found, found["honest"], found["attacks"], as_json=as_json)
+    show(report, report["honest"], report["attacks"], as_json=as_json)
 
 
 def _pool(text: str) -> tuple[int, int]:

@@ -58,9 +58,9 @@ def fedn_silos(
         cache=cache,
         say=say,
     )
-    found = {"runs": wanted.runs(), "published": wanted.published()}
-    published = "the published schedule, priced by composition:", shown_published(found["published"])
-    show(found, shown(found["runs"]), *published, as_json=as_json)
+    report = {"runs": wanted.runs(), "published": wanted.published()}
+    published = "the published schedule, priced by composition:", shown_published(report["published"])
+    show(report, shown(report["runs"]), *published, as_json=as_json)
 
 
 @app.command("fedn-privacy-levels")
@@ -93,9 +93,9 @@ def fedn_privacy_levels(
     ).points()
     if plot is not None:
         plot_levels(plot, points)
-    found = {"points": points, "plot": None if plot is None else str(plot)}
+    report = {"points": points, "plot": None if plot is None else str(plot)}
     names = ("level", "unit", "clients", "epsilon", "delta", "accuracy")
-    show(found, columns(points, names), as_json=as_json)
+    show(report, columns(points, names), as_json=as_json)
 
 
 @app.command("fedn-average-query")
@@ -116,5 +116,5 @@ def fedn_average_query(
     query = AverageQuery(users=users, bound=bound, noise_std=noise_std, tail=tail)
     if plot is not None:
         plot_average_query(plot, query)
-    found = query.facts() | {"plot": None if plot is None else str(plot)}
-    show(found, found, as_json=as_json)
+    report = query.facts() | {"plot": None if plot is None else str(plot)}
+    show(report, report, as_json=as_json)

@@ -59,10 +59,10 @@ def geyer_table1(
         kept=None if runs is None else Kept(folder=runs, data=data),
         say=say,
     )
-    found, shown = report(table, smallest=smallest_epsilon, ablate=ablate, plot=plot)
-    for warning in warnings(found):
+    content, shown = report(table, smallest=smallest_epsilon, ablate=ablate, plot=plot)
+    for warning in warnings(content):
         say(f"warning: {warning}")
-    show(found, shown, as_json=as_json)
+    show(content, shown, as_json=as_json)
 
 
 @app.command("geyer-figure1")
@@ -96,8 +96,8 @@ def geyer_figure1(
         kept=kept,
         say=say,
     ).figure1()
-    found = {"curves": curves, "files": plot_figure1(out, curves)}
-    show(found, ended(curves), as_json=as_json)
+    report = {"curves": curves, "files": plot_figure1(out, curves)}
+    show(report, ended(curves), as_json=as_json)
 
 
 @app.command("geyer-figure2")
@@ -118,8 +118,8 @@ def geyer_figure2(
     from papers.shared import load
 
     series = Figures(split=load(data), seeds=seeds, plain=Plain(rounds=rounds), say=say).figure2()
-    found = series | {"files": plot_figure2(out, series)}
-    show(found, sampled(series), as_json=as_json)
+    report = series | {"files": plot_figure2(out, series)}
+    show(report, sampled(series), as_json=as_json)
 
 
 @app.command("geyer-growing")
@@ -139,7 +139,7 @@ def geyer_growing(
     from papers.geyer.growing import Growing
     from papers.shared import load
 
-    found = Growing(
+    report = Growing(
         split=load(data),
         rows=whole_numbers("rows", rows),
         factors=numbers("factors", factors),
@@ -147,5 +147,5 @@ def geyer_growing(
         seeds=seeds,
         say=say,
     ).tables()
-    tables = [part for name, entries in found.items() for part in (f"{name}:", entries)]
-    show(dict(found), *tables, as_json=as_json)
+    tables = [part for name, entries in report.items() for part in (f"{name}:", entries)]
+    show(dict(report), *tables, as_json=as_json)

@@ -104,10 +104,10 @@ def figure3(study: Study, *, instances: int = 20, epsilon: float = math.log(16))
 def figure4(study: Study, *, instances: Sequence[int] = (5, 10, 20, 50), learning_rate: float = 1e-4) -> Figure:
     """The same for other numbers of instances, with a learning rate that is ten times smaller."""
     alone = study.curve(Case(label="k = 1", instances=1, learning_rate=learning_rate))
-    found = {k: strategies(study, instances=k, learning_rate=learning_rate) for k in instances}
+    by_instances = {k: strategies(study, instances=k, learning_rate=learning_rate) for k in instances}
     faster = study.curve(Case(label=f"k = {instances[-1]}, ten times the learning rate", instances=instances[-1]))
-    gaps = [alone["accuracy"][-1] - found[k]["draw and discard"]["accuracy"][-1] for k in instances]
-    findings = [one for k in instances for one in _equalities(found[k], study, prefix=f"k = {k}: ")]
+    gaps = [alone["accuracy"][-1] - by_instances[k]["draw and discard"]["accuracy"][-1] for k in instances]
+    findings = [one for k in instances for one in _equalities(by_instances[k], study, prefix=f"k = {k}: ")]
     findings.append(
         Finding(
             statement="a learning rate ten times smaller: k = 1 leaves draw and discard behind, more so for larger k",
@@ -122,7 +122,7 @@ def figure4(study: Study, *, instances: Sequence[int] = (5, 10, 20, 50), learnin
             agrees=faster["accuracy"][-1] > alone["accuracy"][-1],
         )
     )
-    panels = {f"k = {k}, learning rate {learning_rate:g}": [alone, *found[k].values()] for k in instances}
+    panels = {f"k = {k}, learning rate {learning_rate:g}": [alone, *by_instances[k].values()] for k in instances}
     return Figure(name="ddml-figure4", panels=panels, findings=findings)
 
 
@@ -132,24 +132,24 @@ def strategies(study: Study, *, instances: int, **given: Any) -> dict[str, Entry
     return dict(zip(STRATEGIES, study.curves(cases), strict=True))
 
 
-def _equalities(found: Mapping[str, Entry], study: Study, *, prefix: str = "") -> list[Finding]:
-    ours = found["draw and discard"]
+def _equalities(curves: Mapping[str, Entry], study: Study, *, prefix: str = "") -> list[Finding]:
+    ours = curves["draw and discard"]
     return [
-        _overlap(f"{prefix}draw and discard equals accepting one in k", ours, found["accept one in k"], study),
-        _overlap(f"{prefix}draw and discard equals replacing the same instance", ours, found["same instance"], study),
-        _above(f"{prefix}averaging is worse", ours, [found["draw and discard, averaged"]]),
-        _above(f"{prefix}averaging the same instance is worse", ours, [found["same instance, averaged"]]),
+        _overlap(f"{prefix}draw and discard equals accepting one in k", ours, curves["accept one in k"], study),
+        _overlap(f"{prefix}draw and discard equals replacing the same instance", ours, curves["same instance"], study),
+        _above(f"{prefix}averaging is worse", ours, [curves["draw and discard, averaged"]]),
+        _above(f"{prefix}averaging the same instance is worse", ours, [curves["same instance, averaged"]]),
     ]
 
 
-def _noise_tells(found: Mapping[str, Entry]) -> Finding:
+def _noise_tells(curves: Mapping[str, Entry]) -> Finding:
     """Without noise the strategies are alike; with noise, k independent instances average theirs away."""
-    ours, same = found["draw and discard"]["accuracy"][-1], found["same instance"]["accuracy"][-1]
+    ours, same = curves["draw and discard"]["accuracy"][-1], curves["same instance"]["accuracy"][-1]
     return Finding(
         statement="draw and discard performs as well or better than the others (stated without noise): with noise, too",
         measured=f"draw and discard {ours:.4f}, same instance {same:.4f}, and averaged "
-        f"{found['draw and discard, averaged']['accuracy'][-1]:.4f}",
-        agrees=ours >= max(one["accuracy"][-1] for one in found.values()) - CLOSE,
+        f"{curves['draw and discard, averaged']['accuracy'][-1]:.4f}",
+        agrees=ours >= max(one["accuracy"][-1] for one in curves.values()) - CLOSE,
     )
 
 

@@ -181,8 +181,8 @@ class Phishing:
             given = weights.astype(np.float32)
             return model.loss(given, features, responses), model.gradient(given, features, responses).astype(np.float64)
 
-        found = minimize(loss, np.zeros(model.size), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-        return BinaryScores.of(self.test.labels, self._test @ found.x, threshold=0.0)
+        minimum = minimize(loss, np.zeros(model.size), jac=True, method="L-BFGS-B", options={"maxiter": 300})
+        return BinaryScores.of(self.test.labels, self._test @ minimum.x, threshold=0.0)
 
     def _run(self, variant: Variant, seed: int) -> list[Floats]:
         """The outputs for the test URLs: at each moment, and at last of what would be released."""
@@ -262,15 +262,15 @@ def _accuracy(precision: float) -> float:
     return 1 - PAPER_SHARE * (1 - PAPER.recall + PAPER.recall * (1 / precision - 1))
 
 
-def plot_phishing(folder: Path, found: Entry) -> list[str]:
+def plot_phishing(folder: Path, report: Entry) -> list[str]:
     """ROC AUC over the updates; gives the names of the files."""
     paths = files(folder, "ddml-phishing")
-    curves: Sequence[Entry] = [*found["table"][:2], found["without_noise"]]
+    curves: Sequence[Entry] = [*report["table"][:2], report["without_noise"]]
     with axes(*paths) as (panel,):
         for one in curves:
             panel.plot(one["moments"], one["roc_auc_over_time"], label=one["label"])
-        panel.axhline(found["not_private"]["roc_auc"], color="black", linestyle="--", label="not private, fitted")
-        panel.axhline(found["paper"]["roc_auc"], color="grey", linestyle=":", label="the paper, on its own data")
+        panel.axhline(report["not_private"]["roc_auc"], color="black", linestyle="--", label="not private, fitted")
+        panel.axhline(report["paper"]["roc_auc"], color="grey", linestyle=":", label="the paper, on its own data")
         panel.set_xscale("log")
         dress(panel, "updates", "ROC AUC, URLs of other hosts", title="SIMULATION", fontsize="small")
     return [str(path) for path in paths]

@@ -90,8 +90,8 @@ class World:
     def scores(self, weights: Floats, words: Integers) -> Floats:
         """What the model gives every item for each text, [texts, items]."""
         by_tag = weights[self._crosses(words)].sum(axis=2) + weights[1 : 1 + self.tags]
-        found: Floats = by_tag[:, self.tags_of].sum(axis=2)
-        return found
+        scores: Floats = by_tag[:, self.tags_of].sum(axis=2)
+        return scores
 
     @cached_property
     def _hints(self) -> Floats:

@@ -89,7 +89,7 @@ class Ranking:
         bounds = [self._row("the writers' own likings", self.world.likings[self._test[1]])]
         bounds.append(self._row("no model", np.zeros((TEST_TEXTS, self.world.items))))
         load = self.load()
-        found = {
+        report = {
             "items": self.world.items,
             "weights": self.world.weights,
             "active_features": self.world.active,
@@ -101,7 +101,7 @@ class Ranking:
             "instances_needed": needed(),
             "promise": PRIVATE.mechanism(self.world.weights).describe(),
         }
-        return found | {"findings": [one.to_json() for one in _findings(found)]}
+        return report | {"findings": [one.to_json() for one in _findings(report)]}
 
     def measure(self, case: Case) -> Entry:
         """How high the items that people chose are ranked, after all updates."""
@@ -132,8 +132,8 @@ class Ranking:
         tail = np.linspace((1 - case.tail) * self.updates, self.updates, 20 if case.tail else 1)
         coins = draw_and_discard(instances=case.instances, updates=self.updates, randomness=randomness)
         moments = [round(moment) for moment in tail]
-        found: Floats = simulate(updates, coins, start=pool.snapshot().instances, moments=moments).astype(np.float64)
-        return np.asarray(found.mean(axis=0))
+        learned: Floats = simulate(updates, coins, start=pool.snapshot().instances, moments=moments).astype(np.float64)
+        return np.asarray(learned.mean(axis=0))
 
     def load(self) -> Entry:
         """What one update costs a server, in memory and on one core, and what it costs a device."""
@@ -207,26 +207,26 @@ def _cpu_seconds(task: Callable[[], object], *, times: int) -> float:
     return max(time.process_time() - started, 1e-9) / times
 
 
-def _findings(found: Entry) -> list[Finding]:
-    keys_of = {row["instances"]: row for row in found["hot_keys"] if row["updates_per_second"] == 200}
+def _findings(report: Entry) -> list[Finding]:
+    keys_of = {row["instances"]: row for row in report["hot_keys"] if row["updates_per_second"] == 200}
     three, twenty = keys_of[3], keys_of[20]
-    load, (private, quiet, alone, best, none) = found["load"], found["table"]
+    load, (private, quiet, alone, best, none) = report["load"], report["table"]
     return [
         Finding(
             statement=f"{PAPER['updates_per_second']} updates a second at peak times",
-            measured=f"one core of a server takes {load['updates_per_second']:.0f} a second of {found['weights']:,} "
+            measured=f"one core of a server takes {load['updates_per_second']:.0f} a second of {report['weights']:,} "
             "weights each, the network left out",
             agrees=load["updates_per_second"] > PAPER["updates_per_second"],
         ),
         Finding(
             statement="about 50,000 weights and 1 MB",
-            measured=f"{found['weights']:,} weights are {load['draw_bytes']:,} bytes a draw and as many a discard, "
+            measured=f"{report['weights']:,} weights are {load['draw_bytes']:,} bytes a draw and as many a discard, "
             f"half of that in float32; the pool takes {load['pool_bytes'] / 1e6:.0f} MB",
             agrees=load["draw_bytes"] <= PAPER["model_bytes"],
         ),
         Finding(
             statement="a model of this size can be learnt privately (no measure is given)",
-            measured=f"mean place of the chosen item among {found['items']:,}: {private['mean_place']:.0f} with noise, "
+            measured=f"mean place of the chosen item of {report['items']:,}: {private['mean_place']:.0f} with noise, "
             f"{quiet['mean_place']:.0f} without, {alone['mean_place']:.0f} by one model without noise, "
             f"{best['mean_place']:.0f} by the writers' own likings, {none['mean_place']:.0f} by chance",
             agrees=private["mean_place"] < none["mean_place"] / 2,

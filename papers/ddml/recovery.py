@@ -61,7 +61,7 @@ class Recovery:
         weights = np.array(list(self.estimates()))
         scores = [self._scores(one) for one in weights]
         best = self._scores(true)
-        found = {
+        report = {
             "names": ["intercept", *stated.columns],
             "true": true.tolist(),
             "estimated": weights[-1].tolist(),
@@ -76,7 +76,7 @@ class Recovery:
             "updates": self.updates,
             "seconds": time.perf_counter() - started,
         }
-        return found | {"findings": [one.to_json() for one in _findings(found)]}
+        return report | {"findings": [one.to_json() for one in _findings(report)]}
 
     @cached_property
     def moments(self) -> list[int]:
@@ -145,22 +145,22 @@ def advance(updates: Updates, genealogy: Genealogy, instances: Matrix) -> Matrix
     return np.stack([versions[version] for version in genealogy.looked_at[0].tolist()])
 
 
-def _findings(found: Entry) -> list[Finding]:
-    error, most, best = found["root_mean_square_error"][-1], found["largest_error"][-1], found["truth"]
-    spread = float(np.std(found["true"]))
-    measures = ", ".join(f"{name} {found[name]:.3f} (the truth: {best[name]:.3f})" for name in PAPER)
-    share = found["share_of_positives"]
+def _findings(report: Entry) -> list[Finding]:
+    error, most, best = report["root_mean_square_error"][-1], report["largest_error"][-1], report["truth"]
+    spread = float(np.std(report["true"]))
+    measures = ", ".join(f"{name} {report[name]:.3f} (the truth: {best[name]:.3f})" for name in PAPER)
+    share = report["share_of_positives"]
     return [
         Finding(
             statement=f"after {PAPER_UPDATES:,} updates the estimates are very close to the true weights",
-            measured=f"after {found['updates']:,} updates the root mean square error is {error:.3f}, the largest "
+            measured=f"after {report['updates']:,} updates the root mean square error is {error:.3f}, the largest "
             f"{most:.3f}; the weights themselves vary by {spread:.2f}",
             agrees=error < spread / 10,
         ),
         Finding(
             statement=", ".join(f"{name} {value:.2f}" for name, value in PAPER.items()),
             measured=measures,
-            agrees=all(abs(found[name] - value) < 0.03 for name, value in PAPER.items()),
+            agrees=all(abs(report[name] - value) < 0.03 for name, value in PAPER.items()),
         ),
         Finding(
             statement="the true probability of a positive outcome is about 46 %",
@@ -171,19 +171,19 @@ def _findings(found: Entry) -> list[Finding]:
     ]
 
 
-def plot_recovery(folder: Path, found: Entry) -> list[str]:
+def plot_recovery(folder: Path, report: Entry) -> list[str]:
     """True and estimated weights; error and accuracy over the updates. Gives the names of the files."""
     paths = files(folder, "ddml-figure5")
     with axes(*paths, columns=3) as (both, error, accuracy):
-        ends = [min(found["true"]), max(found["true"])]
+        ends = [min(report["true"]), max(report["true"])]
         both.plot(ends, ends, color="grey", linewidth=1)
-        both.plot(found["true"], found["estimated"], "o", markersize=4)
-        error.loglog(found["moments"], found["root_mean_square_error"], label="root mean square")
-        error.loglog(found["moments"], found["largest_error"], label="largest")
-        accuracy.semilogx(found["moments"], found["accuracy_over_time"], label="learnt")
-        accuracy.axhline(found["truth"]["accuracy"], color="black", linestyle="--", label="true weights")
-        accuracy.axhline(found["paper"]["accuracy"], color="grey", linestyle=":", label="the paper")
-        dress(both, "true weight", f"estimate after {found['updates']:,} updates", title="SIMULATION")
+        both.plot(report["true"], report["estimated"], "o", markersize=4)
+        error.loglog(report["moments"], report["root_mean_square_error"], label="root mean square")
+        error.loglog(report["moments"], report["largest_error"], label="largest")
+        accuracy.semilogx(report["moments"], report["accuracy_over_time"], label="learnt")
+        accuracy.axhline(report["truth"]["accuracy"], color="black", linestyle="--", label="true weights")
+        accuracy.axhline(report["paper"]["accuracy"], color="grey", linestyle=":", label="the paper")
+        dress(both, "true weight", f"estimate after {report['updates']:,} updates", title="SIMULATION")
         dress(error, "updates", "error of the weights", title="SIMULATION", fontsize="small")
         dress(accuracy, "updates", "accuracy", title="SIMULATION", fontsize="small")
     return [str(path) for path in paths]

@@ -40,13 +40,13 @@ class BinaryScores:
             raise DataError(f"{positive.sum()} of {len(labels)} examples are positive: both kinds are needed")
         if not np.isfinite(numbers).all():
             raise DataError("numbers to rank by must be finite")
-        found = numbers >= threshold
-        hits = int((found & positive).sum())
-        precision, recall = hits / max(1, int(found.sum())), hits / int(positive.sum())
+        predicted = numbers >= threshold
+        hits = int((predicted & positive).sum())
+        precision, recall = hits / max(1, int(predicted.sum())), hits / int(positive.sum())
         return cls(
             roc_auc=_roc_auc(positive, numbers),
             pr_auc=_average_precision(positive, numbers),
-            accuracy=float((found == positive).mean()),
+            accuracy=float((predicted == positive).mean()),
             precision=precision,
             recall=recall,
             f1=2 * precision * recall / (precision + recall) if hits else 0.0,

@@ -84,14 +84,14 @@ class Spam:
                 f"{tested.attack}: {tested.attackers_rejected:.0%} of the attackers turned away; "
                 f"accuracy {plain.accuracy:.3f} without the test, {tested.accuracy:.3f} with it"
             )
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "rate": self.rate,
             "attackers": self.attackers,
             "honest": honest,
             "attacks": outcomes,
             "seed": self.seed,
         }
-        return found | {"findings": [one.to_json() for one in _findings(found)]}
+        return report | {"findings": [one.to_json() for one in _findings(report)]}
 
     def honest_traffic(self, instances: int, weights: int) -> Entry:
         """The share of honest updates, of noise alone, that a settled pool turns away; and with a fixed t of 3."""
@@ -147,14 +147,14 @@ def digits(instances: int) -> Problem:
     )
 
 
-def _findings(found: Entry) -> list[Finding]:
-    rate, calm = found["rate"], found["attacks"][0]
-    ratios = [row["rejected"] / rate for row in found["honest"]]
-    fixed = max(row["rejected_with_t_of_3"] for row in found["honest"])
-    caught = [row for row in found["attacks"][1:] if row["attackers_rejected"] > 0.5]
-    passed = [row for row in found["attacks"][1:] if row not in caught]
-    worst = min((row["accuracy_without_test"] for row in found["attacks"]), default=0.0)
-    left = min((row["accuracy_with_test"] for row in found["attacks"]), default=0.0)
+def _findings(report: Entry) -> list[Finding]:
+    rate, calm = report["rate"], report["attacks"][0]
+    ratios = [row["rejected"] / rate for row in report["honest"]]
+    fixed = max(row["rejected_with_t_of_3"] for row in report["honest"])
+    caught = [row for row in report["attacks"][1:] if row["attackers_rejected"] > 0.5]
+    passed = [row for row in report["attacks"][1:] if row not in caught]
+    worst = min((row["accuracy_without_test"] for row in report["attacks"]), default=0.0)
+    left = min((row["accuracy_with_test"] for row in report["attacks"]), default=0.0)
     return [
         Finding(
             statement="a threshold t on every weight tells honest updates from others",

@@ -92,7 +92,7 @@ class Spread:
 
     def _findings(self, variances: dict[str, Floats]) -> list[Finding]:
         """Each pool's average over the second half counts once: its updates share their coins."""
-        late = {name: found[:, self.updates // 2 :].mean(axis=1) for name, found in variances.items()}
+        late = {name: each[:, self.updates // 2 :].mean(axis=1) for name, each in variances.items()}
         middle = self.stable + 0.75 * self.updates / self.instances
         return [
             _near(
@@ -102,17 +102,17 @@ class Spread:
         ]
 
 
-def plot_spread(folder: Path, found: dict[str, Any]) -> list[str]:
+def plot_spread(folder: Path, report: dict[str, Any]) -> list[str]:
     """Paths above, variances below; gives the names of the files."""
     paths = files(folder, NAME)
     with axes(*paths, columns=2, rows=2, height=3.2) as panels:
-        for column, panel in enumerate(found["panels"]):
+        for column, panel in enumerate(report["panels"]):
             above, below = panels[column], panels[column + 2]
             for line in panel["paths"]:
-                above.plot(found["updates"], line, linewidth=0.6)
-            above.plot(found["updates"], np.mean(panel["paths"], axis=0), color="darkred", label="average")
-            below.plot(found["updates"], panel["variance"], label="measured")
-            below.axhline(found["stable_variance"], linestyle="--", color="black", label="k/2 of the noise's")
+                above.plot(report["updates"], line, linewidth=0.6)
+            above.plot(report["updates"], np.mean(panel["paths"], axis=0), color="darkred", label="average")
+            below.plot(report["updates"], panel["variance"], label="measured")
+            below.axhline(report["stable_variance"], linestyle="--", color="black", label="k/2 of the noise's")
             dress(above, y="a weight in each instance", title=panel["title"], fontsize="small")
             dress(below, "updates", "variance over the instances", title="", fontsize="small")
         for left, right in (panels[:2], panels[2:]):

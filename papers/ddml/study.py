@@ -184,7 +184,7 @@ class Study:
         runs = several.runs
         accuracies, losses = [run["accuracy"] for run in runs], [run["loss"] for run in runs]
         finals = [run["final"] for run in runs]
-        found = {
+        curve = {
             "label": case.label,
             "strategy": case.strategy,
             "instances": case.instances,
@@ -205,8 +205,8 @@ class Study:
             "updates_computed": several.first["computed"],
             "seconds": several.seconds,
         }
-        self.say(f"{case.label}: accuracy {found['final_accuracy']:.4f} ({found['seconds']:.1f} s)")
-        return found
+        self.say(f"{case.label}: accuracy {curve['final_accuracy']:.4f} ({curve['seconds']:.1f} s)")
+        return curve
 
     def _run(self, case: Case, seed: int) -> dict[str, Any]:
         randomness = SeededRandomness(seed)
@@ -234,14 +234,14 @@ class Study:
     def _weights(self, case: Case, updates: Updates, moments: list[int], randomness: Randomness) -> tuple[Matrix, int]:
         size = self.model.size
         if case.strategy == BATCHING:
-            found = batch_updates(updates, batch=case.instances, start=np.zeros(size), moments=moments)
-            return found, self.updates
+            learned = batch_updates(updates, batch=case.instances, start=np.zeros(size), moments=moments)
+            return learned, self.updates
         coins = STRATEGIES[case.strategy](case, self.updates, randomness)
         variance = stable_variance(coins.instances, updates.mechanism.noise_variance * case.learning_rate**2)
         normals = randomness.stream("initialisation").normals(coins.instances * size)
         start = math.sqrt(variance) * normals.reshape(coins.instances, size)
-        found = simulate(updates, coins, start=start, moments=moments)
-        return found, len(Genealogy(coins, moments).needed)
+        learned = simulate(updates, coins, start=start, moments=moments)
+        return learned, len(Genealogy(coins, moments).needed)
 
     def accuracy(self, weights: Matrix) -> float:
         """The share of the test examples that is classified rightly."""

@@ -225,26 +225,26 @@ _SHAPES: dict[str, Callable[[Parts], object]] = {
 
 
 def _features() -> dict[str, Feature]:
-    found: dict[str, Feature] = {}
+    features: dict[str, Feature] = {}
     for character in _LETTERS:
-        found[f"{character} in the host"] = _share_of(character, "host", 4)
-        found[f"{character} after the host"] = _share_of(character, "rest", 8)
-    found |= {f"{mark} in the path": _share_of(mark, "path", 4) for mark in "-_.~%@&=+,:"}
-    found |= {f"{mark} in the query": _share_of(mark, "query", 4) for mark in "-_./%&"}
+        features[f"{character} in the host"] = _share_of(character, "host", 4)
+        features[f"{character} after the host"] = _share_of(character, "rest", 8)
+    features |= {f"{mark} in the path": _share_of(mark, "path", 4) for mark in "-_.~%@&=+,:"}
+    features |= {f"{mark} in the query": _share_of(mark, "query", 4) for mark in "-_./%&"}
     for name, (measure, bounds) in _MEASURES.items():
-        found |= {f"{name} >= {bound:g}": _at_least(measure, bound) for bound in bounds}
-    found |= {f"ends in .{ending}": _below(ending) for ending in _ENDINGS}
-    found |= {f"{word} in the host": _contains(word, "host") for word in _HOST_WORDS}
-    found |= {f"{word} after the host": _contains(word, "rest") for word in _REST_WORDS}
-    found |= {f"{group}, anywhere": _contains_any(words, "text") for group, words in _WORD_GROUPS.items()}
-    found |= {f"a guest of {host}": _contains(host, "host") for host in _GUESTS}
-    found["a guest of another"] = _contains_any(_OTHER_GUESTS, "host")
-    found |= {f"a file: {name}": _ends(endings) for name, endings in _FILES.items()}
-    found |= {name: _is(condition) for name, condition in _SHAPES.items()}
-    found["vowels of the name"] = _vowels
-    found["letters beside digits in the host"] = _changes("host", 4)
-    found["letters beside digits after the host"] = _changes("rest", 8)
-    return found
+        features |= {f"{name} >= {bound:g}": _at_least(measure, bound) for bound in bounds}
+    features |= {f"ends in .{ending}": _below(ending) for ending in _ENDINGS}
+    features |= {f"{word} in the host": _contains(word, "host") for word in _HOST_WORDS}
+    features |= {f"{word} after the host": _contains(word, "rest") for word in _REST_WORDS}
+    features |= {f"{group}, anywhere": _contains_any(words, "text") for group, words in _WORD_GROUPS.items()}
+    features |= {f"a guest of {host}": _contains(host, "host") for host in _GUESTS}
+    features["a guest of another"] = _contains_any(_OTHER_GUESTS, "host")
+    features |= {f"a file: {name}": _ends(endings) for name, endings in _FILES.items()}
+    features |= {name: _is(condition) for name, condition in _SHAPES.items()}
+    features["vowels of the name"] = _vowels
+    features["letters beside digits in the host"] = _changes("host", 4)
+    features["letters beside digits after the host"] = _changes("rest", 8)
+    return features
 
 
 FEATURES = _features()

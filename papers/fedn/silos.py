@@ -143,15 +143,15 @@ class Silos:
 
     def published(self) -> list[Entry]:
         """What the example's own schedule would spend, for each number of silos and epsilon."""
-        found = []
+        rows = []
         for silos in self.silos:
             for epsilon in self.epsilons:
                 self.say(f"the published schedule, {silos} silos, epsilon {epsilon:g}")
                 records = len(self.split.train) // silos
-                found.append(
+                rows.append(
                     {"silos": silos} | Published(records=records, epsilon=epsilon, rounds=self.rounds).simulated()
                 )
-        return found
+        return rows
 
     def _entry(self, network: Network, silos: int, epsilon: float) -> Entry:
         self.say(f"{network.name}, {silos} silos, epsilon {epsilon:g}")
@@ -215,7 +215,7 @@ class Silos:
     def _parties(
         self, network: Network, data: Clients, model: Model, budget: Budget, randomness: Randomness
     ) -> list[Silo]:
-        tensors, found = ClientTensors.of(data), []
+        tensors, parties = ClientTensors.of(data), []
         for place in range(data.clients):
             records = Records.of(tensors, place)
             plan = SiloPlan(
@@ -231,8 +231,8 @@ class Silos:
             )
             ledger = Ledger.in_memory(budget=budget, relation=Relation.ADD_OR_REMOVE_ONE)
             engine = record_engine(self.engine, model, records, network.descent(budget.epsilon))
-            found.append(Silo(plan, Account(ledger=ledger, randomness=randomness, place=place), engine=engine))
-        return found
+            parties.append(Silo(plan, Account(ledger=ledger, randomness=randomness, place=place), engine=engine))
+        return parties
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

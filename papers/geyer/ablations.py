@@ -60,17 +60,17 @@ def _entries(table: Table, name: str, clients: int, epsilon: float) -> Iterator[
     full: float | None = None
     for variant in variants(named(name).setup(case), case):
         table.say(f"{name}, {clients} clients: {variant.name}")
-        found = max((_measured(table, setup, case) for setup in variant.setups), key=lambda one: one.accuracy)
-        full = found.accuracy if full is None else full
+        best = max((_measured(table, setup, case) for setup in variant.setups), key=lambda one: one.accuracy)
+        full = best.accuracy if full is None else full
         yield {
             "clients": clients,
             "recipe": name,
             "budget_epsilon": epsilon,
             "variant": variant.name,
-            "accuracy": found.accuracy,
-            "accuracy_sd": found.spread,
-            "difference": found.accuracy - full,
-            "seeds": len(found.accuracies),
+            "accuracy": best.accuracy,
+            "accuracy_sd": best.spread,
+            "difference": best.accuracy - full,
+            "seeds": len(best.accuracies),
         }
 
 

@@ -78,7 +78,7 @@ class Growing:
             return curve(setup, plan, self.split, seed=seed, every=plan.rounds)
 
         weights, seeds = shaped(setup.model, self.split).size, range(self.seeds)
-        found = followed(follow, plan=plan, claim={}, weights=weights, seeds=seeds, say=self.say)
+        repeats = followed(follow, plan=plan, claim={}, weights=weights, seeds=seeds, say=self.say)
         return {
             "clients": clients,
             "first_cohort": float(steps[0].cohort),
@@ -88,8 +88,8 @@ class Growing:
             "communications": plan.config.schedule.communications,
             "epsilon_honest": plan.price.epsilon,
             "delta": plan.budget.delta,
-            "accuracy": found.accuracy,
-            "accuracy_sd": found.spread,
+            "accuracy": repeats.accuracy,
+            "accuracy_sd": repeats.spread,
             "seeds": self.seeds,
         }
 

@@ -112,8 +112,8 @@ def followed(
     say: Say = silent,
 ) -> Measured:
     """What came out at the end of the curve of each seed."""
-    found = repeated(lambda seed: follow(seed)[-1].accuracy, seeds=seeds, told="accuracy {:.4f}".format, say=say)
-    return Measured(plan=plan, accuracies=tuple(found.runs), weights=weights, seconds=found.seconds, claim=claim)
+    repeats = repeated(lambda seed: follow(seed)[-1].accuracy, seeds=seeds, told="accuracy {:.4f}".format, say=say)
+    return Measured(plan=plan, accuracies=tuple(repeats.runs), weights=weights, seconds=repeats.seconds, claim=claim)
 
 
 def curve(setup: AnySetup, plan: Plan, split: Split, *, seed: int, every: int = 1) -> Curve:

@@ -36,17 +36,17 @@ def report(table: Table, *, smallest: bool, ablate: bool, plot: Path | None) -> 
     Either the table, or the least budgets (`smallest`), or what the ingredients are worth (`ablate`).
     """
     if ablate:
-        found = ablations(table)
-        return {"ablations": found}, found
+        worth = ablations(table)
+        return {"ablations": worth}, worth
     entries = table.smallest() if smallest else table.entries()
     if plot is not None:
         plot_table(plot, entries)
     return {"rows": entries, "plot": None if plot is None else str(plot)}, shown(entries)
 
 
-def warnings(found: Mapping[str, Any]) -> list[str]:
+def warnings(report: Mapping[str, Any]) -> list[str]:
     """What readers of these rows should know first, each once."""
-    return list(dict.fromkeys(warning for entry in found.get("rows", []) for warning in entry["warnings"]))
+    return list(dict.fromkeys(warning for entry in report.get("rows", []) for warning in entry["warnings"]))
 
 
 def shown(entries: Sequence[Entry]) -> list[Entry]:

@@ -47,15 +47,15 @@ class Table:
 
     def entries(self) -> list[Entry]:
         """One entry for each recipe, row and epsilon, and with the recipe `paper` the row without privacy."""
-        found = [
+        entries = [
             self._entry(named(name), ROWS[clients], epsilon)
             for name in self.recipes
             for clients in self.rows
             for epsilon in self.epsilons
         ]
         if "paper" in self.recipes and PLAIN_ROW.clients in self.rows:
-            found.append(self._plain_entry())
-        return found
+            entries.append(self._plain_entry())
+        return entries
 
     def smallest(self) -> list[Entry]:
         """For each recipe and row the smallest epsilon that reaches the paper's accuracy at epsilon 8.
@@ -87,9 +87,9 @@ class Table:
         def learn(seed: int) -> float:
             return list(learn_plainly(self.plain, self.split, seed=seed))[-1].accuracy
 
-        found = repeated(learn, seeds=self.seeds, told="accuracy {:.4f}".format, say=self.say)
+        repeats = repeated(learn, seeds=self.seeds, told="accuracy {:.4f}".format, say=self.say)
         weights = self.plain.model(self.split).size
-        return plain_entry(self.plain, found.runs, weights=weights, seconds=found.seconds)
+        return plain_entry(self.plain, repeats.runs, weights=weights, seconds=repeats.seconds)
 
     def _smallest(self, recipe: Recipe, row: Row) -> Entry:
         return entry(recipe, row, smallest(lambda epsilon: self.measured(recipe, row, epsilon), row.accuracy))

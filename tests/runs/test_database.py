@@ -1,4 +1,5 @@
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_the_file_is_open_to_anyone(path: Path) -> None:
     store = Database(path)
     store.add(RECORD)
     store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         assert connection.execute("SELECT round, epsilon, accuracy, lost FROM rounds").fetchall() == [(3, 1.5, 0.5, 0)]
     connection.close()
 
@@ -60,7 +61,7 @@ def test_what_is_no_database_of_a_run_is_refused(path: Path) -> None:
 
 def test_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
     Database(path).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(DataError, match="is of version 99: this incrowd knows 3; update it"):
@@ -80,7 +81,7 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
     store = Database(path)
     assert store.rounds() == [RECORD]
     store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (4,)
         assert connection.execute("SELECT * FROM notes").fetchall() == []
     connection.close()
@@ -89,7 +90,7 @@ def test_an_older_version_is_brought_up_to_date_and_keeps_its_rows(path: Path, m
 def test_rounds_of_the_first_version_know_no_silos(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:1])
     Database(path).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("INSERT INTO rounds VALUES (3, 1.5, 2.0, 4.0, NULL, NULL, NULL, NULL, 0, NULL)")
     connection.close()
     monkeypatch.undo()
@@ -112,7 +113,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 
     with pytest.raises(DataError, match="syntax error"):
         Database(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     connection.close()
 

@@ -24,9 +24,9 @@ def test_lines_come_for_the_rounds_that_are_reported() -> None:
     assert stream.getvalue().splitlines() == [
         "12 clients, 6 rounds, noise 2",
         "going on after round 1",
-        "round 2/6  epsilon 0.500  accuracy 0.7500  6 clients/s  8 s left",
-        "round 4/6  epsilon 1.500  accuracy 0.7500  6 clients/s  4 s left",
-        "round 6/6  epsilon 2.500  accuracy 0.7500  6 clients/s  0 s left",
+        "round 2/6  epsilon 0.500  accuracy 0.7500  6 clients/s  8 s remaining",
+        "round 4/6  epsilon 1.500  accuracy 0.7500  6 clients/s  4 s remaining",
+        "round 6/6  epsilon 2.500  accuracy 0.7500  6 clients/s  0 s remaining",
     ]
 
 
@@ -46,7 +46,7 @@ def test_a_terminal_gets_a_bar_that_remembers_the_last_accuracy() -> None:
     bar.round(record(1))
     bar.end({})
     last = stream.getvalue().splitlines()[-1]
-    for shown in ("2/6", "epsilon 0.500", "accuracy 0.7500", "6 clients/s", "left"):
+    for shown in ("2/6", "epsilon 0.500", "accuracy 0.7500", "6 clients/s", "remaining"):
         assert shown in stream.getvalue()
         assert shown in last or "\x1b" in last
 
@@ -70,7 +70,7 @@ def test_a_run_in_earnest_says_nothing_of_its_speed() -> None:
         tracker.end({})
     assert plain.getvalue().splitlines()[1:] == ["round 6/6  epsilon 2.500  accuracy 0.7500"]
     assert "6/6" in terminal.getvalue()
-    assert "left" not in terminal.getvalue()
+    assert "remaining" not in terminal.getvalue()
     assert "clients/s" not in terminal.getvalue()
 
 

@@ -223,7 +223,7 @@ def test_ledgers_that_outlive_a_run_remember_what_it_spent(folder: Path, extra: 
     after = verify(folder / "kept/silo-1.sqlite")
     assert (after["events"], after["intact"]) == (2 + ROUNDS, True)
     assert 0.999 * 8 < (after["epsilon"] or 0) <= 8
-    with pytest.raises(BudgetExceeded, match=r"nothing is left|what is left of epsilon = 8"):
+    with pytest.raises(BudgetExceeded, match=r"nothing remains|what remains of epsilon = 8"):
         Run.create(small(*kept), folder / "third")
     refused = {"was begun with budget": ["privacy.epsilon=9"], changed: ["data.clients=3", "privacy.records=500"]}
     for why, overrides in refused.items():
@@ -308,7 +308,7 @@ def test_what_cannot_be_used_is_named_with_its_section(folder: Path, override: s
     ("override", "why"),
     [
         ("privacy.epsilon=1e-6", "most_noise is 100"),
-        ("privacy.epsilon=[1e-6, 1e-7]", "what is left of epsilon = 1e-06"),
+        ("privacy.epsilon=[1e-6, 1e-7]", "what remains of epsilon = 1e-06"),
         ("privacy.noise_multiplier=0.1", "the budget is 8"),
     ],
 )

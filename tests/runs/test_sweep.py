@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def test_a_run_that_was_cut_off_while_it_was_made_is_made_again(folder: Path, le
     with pytest.raises(Stop):
         Sweep(search=search(), out=folder / "search", say=stopping(1)).run(jobs=1)
     Run.create(search().config(1, run=1), folder / "other")
-    with sqlite3.connect(folder / "other" / DATABASE) as connection:
+    with closing(sqlite3.connect(folder / "other" / DATABASE, isolation_level=None)) as connection:
         connection.execute("DELETE FROM settings")
     connection.close()
     (folder / "search/runs/0001").mkdir()

@@ -154,17 +154,17 @@ class _BoundQuery:
 
     def curves(self) -> dict[str, Callable[[], Curve]]:
         """The way to the curve of each accountant that supports the mechanisms; of GDP alone where it does."""
-        found: dict[str, Callable[[], Curve]] = {}
+        curves: dict[str, Callable[[], Curve]] = {}
         if "GDP" in self.accountants and GaussianCurve.supports(self.runs):
             return {"GDP": lambda: GaussianCurve(self.runs)}
         if "PLD" in self.accountants and LossDistributionCurve.supports(self.runs):
-            found["PLD"] = lambda: LossDistributionCurve(self.runs, self.grid)
+            curves["PLD"] = lambda: LossDistributionCurve(self.runs, self.grid)
         if "RDP" in self.accountants and RenyiCurve.supports(self.runs):
-            found["RDP"] = lambda: RenyiCurve(self.runs, self.relation)
-        if not found:
+            curves["RDP"] = lambda: RenyiCurve(self.runs, self.relation)
+        if not curves:
             kinds = ", ".join(type(mechanism).__name__ for mechanism, _ in self.runs)
             raise UnpricedEvent(f"none of {', '.join(self.accountants)} can price this composition of {kinds}")
-        return found
+        return curves
 
     def answers(self) -> dict[str, float]:
         """What each of these accountants says."""

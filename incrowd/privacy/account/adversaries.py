@@ -143,8 +143,8 @@ class Opportunity:
         while excess(high) > 0:
             high = min(1.5 * high, self.epsilon_per_update)  # where delta is 0
         # The search ends on either side; one step up is on the private side, since delta falls with epsilon.
-        found = float(brentq(excess, 0.0, high, xtol=_NEVER, rtol=_PRECISION / 2))
-        return min(self.epsilon_per_update, found * (1 + _PRECISION))
+        epsilon = float(brentq(excess, 0.0, high, xtol=_NEVER, rtol=_PRECISION / 2))
+        return min(self.epsilon_per_update, epsilon * (1 + _PRECISION))
 
     def _excess(self, epsilon: float, *, wanted: float, survived: bool) -> float:
         return math.log(max(self.delta(epsilon, survived=survived), _NEVER) / wanted)

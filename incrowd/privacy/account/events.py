@@ -142,8 +142,8 @@ def _flatten(event: DpEvent, count: int) -> list[RepeatedEvent]:
         case RepeatAndSelectDpEvent():
             return [(RepeatAndSelectDpEvent(compose(mechanisms(event.event)), event.mean, event.shape), count)]
         case OneOfDpEvent():
-            found = {canonical(option): option for option in (compose(mechanisms(each)) for each in event.events)}
-            options = tuple(found[key] for key in sorted(found))
+            distinct = {canonical(option): option for option in (compose(mechanisms(each)) for each in event.events)}
+            options = tuple(distinct[key] for key in sorted(distinct))
             return _flatten(options[0], count) if len(options) == 1 else [(OneOfDpEvent(options), count)]
         case _:
             return [(event, count)]
@@ -214,9 +214,9 @@ def _read_events(name: str, obj: object) -> list[DpEvent]:
 
 
 def _read_options(name: str, obj: object) -> tuple[DpEvent, ...]:
-    found = tuple(_read_events(name, obj))
-    _check_options(name, found)
-    return found
+    options = tuple(_read_events(name, obj))
+    _check_options(name, options)
+    return options
 
 
 def _check_options(name: str, options: Sequence[DpEvent]) -> None:

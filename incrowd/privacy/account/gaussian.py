@@ -66,5 +66,5 @@ def log_delta(mu: float, epsilon: float | Floats) -> Floats:
         above = np.asarray(log_ndtr(mu / 2 - at / mu))
         below = at + log_ndtr(-mu / 2 - at / mu)
         slack = 1e-15 * (2 + abs(above) + abs(below) + at)
-        found: Floats = above + slack + np.log(-np.expm1(below - slack - above))
-    return np.where(above == -np.inf, -np.inf, found)
+        bound: Floats = above + slack + np.log(-np.expm1(below - slack - above))
+    return np.where(above == -np.inf, -np.inf, bound)

@@ -6,7 +6,7 @@ with all that was spent before. How the rest of the budget is divided is a pace:
 
 | pace               | divides                                                                                       |
 | ------------------ | --------------------------------------------------------------------------------------------- |
-| `constant-noise`   | nothing: all rounds that are left get the same noise, the least that they can all have        |
+| `constant-noise`   | nothing: all remaining rounds get the same noise, the least that they can all have        |
 | `constant-epsilon` | epsilon: each round adds the same to it                                                       |
 | `square-root`      | the square of epsilon: after round t of R it is the budget's times sqrt(t / R)                |
 
@@ -32,10 +32,10 @@ NoiseRuns = Callable[[float], Sequence[RepeatedEvent]]
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How the rest of a budget is divided among the rounds that are left.
+    """How the rest of a budget is divided among the remaining rounds.
 
-    `divided` takes the epsilon that is spent, the budget's, and the number of rounds left, and gives what epsilon may
-    be after the next of them; without it, all of them are to have the same noise.
+    `divided` takes the epsilon that is spent, the budget's, and the number of remaining rounds, and gives what epsilon
+    may be after the next of them; without it, all of them are to have the same noise.
     """
 
     name: str
@@ -63,9 +63,9 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Remaining:
-    """What is left: a budget, all that was spent of it, and how many rounds are still planned, the next one included.
+    """What remains: a budget, all that was spent of it, and how many rounds are still planned, the next one included.
 
-    Edge cases: no rounds left: `BudgetExceeded`.
+    Edge cases: no round remains: `BudgetExceeded`.
     """
 
     budget: Budget
@@ -86,11 +86,11 @@ class Remaining:
     def target(self, pace: Pace) -> float:
         """What epsilon may be after the next round (under constant noise: after the last).
 
-        Edge cases: nothing left: `BudgetExceeded`.
+        Edge cases: nothing remains: `BudgetExceeded`.
         """
         spent, whole = self.epsilon, self.budget.epsilon
         if spent >= whole:
-            raise BudgetExceeded(f"epsilon = {spent:.6g} of {whole:g} is spent: nothing is left for another round")
+            raise BudgetExceeded(f"epsilon = {spent:.6g} of {whole:g} is spent: nothing remains for another round")
         if pace.divided is None:
             return whole
         return min(whole, pace.divided(spent, whole, self.rounds))
@@ -101,11 +101,11 @@ class Remaining:
         `usual` is the multiplier of the round before: where constant noise still means that one, it is given again, so
         that equal rounds stay equal, and quick to price.
 
-        Guarantee: all that was spent, and the next round (under constant noise: all rounds left) with this noise, cost
-        at most the target; with one ten-thousandth less noise they would cost more. So a run that asks before each
+        Guarantee: all that was spent, and the next round (under constant noise: all remaining rounds) with this noise,
+        cost at most the target; with one ten-thousandth less noise they would cost more. So a run that asks before each
         round never breaks its budget, and meets it in its last round.
 
-        Edge cases: where not even a noise of 10^9 times the sensitivity is enough, or nothing is left:
+        Edge cases: where not even a noise of 10^9 times the sensitivity is enough, or nothing remains:
         `BudgetExceeded`.
         """
         goal = Budget(epsilon=self.target(pace), delta=self.budget.delta)
@@ -118,9 +118,9 @@ class Remaining:
         if usual is not None and pace.divided is None and search.is_least(usual):
             return usual
         if self.spent:
-            found = search.least_noise(start=usual or 1.0)
-            if found is not None:
-                return found
+            least = search.least_noise(start=usual or 1.0)
+            if least is not None:
+                return least
         return smallest_noise(event, budget=goal, relation=self.relation)
 
 

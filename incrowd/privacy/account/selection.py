@@ -122,12 +122,12 @@ class Repetitions:
     @cached_property
     def _decay(self) -> float:
         """The logarithm of 1 / gamma, gamma being the law's parameter; rounded so that the mean is at most `mean`."""
-        found: float = brentq(lambda decay: self._mean_at(decay) - self.mean, 0.0, _LARGEST_DECAY, xtol=1e-15)
+        root: float = brentq(lambda decay: self._mean_at(decay) - self.mean, 0.0, _LARGEST_DECAY, xtol=1e-15)
         step = 2.0**-50
-        while self._mean_at(found) > self.mean:
-            found *= 1 - step
+        while self._mean_at(root) > self.mean:
+            root *= 1 - step
             step *= 2  # at 1, the mean is 1
-        return found
+        return root
 
     def _mean_at(self, decay: float) -> float:
         return math.expm1(decay) / (decay * _shrunk(self.shape * decay)) if decay > 1e-15 else 1.0

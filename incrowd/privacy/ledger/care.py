@@ -52,9 +52,9 @@ def move(home: Home, source: Path, target: Path, *, witness: Path | None = None)
             _carry(home, known, target, wanted)
         else:
             _adopt(home, known, target, wanted)
-        found = home.registry.at(target)
+        registered = home.registry.at(target)
     Ledger.open(target).close()
-    return found or known
+    return registered or known
 
 
 def backup(source: Path, target: Path) -> Mark:

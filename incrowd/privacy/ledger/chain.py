@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from incrowd import _files
 from incrowd.errors import LedgerDamaged, LedgerMisplaced, LedgerRolledBack, LedgerUnwritable
 
 APPLICATION = 0x696E6372  # "incr": tells our files from other SQLite databases
@@ -105,6 +106,7 @@ class Chain:
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self.path = path
         self._connection = connection
+        _files.closed_with(self, connection)
         self._process = os.getpid()
         self._closed = False
         self._lock = threading.RLock()
@@ -185,9 +187,9 @@ class Chain:
         previous = str(self.hash_at(position - 1)) if position else ""
         at = datetime.now(UTC).date().isoformat()
         body = canonical({**content, _NONCE: secrets.token_hex(8)})
-        found = link(previous, position=position, kind=kind, at=at, body=body)
-        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, found))
-        return Entry(position=position, kind=kind, at=at, body=body, hash=found)
+        entry_hash = link(previous, position=position, kind=kind, at=at, body=body)
+        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (position, kind, at, body, entry_hash))
+        return Entry(position=position, kind=kind, at=at, body=body, hash=entry_hash)
 
     def length(self) -> int:
         """How many entries there are."""
@@ -204,13 +206,13 @@ class Chain:
         rows = self._connection.execute(
             "SELECT position, kind, at, body, hash FROM entries WHERE position >= ? ORDER BY position", (lowest,)
         )
-        for position, (at_position, kind, at, body, found) in enumerate(rows, start=start):
+        for position, (at_position, kind, at, body, entry_hash) in enumerate(rows, start=start):
             texts = all(isinstance(value, str) for value in (kind, at, body))
             expected = link(previous, position=position, kind=kind, at=at, body=body) if texts else None
-            if (at_position, found) != (position, expected):
+            if (at_position, entry_hash) != (position, expected):
                 raise LedgerDamaged(f"entry {position} of {self.path} was changed or lost: {_DAMAGED}")
-            yield Entry(position=position, kind=kind, at=at, body=body, hash=found)
-            previous = found
+            yield Entry(position=position, kind=kind, at=at, body=body, hash=entry_hash)
+            previous = entry_hash
 
     def check_file(self) -> None:
         """The file is a ledger of this format and SQLite finds nothing wrong with it."""
@@ -221,10 +223,10 @@ class Chain:
             )
         if application != APPLICATION:
             raise LedgerDamaged(f"{self.path} is a SQLite database, but not a ledger: give the path of a ledger")
-        found = self._one("PRAGMA user_version")
-        if found != FORMAT:
+        version = self._one("PRAGMA user_version")
+        if version != FORMAT:
             raise LedgerDamaged(
-                f"{self.path} has format {found}, this incrowd reads {FORMAT}: use the one that wrote it"
+                f"{self.path} has format {version}, this incrowd reads {FORMAT}: use the one that wrote it"
             )
         schema = {sql for (sql,) in self._connection.execute("SELECT sql FROM sqlite_master")}
         if schema != set(SCHEMA):
@@ -286,17 +288,17 @@ def create_own(path: Path) -> None:
 def check_own(path: Path, *, write: bool = True) -> None:
     """The file has one name, and, for writing, no other user can write it; one that is not there passes."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return
     if path.is_dir():
         raise LedgerMisplaced(f"{path} is a folder: name the ledger in it, say {path / 'ledger.sqlite'}")
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         raise LedgerMisplaced(
-            f"{path} has {found.st_nlink} names (hard links), which would not share one journal: remove the others, or "
-            "make a copy with `incrowd ledger backup`"
+            f"{path} has {status.st_nlink} names (hard links), which would not share one journal: remove the others, "
+            "or make a copy with `incrowd ledger backup`"
         )
-    if write and (found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022):
+    if write and (status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022):
         raise LedgerMisplaced(
             f"{path} may be written by another user, so nothing it says can be relied on: make it your own "
             f"(chown), and chmod go-w {path}"

@@ -210,9 +210,9 @@ class Home:
 
     def _restore_registry(self) -> None:
         """Begin the registry, with all ledgers that are in this folder: there are some if it was lost."""
-        left = [path for path in sorted((self.folder / LEDGERS).glob("*/*.sqlite")) if is_begun(path)]
-        self.registry.make(_row(path, None) for path in left)
-        if left:
+        orphans = [path for path in sorted((self.folder / LEDGERS).glob("*/*.sqlite")) if is_begun(path)]
+        self.registry.make(_row(path, None) for path in orphans)
+        if orphans:
             warnings.warn(
                 f"{self.registry.path} was gone, and is made anew from the ledgers beside it: whether one of them was "
                 "rolled back, and which others there are, cannot be told; name those with --ledger",

@@ -227,7 +227,7 @@ class Ledger:
         reservation: str | None = None,
         note: Mapping[str, str | int | float | bool | None] | None = None,
     ) -> Receipt:
-        """Spend: on a reservation, whose next event this must be, or else on what the budget has left.
+        """Spend: on a reservation, whose next event this must be, or else on what remains of the budget.
 
         What comes back pays for the noises of `pays_for`, drawn from `randomness`; whether that is a seed is noted.
         Under a `key` the ledger is charged once.
@@ -238,7 +238,7 @@ class Ledger:
 
         Edge cases: another event than the reservation's next, an unknown or released reservation, a note that is not
         small and flat, and a charged key in any other case (fresh noise costs again) raise `ConfigError`; a reservation
-        without events left raises `BudgetExceeded`.
+        without remaining events raises `BudgetExceeded`.
         """
         note = dict(note or {})
         check_note(note)
@@ -272,7 +272,7 @@ class Ledger:
     def release_reservation(self, reservation: str) -> None:
         """Give back what a reservation has not charged.
 
-        Edge cases: where nothing is left to give back, nothing is written.
+        Edge cases: where nothing remains to give back, nothing is written.
         """
         with self._current(write=True) as tally:
             standing = tally.reservation(reservation)

@@ -37,23 +37,23 @@ def describe(ledger: Ledger) -> LedgerSummary:
 
 
 def _row(known: Registered) -> LedgerSummary:
-    found: LedgerSummary = {"intact": False, "problem": f"{known.path} is not there", "epsilon": None, "delta": None}
+    row: LedgerSummary = {"intact": False, "problem": f"{known.path} is not there", "epsilon": None, "delta": None}
     budget = None
     if known.path.exists():
-        found = dict(verify(known.path))
-        if found["intact"]:
+        row = dict(verify(known.path))
+        if row["intact"]:
             with Ledger.read(known.path) as ledger:
                 budget = ledger.budget.epsilon
     return {
         "name": known.names[0] if known.names else None,
         "names": list(known.names),
         "unit": known.unit,
-        "spent": found["epsilon"],
+        "spent": row["epsilon"],
         "budget": budget,
-        "delta": found["delta"],
+        "delta": row["delta"],
         "entries": known.mark.entries,
-        "intact": found["intact"],
-        "problem": found["problem"],
+        "intact": row["intact"],
+        "problem": row["problem"],
         "retired": known.retired,
         "ledger": str(known.path),
         "witness": str(known.witness),

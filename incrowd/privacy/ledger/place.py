@@ -54,10 +54,10 @@ class LedgerPlace:
 
         Edge cases: where there is none, the witness file that should be there, which then is missed.
         """
-        found: list[Witness] = [witness for witness in self.witnesses if witness.path.exists()]
+        witnesses: list[Witness] = [witness for witness in self.witnesses if witness.path.exists()]
         if self.known is not None and self.registry is not None:
-            found.append(RegistryMark(self.registry, self.known.id))
-        return found or [self.witness]
+            witnesses.append(RegistryMark(self.registry, self.known.id))
+        return witnesses or [self.witness]
 
     def registered(self, ledger: str, *, write: bool) -> RegistryMark | None:
         """The registry as a witness of the ledger of this id, which was found at this place.

@@ -32,7 +32,7 @@ class Receipt:
         self.entry = entry
         self._randomness = randomness
         self._pays_for = pays_for
-        self._left = [times for _, times in pays_for]
+        self._remaining = [times for _, times in pays_for]
         self._drawn: set[tuple[str, tuple[int, ...]]] = set()
         self._lock = threading.Lock()
 
@@ -50,10 +50,10 @@ class Receipt:
             its = [place for place, (paid, _) in enumerate(self._pays_for) if _same(paid, noise)]
             if not its:
                 raise ConfigError(field="noise", value=noise, remedy="it is not what this receipt was paid for")
-            left = [place for place in its if self._left[place]]
-            if not left:
+            usable = [place for place in its if self._remaining[place]]
+            if not usable:
                 raise BudgetExceeded(f"all noise that was paid for ({purpose}) is drawn: charge again")
-            self._left[left[0]] -= 1
+            self._remaining[usable[0]] -= 1
             self._drawn.add(name)
         return self._randomness.stream(purpose, *indices)
 

@@ -204,8 +204,8 @@ class RegistryMark(Witness):
         self.registry.mark(self.ledger, mark)
 
 
-def _only(found: Sequence[Registered]) -> Registered | None:
-    return found[0] if found else None
+def _only(entries: Sequence[Registered]) -> Registered | None:
+    return entries[0] if entries else None
 
 
 def _insert(connection: sqlite3.Connection, ledger: Registered) -> None:

@@ -30,13 +30,13 @@ def key_in(folder: Path) -> bytes:
     """
     path = folder / KEY
     try:
-        found = read_ours(path, secret=True)
+        key = read_ours(path, secret=True)
     except FileNotFoundError:
         _make_key(path)
-        found = read_ours(path, secret=True)
-    if len(found) != _BYTES:
+        key = read_ours(path, secret=True)
+    if len(key) != _BYTES:
         raise LedgerDamaged(f"{path} is not a key: put the right one back; without it data are known by name alone")
-    return found
+    return key
 
 
 def sync(folder: Path) -> None:

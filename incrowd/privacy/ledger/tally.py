@@ -95,15 +95,15 @@ class _OpenReservation:
 
     label: str
     runs: tuple[RepeatedEvent, ...]
-    left: deque[tuple[str, RepeatedEvent]]
+    remaining: deque[tuple[str, RepeatedEvent]]
     charged: int = 0
     released: bool = False
 
     def take(self) -> None:
         """Count the next event as charged."""
-        key, (event, count) = self.left.popleft()
+        key, (event, count) = self.remaining.popleft()
         if count > 1:
-            self.left.appendleft((key, (event, count - 1)))
+            self.remaining.appendleft((key, (event, count - 1)))
         self.charged += 1
 
 
@@ -140,7 +140,7 @@ class Tally:
         """All that was charged or is reserved, equal events counted together."""
         total = dict(self._spent)
         for promise in self._promises.values():
-            for key, run in promise.left:
+            for key, run in promise.remaining:
                 _add(total, key, run)
         return list(total.values())
 
@@ -160,11 +160,11 @@ class Tally:
             raise ConfigError(
                 field="reservation", value=label, remedy="it was released; reserve again under a new label"
             )
-        if not promise.left:
+        if not promise.remaining:
             raise BudgetExceeded(
                 f"all {promise.charged} events of the reservation {label!r} are charged: reserve more under a new label"
             )
-        due, (event, _) = promise.left[0]
+        due, (event, _) = promise.remaining[0]
         if key != due:
             remedy = f"charge the reservation's next event, which is number {promise.charged} (from 0): {event}"
             raise ConfigError(field="event", value=key, remedy=remedy)
@@ -237,16 +237,16 @@ class Tally:
     def _apply_reserve(self, label: str, runs: Sequence[Sequence[Any]]) -> None:
         if label in self._promises:
             raise ConfigError(field="label", value=label, remedy="two reservations share it")
-        left: deque[tuple[str, RepeatedEvent]] = deque()
+        remaining: deque[tuple[str, RepeatedEvent]] = deque()
         for obj, count in runs:
             _validate.count(count=count)
             key, event = self._event(obj)
-            left.append((key, (event, count)))
-        self._promises[label] = _OpenReservation(label, tuple(run for _, run in left), left)
+            remaining.append((key, (event, count)))
+        self._promises[label] = _OpenReservation(label, tuple(run for _, run in remaining), remaining)
 
     def _apply_release(self, label: str) -> None:
         promise = self._promise(label)
-        promise.left.clear()
+        promise.remaining.clear()
         promise.released = True
 
     def _promise(self, label: str) -> _OpenReservation:

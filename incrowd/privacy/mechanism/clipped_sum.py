@@ -112,22 +112,22 @@ class ClippedSum:
     def add_noised(self, clip: Clip, row: NDArray[Any], noise: Callable[[Whole], Whole]) -> None:
         """Take one contribution in as its owner sends it: clipped, in whole steps, and with the owner's noise on it."""
         steps, step = self._clipped(clip, row)
-        found = noise(Whole(steps=steps.astype(np.int64), step=step))
+        noised = noise(Whole(steps=steps.astype(np.int64), step=step))
         if self._noised is None:
-            self._noised = found
+            self._noised = noised
         else:
-            np.add(self._noised.steps, found.steps, out=self._noised.steps)
+            np.add(self._noised.steps, noised.steps, out=self._noised.steps)
 
     def add_summed(self, clip: ScalingClip, cohort: CohortContributions) -> None:
         """Take a whole cohort in whose factors are known from the norms: only these and the sum come here."""
         self._check_filling()
-        found = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
-        if len(found.norms) != len(cohort.clients):
-            raise DataError(f"{len(cohort.clients)} clients were asked, and {len(found.norms)} contributions came")
-        check_sum(found.total, bound=clip.clip_norm, contributions_bound=max(1, len(cohort.clients)))
+        summed = cohort.summed(bound=clip.clip_norm, parts=clip.parts, factors=partial(_factors, clip))
+        if len(summed.norms) != len(cohort.clients):
+            raise DataError(f"{len(cohort.clients)} clients were asked, and {len(summed.norms)} contributions came")
+        check_sum(summed.total, bound=clip.clip_norm, contributions_bound=max(1, len(cohort.clients)))
         step = grid.coarse_step(clip.clip_norm)
-        self._add(grid.whole_steps(found.total, step=step), step=step)
-        lengths: Floats = np.hypot.reduce(found.norms, axis=1)
+        self._add(grid.whole_steps(summed.total, step=step), step=step)
+        lengths: Floats = np.hypot.reduce(summed.norms, axis=1)
         self._count(len(lengths), int((~np.isfinite(lengths)).sum()), int((lengths <= clip.clip_norm).sum()))
 
     def settle(self) -> Clip:
@@ -177,14 +177,14 @@ class ClippedSum:
         # One at a time, in and out of the cache: all of them in float64 would be half the time of a round.
         rows, self._waiting = [row for several in self._waiting for row in several], []
         norms = np.concatenate([np.empty((0, 1)), *(part_norms(row[None].astype(np.float64), None) for row in rows)])
-        found, finite = clip.fit(norms[:, 0]), np.isfinite(norms)
-        step = grid.contribution_step(found.clip_norm, contributions_bound=self._most)
-        for row, factor in zip(rows, _factors(found, norms)[:, 0], strict=True):
+        fitted, finite = clip.fit(norms[:, 0]), np.isfinite(norms)
+        step = grid.contribution_step(fitted.clip_norm, contributions_bound=self._most)
+        for row, factor in zip(rows, _factors(fitted, norms)[:, 0], strict=True):
             if factor > 0:
                 steps = np.multiply(row, factor / step, dtype=np.float64)  # exact: a step is a power of two
                 self._add(np.trunc(steps, out=steps), step=step)
-        self._count(len(rows), int((~finite).sum()), int((norms <= found.clip_norm).sum()))
-        return found
+        self._count(len(rows), int((~finite).sum()), int((norms <= fitted.clip_norm).sum()))
+        return fitted
 
     def _take(self, clip: Clip, row: NDArray[Any]) -> None:
         steps, step = self._clipped(clip, row)

@@ -248,15 +248,15 @@ class QuantileClip:
 
     def update_multiplier(self, noise_multiplier: float) -> float:
         """What the update's own noise multiplier must be so that update and bits together cost `noise_multiplier`."""
-        left = noise_multiplier**-2 - (2 * self.bit_noise) ** -2
-        if left <= 0:
+        rest = noise_multiplier**-2 - (2 * self.bit_noise) ** -2
+        if rest <= 0:
             raise ConfigError(
                 field="bit_noise",
                 value=self.bit_noise,
                 remedy=f"give more than {noise_multiplier / 2:.6g}, half the round's noise multiplier; "
                 "a twentieth of the cohort is usual",
             )
-        return float(left**-0.5)
+        return float(rest**-0.5)
 
     def updated(self, fraction_unclipped: float) -> "QuantileClip":
         """The clip of the next round, given the released (noised) fraction of contributions that were not clipped."""

@@ -290,8 +290,8 @@ def _minimise(
         return value, pull(slope)
 
     options = {"maxiter": 1000}
-    found = minimize(target, start, jac=True, method="L-BFGS-B", bounds=[bounds] * start.size, options=options)
-    return min(start, np.asarray(found.x), key=lambda x: mean_squared_error(column_of(x)[0], participation, workload))
+    minimum = minimize(target, start, jac=True, method="L-BFGS-B", bounds=[bounds] * start.size, options=options)
+    return min(start, np.asarray(minimum.x), key=lambda x: mean_squared_error(column_of(x)[0], participation, workload))
 
 
 def _log_error(column: Floats, participation: Participation, workload: Floats | None) -> tuple[float, Floats]:

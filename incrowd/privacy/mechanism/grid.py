@@ -175,10 +175,10 @@ class _Staircase:
         magnitude += rest & (2**self.width_bits - 1)
         rest >>= self.width_bits
         kept = rest < self.sure[slot]
-        left = np.flatnonzero(~kept)
+        undecided = np.flatnonzero(~kept)
         # One comparison of real numbers: the decision's first bits and 64 more against the chance.
-        chance = self.chances(slot[left], magnitude[left]) * 2.0 ** (_SPARE - self.width_bits)
-        kept[left] = stream.bits(len(left)) < chance - rest[left] * 2.0**64
+        chance = self.chances(slot[undecided], magnitude[undecided]) * 2.0 ** (_SPARE - self.width_bits)
+        kept[undecided] = stream.bits(len(undecided)) < chance - rest[undecided] * 2.0**64
         magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
         values: Integers = magnitude[kept]
         return values

@@ -158,10 +158,10 @@ _READERS: dict[str, Callable[[PlanForm], Plan | CorrelatedPlan | SiloPlan | Roun
 
 
 def _clip_to_json(clip: Clip | MedianClip) -> dict[str, Any]:
-    found = {name: value for name, value in vars(clip).items() if name not in ("private", "parts")}
+    form = {name: value for name, value in vars(clip).items() if name not in ("private", "parts")}
     if isinstance(clip, PerLayerClip):
-        found["parts"] = clip.parts
-    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        form["parts"] = clip.parts
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
     return {"kind": type(clip).__name__, **listed}
 
 

@@ -58,11 +58,11 @@ class Schedule:
 
     def at(self, round: int) -> Step:
         """The step that a round (from 0) belongs to."""
-        left = round
+        place = round
         for step in self.steps:
-            if 0 <= left < step.rounds:
+            if 0 <= place < step.rounds:
                 return step
-            left -= step.rounds
+            place -= step.rounds
         raise ConfigError(field="round", value=round, remedy=f"give a round from 0 to {self.rounds - 1}")
 
     def scaled(self, factor: float) -> "Schedule":

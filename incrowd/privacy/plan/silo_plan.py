@@ -133,20 +133,22 @@ class SiloPlan:
 
         Guarantee: where there is a pace, the round's price together with all that was spent keeps to it.
 
-        Edge cases: a round that is not planned, or that the budget has nothing left for: `BudgetExceeded`. A given
+        Edge cases: a round that is not planned, or that the budget has no room for: `BudgetExceeded`. A given
         multiplier is given back: whether the budget allows the round is for the ledger to say.
         """
         _validate.natural(round=number)
-        left = Remaining(budget=self.budget, relation=RELATION, spent=tuple(spent), rounds=max(0, self.rounds - number))
+        remaining = Remaining(
+            budget=self.budget, relation=RELATION, spent=tuple(spent), rounds=max(0, self.rounds - number)
+        )
         if not isinstance(self.noise, Pace):
             return self.noise
-        found = left.noise(self.runs, pace=self.noise, usual=usual)
-        if found > self.most_noise:
+        multiplier = remaining.noise(self.runs, pace=self.noise, usual=usual)
+        if multiplier > self.most_noise:
             raise BudgetExceeded(
-                f"what is left of epsilon = {self.budget.epsilon:g} would take a noise multiplier of {found:.4g}, and "
-                f"most_noise is {self.most_noise:g}: nobody would learn from that"
+                f"what remains of epsilon = {self.budget.epsilon:g} would take a noise multiplier of {multiplier:.4g}, "
+                f"and most_noise is {self.most_noise:g}: nobody would learn from that"
             )
-        return found
+        return multiplier
 
     def statement(self, ledger: Ledger, *, own: int) -> Statement:
         """What the silo may claim for all that was charged to its ledger, so many charges of it by this plan."""

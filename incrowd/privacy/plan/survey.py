@@ -141,8 +141,8 @@ def what_if(
 
 def paper_row(plan: Plan) -> dict[str, object]:
     """What the 2017 paper's accountant states for a plan, for comparison, beside the figure that holds."""
-    found = moments_price(plan.event, delta=plan.budget.delta, relation=plan.relation)
-    return {"moments_epsilon": found.epsilon, "honest_epsilon": found.honest.epsilon}
+    price = moments_price(plan.event, delta=plan.budget.delta, relation=plan.relation)
+    return {"moments_epsilon": price.epsilon, "honest_epsilon": price.honest.epsilon}
 
 
 def row(plan: Plan, *, weights: int) -> dict[str, object]:

@@ -170,7 +170,7 @@ def test_no_round_may_take_more_than_is_left(pace: Pace, epsilon: float, rounds:
     there = price(spent[0][0], delta=budget.delta, relation=RELATION).epsilon
     left = remaining(spent, rounds=rounds, budget=budget)
     if there >= epsilon:
-        with pytest.raises(BudgetExceeded, match="nothing is left"):
+        with pytest.raises(BudgetExceeded, match="nothing remains"):
             left.target(pace)
     else:
         assert there < left.target(pace) <= epsilon
@@ -181,7 +181,7 @@ def test_no_round_may_take_more_than_is_left(pace: Pace, epsilon: float, rounds:
 def test_what_is_spent_leaves_nothing() -> None:
     spent = [(GaussianDpEvent(1.0), 1)]
     assert cost(spent) > BUDGET.epsilon
-    with pytest.raises(BudgetExceeded, match="nothing is left for another round"):
+    with pytest.raises(BudgetExceeded, match="nothing remains for another round"):
         remaining(spent, rounds=2).noise(everyone)
 
 

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -313,7 +314,7 @@ def test_the_registry_is_a_witness_of_its_ledgers(home: Home) -> None:
 def test_a_ledger_that_the_registry_forgot_in_the_middle_is_not_charged(home: Home) -> None:
     with Ledger.open(found(home, data()).path) as ledger:
         ledger.charge(SMALL)
-        with sqlite3.connect(home.registry.path) as connection:
+        with closing(sqlite3.connect(home.registry.path, isolation_level=None)) as connection:
             connection.execute("DELETE FROM ledgers")
         connection.close()
         with pytest.raises(LedgerRolledBack, match="lost its witness"):

@@ -1,6 +1,7 @@
 import json
 import os
 import sqlite3
+from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ from tests.privacy.ledgers import (
 def test_a_charge_is_in_the_file_as_json_when_charge_returns(path: Path) -> None:
     with begin(path) as ledger:
         entry = ledger.charge(EVENT, note={"round": 3, "final": False}).entry
-        rows = sqlite3.connect(path).execute("SELECT kind, body FROM entries WHERE position > 0").fetchall()
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("SELECT kind, body FROM entries WHERE position > 0").fetchall()
     ((kind, body),) = rows
     content = json.loads(body)
     assert len(content.pop("nonce")) == 16

@@ -5,6 +5,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,7 @@ def test_what_is_no_database_is_refused_and_left_alone(folder: Path, content: by
 
 def test_another_database_is_refused_and_left_alone(folder: Path) -> None:
     path = folder / "other.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE entries (position, kind, at, body, hash)")
     connection.close()
     content = path.read_bytes()
