@@ -16,7 +16,7 @@ from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import NOTHING, Given
-from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOptions, ServerOptimizer
+from incrowd.runs.config import Config, GivenModel, Private, RunOptions
 from incrowd.runs.data_config import GivenData, Table
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
@@ -27,6 +27,8 @@ from incrowd.runs.settings import settings_of, tables
 from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloConfig, SiloRunOptions
 from incrowd.runs.stopping import Stop
 from incrowd.runs.trackers import Tracker
+from incrowd.settings.local import GIVEN, Local
+from incrowd.settings.server import ServerOptimizer
 
 LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
 

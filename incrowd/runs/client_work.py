@@ -10,8 +10,8 @@ from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated import FedAvg, RoundReport, ServerStep, State
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Loss, Model
+from incrowd.federated import FedAvg, RoundReport, State
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -54,7 +54,6 @@ class ClientWork:
     held: Clients | None
     engine: CohortEngine
     plan: Promise
-    server: ServerStep
     randomness: Randomness
     ledger: RunLedger | None = None
 
@@ -78,7 +77,7 @@ class ClientWork:
     @property
     def loss(self) -> Loss:
         """What training makes small."""
-        return self.engine.local.loss
+        return self.engine.loss
 
     def settings(self) -> Summary:
         """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
@@ -135,7 +134,7 @@ class ClientWork:
             return FedAvg(
                 engine=self.engine,
                 private=private,
-                server=self.server,
+                server=self.config.server,
                 init_scale=init_scale_of(self.config),
                 unavailable=self.config.run.unavailable,
                 diagnose=self.config.run.diagnose,
@@ -249,29 +248,22 @@ def assemble(
     """
     with section("privacy"):
         Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)  # before data are loaded, which takes long
-    with section("server"):
-        server = ServerStep(**config.server.model_dump())
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
     check_watched(config.stop, data, counted=False)
     with section("local"):
         loss = loss_of(config.local.loss, data.examples, given)
-        local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-    engine = _engine(config, ClientTensors.of(data), model, local, chunk)
+    engine = _engine(config, ClientTensors.of(data), model, loss, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
-    return ClientWork(
-        config=config, data=data, held=held, engine=engine, plan=plan, server=server, randomness=randomness(config)
-    )
+    return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
-def _engine(
-    config: Config, tensors: ClientTensors, model: Model, local: LocalTraining, chunk: int | None
-) -> CohortEngine:
+def _engine(config: Config, tensors: ClientTensors, model: Model, loss: Loss, chunk: int | None) -> CohortEngine:
     wanted = config.run
     with section("run"):
         execution = Execution(
@@ -279,7 +271,7 @@ def _engine(
             threads=processors() if wanted.threads is None else wanted.threads,
             chunk=wanted.chunk if chunk is None else chunk,
         )
-    return CohortEngine(model, tensors, local, execution)
+    return CohortEngine(model, tensors, config.local, execution, loss=loss)
 
 
 def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:

@@ -110,7 +110,7 @@ SHOWN = {
                 "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace", "place",
                 "records", "report_std", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "diagnose", "plot", "randomness", "report_every", "unavailable"),
-    "server": ("average", "decay", "kind", "learning_rate", "momentum"),
+    "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
     "stop": ("least", "patience", "target", "watch"),
 }  # fmt: skip
 """The settings that are handed on, section by section."""

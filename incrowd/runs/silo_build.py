@@ -8,12 +8,12 @@ from typing import TypeVar
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
+from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo_fedavg import Ask
 from incrowd.learning import ClientTensors, Loss, Model
-from incrowd.learning.records import Descent, RecordEngine, Records
+from incrowd.learning.records import RecordEngine, Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, named
 from incrowd.privacy.ledger.ledger import Ledger
@@ -50,7 +50,6 @@ class SiloFederation:
     plans: tuple[SiloPlan, ...]
     records: tuple[Records, ...]
     engines: tuple[RecordEngine, ...]
-    server: ServerStep
     clients: Plan | None
     randomness: Randomness
     noise_multiplier: float
@@ -77,7 +76,7 @@ class SiloFederation:
         return SiloFedAvg(
             asks=asks,
             model=self.model,
-            server=self.server,
+            server=self.config.server,
             rounds=self.config.privacy.rounds,
             randomness=self.randomness,
             weights=[float(plan.records) for plan in self.plans] if by_records else None,
@@ -98,13 +97,8 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     tensors, wanted = ClientTensors.of(data), config.local
     with section("local"):
         loss = loss_of(wanted.loss, data.examples, given)
-        descent = Descent(
-            learning_rate=wanted.learning_rate, momentum=wanted.momentum, weight_decay=wanted.weight_decay
-        )
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-    with section("server"):
-        server = ServerStep(**config.server.model_dump())
     with section("data"):
         _check_silos(data)
     names = _names(data)
@@ -117,7 +111,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         clients = _client_level(config, model, data.clients)
         first = _first_noise(plans)
     engines = tuple(
-        record_engine(wanted.engine, model, records, descent, loss=loss, device=config.run.device) for records in held
+        record_engine(wanted.engine, model, records, wanted, loss=loss, device=config.run.device) for records in held
     )
     return SiloFederation(
         config=config,
@@ -128,7 +122,6 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         plans=plans,
         records=held,
         engines=engines,
-        server=server,
         clients=clients,
         randomness=randomness(config),
         noise_multiplier=first,

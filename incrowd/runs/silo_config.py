@@ -7,22 +7,21 @@ from typing import Any, Literal
 
 from incrowd.errors import ConfigError
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
-from incrowd.runs.config import BasicRunOptions, CommonSections, LossName
-from incrowd.runs.section import Counts, Every, Numbers, Section
+from incrowd.runs.config import BasicRunOptions, CommonSections
+from incrowd.settings.descent import Descent
+from incrowd.settings.local import LossName
+from incrowd.settings.section import Counts, Every, Numbers, Section
 
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
 
-class LocalRecords(Section):
+class LocalRecords(Descent):
     """What a silo does in a round: DP-SGD over its records.
 
     `batch_size` is the expected one (as many as are declared unless it is given); `physical_batch` is how many records
     are worked on at once, which changes nothing but memory and speed.
     """
 
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
     epochs: float = 1.0
     batch_size: float | None = None
     physical_batch: int = 256

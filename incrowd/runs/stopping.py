@@ -11,7 +11,7 @@ from incrowd import _validate
 from incrowd.data import Clients
 from incrowd.errors import ConfigError
 from incrowd.runs.database import Record
-from incrowd.runs.section import Every, Section
+from incrowd.settings.section import Every, Section
 
 Watched = Literal["loss", "accuracy", "counts"]
 
