@@ -76,7 +76,8 @@ class Silo:
         self.account = account
         self.engine = engine
         self.threads = threads
-        self._counter = counter
+        asked = plan.count_std is not None or plan.report_std is not None
+        self._counter = counter if asked else None
         self._rehearsed = False
         plan.check(engine.held)
 

@@ -15,6 +15,8 @@ DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
 CARD = "card.md"
 CURVE, LOCK, SILOS, START = "curve.png", "run.lock", "silos", "start.safetensors"
+SERVER = "the server"
+"""Whose statement is beside those of the silos, none of which may be called so."""
 
 Summary = dict[str, Any]
 

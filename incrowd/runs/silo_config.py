@@ -77,11 +77,12 @@ class PrivateRecords(Section):
         if self.pace is not None and self.noise_multiplier is not None:
             remedy = "leave it out, or leave out privacy.pace, whose noise is solved for"
             raise ConfigError(field="privacy.noise_multiplier", value=self.noise_multiplier, remedy=remedy)
-        if self.clients is not None and self.report_std is not None:
-            remedy = (
-                "a silo that reports of itself is not hidden among others, as privacy.clients promises: leave it out"
-            )
-            raise ConfigError(field="privacy.report_std", value=self.report_std, remedy=remedy)
+        for name in ("count_std", "report_std"):
+            if self.clients is not None and getattr(self, name) is not None:
+                remedy = (
+                    "a silo that tells of itself is not hidden among others, as privacy.clients promises: leave it out"
+                )
+                raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
         if self.clients is not None and self.weigh != "equally":
             remedy = "with a promise to clients, too, all silos weigh the same: leave it out"
             raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)

@@ -20,7 +20,7 @@ from incrowd.privacy.statement import Claims
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Record
 from incrowd.runs.durable_silo import DurableSilo
-from incrowd.runs.folder import LEDGER, SILOS, Summary
+from incrowd.runs.folder import LEDGER, SERVER, SILOS, Summary
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.silo_build import SiloFederation
 from incrowd.runs.silo_config import SiloConfig
@@ -163,7 +163,7 @@ class SiloSession:
         """What each silo may claim of its records, and the server of silos as a whole."""
         statements = {outbox.silo.plan.name: outbox.silo.statement() for outbox in self.outboxes}
         if self.algorithm.private is not None:
-            statements["the server"] = self.algorithm.private.statement()
+            statements[SERVER] = self.algorithm.private.statement()
         return Claims(by_party=statements)
 
     def facts(self, records: Sequence[Record]) -> Summary:

@@ -79,10 +79,11 @@ def test_in_earnest_a_report_that_was_charged_and_lost_stays_lost(folder: Path) 
     assert all(epsilon <= 8.0 for epsilon in summary["epsilon_by_silo"].values())
 
 
-def test_silos_that_are_hidden_as_a_whole_cannot_report() -> None:
+@pytest.mark.parametrize("name", ["report_std", "count_std"])
+def test_silos_that_are_hidden_as_a_whole_cannot_tell_of_themselves(name: str) -> None:
     clients = {"epsilon": 1.0, "delta": 1e-3}
-    with pytest.raises(ConfigError, match=r"privacy\.report_std = 3\.0: a silo that reports of itself is not hidden"):
-        incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, report_std=3.0, clients=clients)  # type: ignore[arg-type]  # as in TOML
+    with pytest.raises(ConfigError, match=rf"privacy\.{name} = 3\.0: a silo that tells of itself is not hidden"):
+        incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, clients=clients, **{name: 3.0})  # type: ignore[arg-type]  # as in TOML
 
 
 def test_a_report_that_no_budget_could_pay_for_is_refused_before_anything_is_written(folder: Path) -> None:
