@@ -35,10 +35,13 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
-    from incrowd.runs.config import Local, Private, RunOptions, ServerOptimizer
+    from incrowd.runs.config import Private, RunOptions
     from incrowd.runs.data_config import Table
     from incrowd.runs.result import Result
     from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloRunOptions
+    from incrowd.runs.stopping import Stop
+    from incrowd.settings.local import Local
+    from incrowd.settings.server import ServerOptimizer
 
 __version__ = "0.1.0.dev0"
 
@@ -88,6 +91,7 @@ __all__ = [
     "Specification",
     "Statement",
     "Step",
+    "Stop",
     "Stream",
     "SystemRandomness",
     "Table",
@@ -107,12 +111,10 @@ _HOMES = {
         "PrivateRecords",
         "SiloRunOptions",
     ),
-    "incrowd.runs.config": (
-        "Local",
-        "Private",
-        "RunOptions",
-        "ServerOptimizer",
-    ),
+    "incrowd.runs.stopping": ("Stop",),
+    "incrowd.runs.config": ("Private", "RunOptions"),
+    "incrowd.settings.local": ("Local",),
+    "incrowd.settings.server": ("ServerOptimizer",),
     "incrowd.data.clients": ("Clients",),
     "incrowd.data.columns": ("Columns",),
     "incrowd.data.tables": ("load_table",),

@@ -27,6 +27,13 @@ def non_negative(**fields: object) -> None:
             raise ConfigError(field=field, value=value, remedy="give a number of at least 0")
 
 
+def below_one(**fields: object) -> None:
+    """Each value is a number of at least 0 and below 1."""
+    for field, value in fields.items():
+        if not 0 <= _number(field, value) < 1:
+            raise ConfigError(field=field, value=value, remedy="give a number of at least 0 and below 1")
+
+
 def fraction(**fields: object) -> None:
     """Each value is a number strictly between 0 and 1."""
     for field, value in fields.items():

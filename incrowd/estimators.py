@@ -27,8 +27,9 @@ from incrowd.federation import Federation
 from incrowd.learning import mlp
 from incrowd.runs.build import processors
 from incrowd.runs.clip_config import NormalisedSection
-from incrowd.runs.config import Local, Private, RunOptions
+from incrowd.runs.config import Private, RunOptions
 from incrowd.runs.result import Result
+from incrowd.settings.local import Local
 
 ValueRange = tuple[float, float]
 

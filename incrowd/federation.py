@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from incrowd.learning import Loss, Model
 from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import NOTHING, Given
-from incrowd.runs.config import GIVEN, Config, GivenModel, Local, Private, RunOptions, ServerOptimizer
+from incrowd.runs.config import Config, GivenModel, Private, RunOptions
 from incrowd.runs.data_config import GivenData, Table
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
@@ -25,19 +25,41 @@ from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
 from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloConfig, SiloRunOptions
+from incrowd.runs.stopping import Stop
 from incrowd.runs.trackers import Tracker
+from incrowd.settings.local import GIVEN, Local
+from incrowd.settings.server import ServerOptimizer
 
 LossLike = str | Loss | nn.Module | Callable[[Tensor, Tensor], Tensor]
+
+
+class Sections(TypedDict, total=False):
+    """What a federation may be told beside what it promises: what the server does with a mean, how it is executed and
+    reported, and when the rounds may end early.
+    """
+
+    server: ServerOptimizer | None
+    run: RunOptions | SiloRunOptions | None
+    stop: Stop | None
 
 
 class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
+    <<<<<<< HEAD
+    `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
+    stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
+    is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
+    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. There may be more
+    sections: `server` (`ServerOptimizer`), `run` (`RunOptions`, of silos `SiloRunOptions`) and `stop` (`Stop`), which
+    says when the rounds end early.
+    =======
     `data` are `Clients`, or a `Table` in a file, which is read when a run begins. `module` is any module of torch whose
     gradient is per example; it starts with its own weights, and its frozen part stays as it is. With `Private` whole
     clients are protected, with `PrivateRecords` each record of every client, who is then a silo with a ledger and a
     budget of its own. `loss` is a name, a function of outputs and labels that gives the mean over the examples, or a
     loss of torch; unless it is given it follows from the labels.
+    >>>>>>> main
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 
@@ -53,25 +75,28 @@ class Federation:
         privacy: Private | PrivateRecords,
         local: Local | LocalRecords | None = None,
         loss: LossLike | None = None,
-        server: ServerOptimizer | None = None,
-        run: RunOptions | SiloRunOptions | None = None,
+        **sections: Unpack[Sections],
     ) -> None:
         model = module if isinstance(module, Model) else Model(_module(module))
-        sections: dict[str, Any] = {"local": local, "server": server, "run": run}
+        given: dict[str, Any] = {"local": local, **sections}
         of_records = isinstance(privacy, PrivateRecords)
         kind = SiloConfig if of_records else Config
         kinds: dict[str, type] = {
             "local": LocalRecords if of_records else Local,
             "server": ServerOptimizer,
             "run": SiloRunOptions if of_records else RunOptions,
+            "stop": Stop,
         }
-        for name, value in sections.items():
+        for name, value in given.items():
+            if name not in kinds:
+                known = ", ".join(("privacy", "local", "loss", *Sections.__annotations__))
+                raise ConfigError(field=name, value=value, remedy=f"there is no such argument; known are {known}")
             _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
             data=data if isinstance(data, Table) else GivenData(),
             model=GivenModel(),
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
-            **{name: value for name, value in sections.items() if value is not None},
+            **{name: value for name, value in given.items() if value is not None},
         )
         self.schedule: Schedule | None = None
         _a(data, (Clients, Table), "data")

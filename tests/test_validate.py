@@ -16,6 +16,7 @@ ACCEPTED: list[tuple[Check, list[object]]] = [
     (_validate.number, [0, -1.5, 10**300, Fraction(1, 3), np.float32(2), np.int64(-2)]),
     (_validate.positive, [EPSILON, 1, np.float64(3), Fraction(1, 3)]),
     (_validate.non_negative, [0, 0.0, -0.0, 5]),
+    (_validate.below_one, [0, 0.5, 1 - EPSILON]),
     (_validate.fraction, [EPSILON, 0.5, 1 - EPSILON]),
     (_validate.probability, [EPSILON, 0.5, 1, 1.0]),
     (_validate.count, [1, 2, np.int32(7)]),
@@ -25,6 +26,7 @@ REFUSED: list[tuple[Check, list[object], str]] = [
     (_validate.number, [10**400, -(10**400)], "give a finite number"),
     (_validate.positive, [0, -0.0, -EPSILON], "give a number above 0"),
     (_validate.non_negative, [-EPSILON], "give a number of at least 0"),
+    (_validate.below_one, [-EPSILON, 1], "give a number of at least 0 and below 1"),
     (_validate.fraction, [0, 1, 1 + EPSILON, -0.5], "give a number between 0 and 1, both excluded"),
     (_validate.probability, [0, 1 + EPSILON, -0.5], "give a number above 0 and at most 1"),
     (_validate.count, [0, -1, 1.0, Fraction(1), np.float64(2)], "give a whole number of at least 1"),
@@ -41,7 +43,7 @@ def test_good_values_pass(check: Check, values: list[object]) -> None:
 def test_bad_values_are_refused_with_field_value_and_remedy(check: Check, values: list[object], remedy: str) -> None:
     for value in values:
         with pytest.raises(ConfigError) as caught:
-            check(first=1 if check is not _validate.fraction else 0.5, second=value)
+            check(first=0.5 if check in (_validate.below_one, _validate.fraction) else 1, second=value)
         assert str(caught.value) == f"second = {value!r}: {remedy}"
 
 

@@ -19,11 +19,12 @@ from incrowd import (
     PlanConfig,
     PrivateRun,
     Randomness,
+    ServerOptimizer,
     Stream,
     SystemRandomness,
     constant,
 )
-from incrowd.federated import FedAvg, ServerStep, State
+from incrowd.federated import FedAvg, State
 from incrowd.learning import ClientTensors, CohortEngine, EngineCohort, Execution
 from incrowd.privacy.ledger import DataIdentity
 from incrowd.privacy.mechanism import ClippedSum
@@ -68,7 +69,7 @@ class Ours:
             data_identity=PUBLIC,
         )
         private = PrivateRun(plan, ledger=self._ledger, randomness=_RealNoise(), size=self.engine.model.size)
-        self.algorithm = FedAvg(engine=self.engine, private=private, server=ServerStep())
+        self.algorithm = FedAvg(engine=self.engine, private=private, server=ServerOptimizer())
         self._state = self.algorithm.init()
 
     def update(self, *, round: int = 0) -> Floats:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness import checks
-from incrowd import ConfigError, SeededRandomness
+from incrowd import ConfigError, Local, SeededRandomness
 from incrowd.data import Clients, Examples, load_mnist, sorted_shards
-from incrowd.learning import LocalTraining, Model, draw_batches, mlp, small_cnn
+from incrowd.learning import Model, draw_batches, mlp, small_cnn
 
 LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 RANDOMNESS = SeededRandomness(seed=0)
@@ -118,9 +118,9 @@ class Task:
         return f"{self.work.name} b{self.batch_size}"
 
     @property
-    def local(self) -> LocalTraining:
+    def local(self) -> Local:
         """What a client does."""
-        return LocalTraining(learning_rate=LEARNING_RATE, batch_size=self.batch_size)
+        return Local(learning_rate=LEARNING_RATE, batch_size=self.batch_size)
 
     @property
     def data(self) -> Clients:

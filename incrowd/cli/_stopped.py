@@ -2,13 +2,12 @@
 
 import difflib
 import sqlite3
-from importlib.util import find_spec
-from sys import platform
 from typing import Any
 
 import click
 import typer
 
+from incrowd._platform import check_platform
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError
 
 DONE, FAILED, WRONG_USE, NO_BUDGET = 0, 1, 2, 3
@@ -37,16 +36,6 @@ def finished(app: typer.Typer) -> int:
     except sqlite3.OperationalError as error:
         return _say(f"a database cannot be written: {error}; see to the disk, then do the same again", FAILED)
     return status if isinstance(status, int) else DONE
-
-
-def check_platform() -> None:
-    """Refuse at once where files cannot be locked: two processes could spend the same budget.
-
-    Edge cases: Windows has no fcntl: `ConfigError`.
-    """
-    if find_spec("fcntl") is None:
-        remedy = "files cannot be locked here (no fcntl): use Linux, macOS, or on Windows its subsystem for Linux (WSL)"
-        raise ConfigError(field="platform", value=platform, remedy=remedy)
 
 
 def _say(line: str, status: int) -> int:
@@ -98,7 +87,7 @@ def _other(error: click.NoSuchOption, context: Any) -> str | None:
 def _keys_like(name: str) -> list[str]:
     """The settings of this name; those of the promise come first."""
     from incrowd.runs.config import Config
-    from incrowd.runs.explained import known_keys
+    from incrowd.settings.explained import known_keys
 
     keys = {key for key in known_keys(Config) if key == name or key.rpartition(".")[2] == name}
     return sorted((key for key in keys if "." in key), key=lambda key: (not key.startswith("privacy."), key))

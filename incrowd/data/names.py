@@ -5,8 +5,8 @@ import re
 from incrowd.errors import ConfigError
 
 _SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9_-])?")
-_RESERVED = re.compile(r"server|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
-"""The server's own name, and what no file may be called on Windows."""
+_RESERVED = re.compile(r"(the )?server|text|(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+"""The server's own names, that of all statements' text, and what no file may be called on Windows."""
 
 
 def check_safe(names: tuple[str, ...]) -> None:

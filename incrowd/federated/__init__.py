@@ -5,7 +5,6 @@ from incrowd.federated.diagnostics import Diagnostics, Watch
 from incrowd.federated.evaluate import Score, evaluate, score
 from incrowd.federated.fedavg import FedAvg, RoundReport, State
 from incrowd.federated.record_engines import EngineName, record_engine
-from incrowd.federated.server import ServerStep
 from incrowd.federated.silo import Answer, Silo
 from incrowd.federated.silo_fedavg import SiloFedAvg, SiloReport, Standing
 from incrowd.privacy.permit import Account
@@ -19,7 +18,6 @@ __all__ = [
     "FedAvg",
     "RoundReport",
     "Score",
-    "ServerStep",
     "Silo",
     "SiloFedAvg",
     "SiloPlan",

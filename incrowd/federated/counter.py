@@ -1,7 +1,9 @@
 """What a silo counts of its own records: private, and for noised counts alone."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from incrowd._random import Floats
@@ -27,15 +29,28 @@ class Counter:
 
     def count(self, weights: Floats) -> tuple[int, int]:
         """How many records the silo holds, and how many of them weights get right. Private: for `Permit.counts`."""
-        module, reader, right = self.model.with_weights(weights), Reader(self.records, self.batch), 0
+        right = sum(int((said == labels).sum()) for said, labels in self._said(weights))
+        return len(self.records), right
+
+    def table(self, weights: Floats, *, classes: int) -> Floats:
+        """How many records of each class weights call which: a row for each class, a column for each that is said, and
+        one more for what is no class. Private: for `reported`.
+        """
+        found = torch.zeros((classes, classes + 1), dtype=torch.float64)
+        for said, labels in self._said(weights):
+            one = torch.ones(len(labels), dtype=torch.float64)
+            found.index_put_((labels.long(), said.long().clamp(max=classes)), one, accumulate=True)
+        return np.asarray(found.numpy(), np.float64)
+
+    def _said(self, weights: Floats) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Which class is said of each record, and which it is, a batch at a time."""
+        module, reader = self.model.with_weights(weights), Reader(self.records, self.batch)
         call = calling(module, self.records.features)
         with torch.no_grad():
             for rows in torch.split(torch.arange(len(self.records)), self.batch):
                 features, labels = reader.take(rows)
                 outputs = call(features)
-                said = outputs.argmax(1) if outputs.shape[1] > 1 else outputs[:, 0] > 0
-                right += int((said == labels).sum())
-        return len(self.records), right
+                yield (outputs.argmax(1) if outputs.shape[1] > 1 else outputs[:, 0] > 0), labels
 
     def rehearsal(self, records: int) -> "Counter":
         """The same on so many records that are made up."""

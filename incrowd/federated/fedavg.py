@@ -16,7 +16,6 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
-from incrowd.federated.server import ServerStep
 from incrowd.learning import CohortEngine
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.mechanism.clipped_sum import Observed
@@ -25,6 +24,7 @@ from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release, Trainer
+from incrowd.settings.server import ServerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,12 +55,12 @@ class State:
         return self.tail / self.tail_rounds if self.tail_rounds else self.weights
 
     @classmethod
-    def first(cls, weights: Floats, *, server: ServerStep, carry: Carry) -> "State":
+    def first(cls, weights: Floats, *, server: ServerOptimizer, carry: Carry) -> "State":
         """The state before the first round, from these weights."""
         memory = server.start(weights.size)
         return cls(round=0, weights=weights, memory=memory, tail=np.zeros_like(weights), tail_rounds=0, carry=carry)
 
-    def moved(self, mean: Floats, *, server: ServerStep, rounds: int, carry: Carry) -> "State":
+    def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
         direction, memory = server.direction(mean, self.memory)
         weights = self.weights + server.rate(self.round, rounds) * direction
@@ -173,7 +173,7 @@ class FedAvg:
         *,
         engine: CohortEngine,
         private: PrivateRun,
-        server: ServerStep,
+        server: ServerOptimizer,
         init_scale: float = 1.0,
         unavailable: float = 0.0,
         diagnose: bool = False,

@@ -13,7 +13,8 @@ from incrowd.learning import CROSS_ENTROPY, Loss, Model
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.inputs import meant
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, RecordEngine, Records
+from incrowd.learning.records import RecordEngine, Records
+from incrowd.settings.descent import Descent
 
 EngineName = Literal["own", "opacus"]
 

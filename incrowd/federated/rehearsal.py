@@ -56,6 +56,7 @@ def _go(plan: SiloPlan, engine: RecordEngine, counter: Counter | None, weights: 
     """The way of a round: count, train, and what would be sent."""
     if counter is not None:
         counter.count(weights)
+        counter.table(weights, classes=1)  # the labels that are made up are zeros
     training = RecordTraining(
         steps=STEPS,
         sampling_prob=1.0,

@@ -13,7 +13,7 @@ from incrowd.federated.rehearsal import difference, rehearse
 from incrowd.learning.records import RecordEngine
 from incrowd.learning.step_noise import on_tensors
 from incrowd.learning.threads import with_threads
-from incrowd.privacy.permit import Account, Permit
+from incrowd.privacy.permit import Account, Permit, reported
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 from incrowd.privacy.statement import Statement
 
@@ -69,13 +69,15 @@ class Silo:
                 f"the ledger of {plan.name} has {ledger.budget} and {ledger.relation.name}, the plan {plan.budget} and "
                 f"{RELATION.name}: give a ledger that was begun with the plan's"
             )
-        if plan.count_std is not None and counter is None:
-            raise ConfigError(field="counter", value=None, remedy="count_std asks for counts: say how to count")
+        for name, wanted in (("count_std", plan.count_std), ("report_std", plan.report_std)):
+            if wanted is not None and counter is None:
+                raise ConfigError(field="counter", value=None, remedy=f"{name} asks for counts: say how to count")
         self.plan = plan
         self.account = account
         self.engine = engine
         self.threads = threads
-        self._counter = counter if plan.count_std is not None else None
+        asked = plan.count_std is not None or plan.report_std is not None
+        self._counter = counter if asked else None
         self._rehearsed = False
         plan.check(engine.held)
 
@@ -86,7 +88,8 @@ class Silo:
 
     def statement(self) -> Statement:
         """What the silo may claim for all that was charged to its ledger, by this run and others."""
-        return self.plan.statement(self.account.ledger, own=len(self.account.paid()))
+        own = len(self.account.paid()) + self.account.ledger.paid(self.account.report)
+        return self.plan.statement(self.account.ledger, own=own)
 
     def answer(self, number: int, weights: Floats) -> Answer:
         """Take part in a round (from 0) that starts with these weights, if the budget allows it."""
@@ -97,7 +100,7 @@ class Silo:
         if permit is None:
             return self._absent(number, "round lost")
         records = right = None
-        if self._counter is not None:
+        if self._counter is not None and self.plan.count_std is not None:
             records, right = permit.counts(*self._counter.count(weights))
         start = weights.astype(np.float32)
         with with_threads(self.threads):
@@ -111,6 +114,21 @@ class Silo:
             records=records,
             right=right,
         )
+
+    def report(self, weights: Floats, *, classes: int) -> Floats | None:
+        """The noised table of what these weights call the silo's own records (`Counter.table`), once a run.
+
+        Edge cases: None where the plan asks for none, the budget had no room for it, or one was charged before a crash
+        under the operating system's randomness: it stays paid and is lost.
+        """
+        account, counter = self.account, self._counter
+        if counter is None or not account.reserve_report(self.plan):
+            return None
+        if account.ledger.paid(account.report) and not account.randomness.simulated:
+            return None
+        with with_threads(self.threads):
+            table = counter.table(weights, classes=classes)
+        return reported(self.plan, account, table)
 
     def rehearse(self, weights: Floats) -> None:
         """See that nothing but the budget can stop a round that starts with these weights; once in a process's life.
@@ -135,6 +153,9 @@ class Silo:
                 return None
             multiplier = paid[number]
         else:
+            if self.plan.report_runs:
+                self.rehearse(weights)
+                account.reserve_report(self.plan)
             usual = paid[max(paid)] if paid else None
             multiplier = self.plan.noise_multiplier(number, spent=account.ledger.commitments(), usual=usual)
         self.plan.check_noise(multiplier, size=self.engine.size)

@@ -15,13 +15,13 @@ from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.errors import ConfigError
 from incrowd.federated.fedavg import State
-from incrowd.federated.server import ServerStep
 from incrowd.federated.silo import Absence, Answer
 from incrowd.learning import Model
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.release import PrivateRun
+from incrowd.settings.server import ServerOptimizer
 
 Ask = Callable[[int, Floats], Answer]
 """Asks one silo for its part in a round (from 0) that starts with some weights: see `Silo.answer`."""
@@ -83,7 +83,7 @@ class SiloFedAvg:
 
     asks: Sequence[Ask]
     model: Model
-    server: ServerStep
+    server: ServerOptimizer
     rounds: int
     randomness: Randomness
     weights: Sequence[float] | None = None

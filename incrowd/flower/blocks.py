@@ -19,9 +19,10 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import frame_in, record_of
 from incrowd.flower.wire import Request
 from incrowd.flower.work import RoundTask, part
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.settings.local import Local
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -54,7 +55,8 @@ class Stock:
 
     tensors: Mapping[str, Any] = field(repr=False)
     model: Model
-    local: LocalTraining
+    local: Local
+    loss: Loss
     execution: Execution
     offer: Offer
     randomness: Randomness
@@ -67,6 +69,7 @@ class Stock:
             tensors=found,
             model=engine.model,
             local=engine.local,
+            loss=engine.loss,
             execution=replace(engine.execution, threads=1, chunk=engine.chunk),
             offer=offer,
             randomness=randomness,
@@ -75,7 +78,7 @@ class Stock:
     def engine(self) -> CohortEngine:
         """The same engine elsewhere, with one thread."""
         tensors = ClientTensors(**{name: _tensors(value) for name, value in self.tensors.items()})
-        return CohortEngine(self.model, tensors, self.local, self.execution)
+        return CohortEngine(self.model, tensors, self.local, self.execution, loss=self.loss)
 
     def block(self, *, server: Ed25519PublicKey, key: Ed25519PrivateKey) -> "Block":
         """What answers."""

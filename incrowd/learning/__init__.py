@@ -5,15 +5,15 @@ from incrowd.learning.cohort import EngineCohort
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.execution import Execution
-from incrowd.learning.local import LocalTraining
 from incrowd.learning.lora import lora, merged
 from incrowd.learning.losses import ABSOLUTE, CROSS_ENTROPY, HUBER, LOGISTIC, LOSSES, POISSON, SQUARED, Loss, as_loss
 from incrowd.learning.models import Model, linear, mlp, small_cnn
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records, StepNoise, poisson_batches
+from incrowd.learning.records import Records, StepNoise, poisson_batches
 from incrowd.learning.step_noise import FastNoise, GridNoise
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
+from incrowd.settings.descent import Descent
 
 __all__ = [
     "ABSOLUTE",
@@ -32,7 +32,6 @@ __all__ = [
     "Execution",
     "FastNoise",
     "GridNoise",
-    "LocalTraining",
     "Loss",
     "Model",
     "Records",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Integers, Randomness
-from incrowd.learning.local import LocalTraining
+from incrowd.settings.local import Local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Batches:
         return int(self.positions.shape[-1])
 
 
-def draw_batches(examples: int, local: LocalTraining, *, randomness: Randomness, round: int, client: int) -> Batches:
+def draw_batches(examples: int, local: Local, *, randomness: Randomness, round: int, client: int) -> Batches:
     """The batches of one client in one round.
 
     Guarantee: every example comes once in every epoch; what is drawn depends on nothing but the randomness, round,

@@ -16,7 +16,7 @@ from incrowd.learning.batches import draw_batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
-from incrowd.learning.local import LocalTraining
+from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.paths import PATHS
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
@@ -26,6 +26,7 @@ from incrowd.learning.total import ShortenedSum, Shortening, summed
 from incrowd.learning.trial import tried
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
+from incrowd.settings.local import Local
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class _CohortStart:
 
 
 class CohortEngine:
-    """Trains clients of one data set with one model.
+    """Trains clients of one data set with one model. The loss is the one that is given, or that `local` names.
 
     Guarantee: what a client contributes is, bit for bit, a function of its own examples, the weights, the settings and
     the stream of its round and number. Other clients, the chunk, the threads and the order change nothing: every client
@@ -56,18 +57,20 @@ class CohortEngine:
         self,
         model: Model,
         data: ClientTensors,
-        local: LocalTraining,
+        local: Local,
         execution: Execution | None = None,
         *,
+        loss: Loss | None = None,
         paths: Sequence[MakePath] = PATHS,
     ) -> None:
         self.model = model
         self.local = local
+        self.loss = as_loss(local.loss or CROSS_ENTROPY) if loss is None else loss
         self.execution = execution or Execution()
         self._data = data.to(torch.device(self.execution.device))
         refuse_dropout(model.module, whose="client", own=True)
-        tried(model, data.features, data.labels, local.loss, each_alone=False, what="examples")
-        task = TrainingTask(model=model, data=self._data, local=local, execution=self.execution)
+        tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
+        task = TrainingTask(model=model, loss=self.loss, data=self._data, local=local, execution=self.execution)
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
         self.paths: list[TrainingPath] = []

@@ -19,9 +19,10 @@ from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
-from incrowd.learning.records import Descent, Reader, Records, StepNoise, Trained
+from incrowd.learning.records import Reader, Records, StepNoise, Trained
 from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.settings.descent import Descent
 
 
 class BatchedRecords:

@@ -1,4 +1,4 @@
-"""Record-level training in one silo: the settings of DP-SGD, and what an engine for it has to do.
+"""Record-level training in one silo: its records, and what an engine for DP-SGD has to do.
 
 The unit of privacy is one record of the silo. An engine takes noisy steps (Abadi et al. 2016): each record is in a
 step's batch with the same probability, independently; the gradients of the batch's records are clipped one by one and
@@ -18,7 +18,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from incrowd import _validate
 from incrowd._random import Integers, Stream
 from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import ConfigError, DataError
@@ -34,21 +33,6 @@ StepNoise = Callable[[Tensor], Tensor]
 Whoever owns it has put the step on a ledger before; an engine calls it exactly once a step, with empty batches too. The
 ready-made ones are in `incrowd.learning.step_noise`.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """How noised gradients move the weights, as torch.optim.SGD does it; the velocity starts at zero in each round."""
-
-    learning_rate: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _validate.positive(learning_rate=self.learning_rate)
-        _validate.non_negative(momentum=self.momentum, weight_decay=self.weight_decay)
-        if self.momentum >= 1:
-            raise ConfigError(field="momentum", value=self.momentum, remedy="give a number of at least 0 and below 1")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""A round of a silo that is paid for: the only way to noise, and so the only way out of the silo."""
+"""A round of a silo, or its report, that is paid for: the only way to noise, and so the only way out of the silo."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.errors import ConfigError
+from incrowd.errors import BudgetExceeded, ConfigError
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.silo_plan import UNIT, SiloPlan
 
@@ -44,6 +44,24 @@ class Account:
                 self._known.rounds[note["round"]] = note["noise_multiplier"]
             self._known.entries = entry.position + 1
         return MappingProxyType(self._known.rounds)
+
+    @property
+    def report(self) -> str:
+        """The label under which a report is reserved, and the key under which it is charged."""
+        return f"{self.label}: report"
+
+    def reserve_report(self, plan: SiloPlan) -> bool:
+        """Reserve what the plan's report costs; whether there is one. Done again it changes nothing.
+
+        Edge cases: a budget without room for it: no report.
+        """
+        if not plan.report_runs:
+            return False
+        try:
+            self.ledger.reserve(plan.report_runs, label=self.report)
+        except BudgetExceeded:
+            return False
+        return True
 
     def stream(self, purpose: str, number: int) -> Stream:
         """The stream of a round for a purpose."""
@@ -96,3 +114,28 @@ class Permit:
         at = "counts", self._number, self._account.place
         noised = noise.add(exact, receipt=self._receipt, at=at, contributions_bound=self._plan.most_records).values
         return float(noised[0]), float(noised[1])
+
+
+def reported(plan: SiloPlan, account: Account, table: Floats) -> Floats:
+    """A table of a silo's records, a row for each class, with the noise of its report.
+
+    Guarantee: the report is on the ledger's disk before any noise is drawn, on what `Account.reserve_report` reserved.
+    Under seeded randomness a report that was charged repeats the very same noise.
+
+    Edge cases: a plan without a report, and one that was charged before under the operating system's randomness, are
+    refused, and nothing is drawn.
+    """
+    noise = plan.report_noise
+    if noise is None:
+        raise ConfigError(field="report_std", value=None, remedy="a table is released where the plan asks for one")
+    receipt = account.ledger.charge(
+        noise.event(),
+        pays_for=((noise, 1),),
+        randomness=account.randomness,
+        key=account.report,
+        reservation=account.report,
+        note={"report": account.label, "unit": UNIT},
+    )
+    flat = np.asarray(table, dtype=np.float64).ravel()
+    noised = noise.add(flat, receipt=receipt, at=("report", account.place), contributions_bound=plan.most_records)
+    return noised.values.reshape(table.shape)

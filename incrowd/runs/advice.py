@@ -1,18 +1,20 @@
 """What is doubtful about a run: each a sentence with a figure and what to do, all of it from what is public.
 
-Before the first round it is the plan, the stated ranges and the settings that are looked at; at the end, how good the
-model is on a public test set. No private example is touched, so advice costs nothing.
+Before the first round it is the plan, the stated ranges, the settings and the public test examples that are looked at;
+at the end, how good the model is on them. No private example is touched, so advice costs nothing.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 from incrowd.data.schema import Number
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.survey import over_all_rounds
 from incrowd.privacy.statement import guess, rounded_up
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.data_config import Table
 from incrowd.runs.database import Record
+from incrowd.runs.examples_advice import DIVERGED, of_examples, public_test
 from incrowd.runs.folder import Summary
 from incrowd.runs.silo_work import SiloWork
 
@@ -22,16 +24,15 @@ PROMISES_LITTLE = 50.0
 LOUD = 1.0
 """Noise that is larger than all rounds together can move the model."""
 
-DIVERGED = 10.0
-"""So many times the smallest loss is called astray."""
-
 
 def advice(work: ClientWork | SiloWork) -> list[str]:
     """What is doubtful before the first round.
 
-    Guarantee: it depends on the settings, the declared numbers and the shape of the model alone.
+    Guarantee: it depends on the settings, the declared numbers, the model and test examples that are public, alone.
     """
-    return [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
+    promised = [*_of_promise(work), *_of_clients(work), *_of_noise(work), *_of_columns(work)]
+    test = public_test(work)
+    return promised if test is None else [*promised, *of_examples(work, test)]
 
 
 def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Record]) -> list[str]:
@@ -40,7 +41,7 @@ def verdict(work: ClientWork | SiloWork, summary: Summary, records: Sequence[Rec
     Guarantee: it depends on the public test set, and on what was released and measured there. Edge cases: where there
     is no test set that is public, there is nothing to say.
     """
-    if work.data.test is None or work.data.test_clients != "separate":
+    if public_test(work) is None:
         return []
     return [*_astray(records), *_trivial(summary)]
 
@@ -58,29 +59,45 @@ def _of_promise(work: ClientWork | SiloWork) -> Iterator[str]:
 
 
 def _of_clients(work: ClientWork | SiloWork) -> Iterator[str]:
-    if work.data.clients == 1:
+    if work.data.clients == 1 and isinstance(work, SiloWork):
+        yield "data.clients = 1: one silo learns alone, and a server adds nothing to that. Find more silos."
+    elif work.data.clients == 1:
         yield "data.clients = 1: nobody hides among others, and one client's noise is all there is. Find more clients."
 
 
 def _of_noise(work: ClientWork | SiloWork) -> Iterator[str]:
     """The noise of all rounds together, beside the farthest that their means can go together."""
-    if not isinstance(work, ClientWork) or not isinstance(work.plan, Plan):
-        return
-    plan = work.plan
-    ratio = over_all_rounds(plan, weights=work.model.size)
+    ratio, more = _noise_of_silos(work) if isinstance(work, SiloWork) else _noise_of_clients(work)
     if ratio > LOUD:
         yield (
-            f"noise is {ratio:.3g} times what {plan.rounds} rounds of {work.model.size:,} weights can move: expect "
-            "little to be learnt. Raise privacy.epsilon or privacy.cohort, find more clients, or take a smaller model."
+            f"noise is {ratio:.3g} times what {work.rounds} rounds of {work.model.size:,} weights can move: expect "
+            f"little to be learnt. {more}, or take a smaller model."
         )
+
+
+def _noise_of_clients(work: ClientWork) -> tuple[float, str]:
+    """Noise over signal of the sums of all rounds, and what would make it less."""
+    plan = work.plan
+    if isinstance(plan, CorrelatedPlan):
+        return over_all_rounds(plan, weights=work.model.size), "Raise privacy.epsilon, find more clients"
+    if not isinstance(plan, Plan):
+        return 0.0, ""
+    return over_all_rounds(plan, weights=work.model.size), "Raise privacy.epsilon or privacy.cohort, find more clients"
+
+
+def _noise_of_silos(work: SiloWork) -> tuple[float, str]:
+    """The same of the mean over the silos, each with the noise of the first round on an unspent budget."""
+    plans, multiplier = work.federation.plans, work.federation.noise_multiplier
+    variance = sum(1 / (plan.batch_size**2 * plan.steps * plan.rounds) for plan in plans) / len(plans) ** 2
+    more = "Raise privacy.epsilon or local.batch_size, find more records"
+    return multiplier * math.sqrt(work.model.size * variance), more
 
 
 def _of_columns(work: ClientWork | SiloWork) -> Iterator[str]:
     """Columns that go in as they are, although others are scaled by the range that is stated."""
-    wanted = work.config.data
-    if not isinstance(wanted, Table):
+    columns = work.data.table
+    if columns is None:
         return
-    columns = wanted.meaning()
     names = columns.features or tuple(columns.schema)
     bare = [name for name in names if _is_bare(columns.meaning(name))]
     if not names or bare:

@@ -50,7 +50,6 @@ from incrowd.learning.features import (
     transform_federated,
 )
 from incrowd.runs.config import (
-    GIVEN,
     CnnSection,
     CommonSections,
     Config,
@@ -72,6 +71,7 @@ from incrowd.runs.data_config import (
     Table,
 )
 from incrowd.runs.functions import call
+from incrowd.settings.local import GIVEN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -91,6 +91,8 @@ def _columns(data: Mapping[str, Any], columns: list[str]) -> Iterator[str]:
 def _trained(shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for section, values in shown.items():
         kept = {name: value for name, value in values.items() if value is not None}
+        if section == "stop" and not kept.keys() & {"patience", "target"}:  # nothing ends the run early
+            continue
         if section == "data":
             kept = {name: value for name, value in kept.items() if name not in _ABOUT_DATA}
         yield f"- {section}: {', '.join(f'{name} {_json(value)}' for name, value in kept.items()) or 'as usual'}"

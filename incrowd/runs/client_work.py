@@ -10,9 +10,9 @@ from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
-from incrowd.federated import FedAvg, RoundReport, ServerStep, State
+from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.federated.fedavg import Trainers
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Loss, Model
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -41,6 +41,7 @@ from incrowd.runs.identity import identity_of
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.run_ledger import RunLedger
 from incrowd.runs.spent_so_far import SpentSoFar
+from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +55,6 @@ class ClientWork:
     held: Clients | None
     engine: CohortEngine
     plan: Promise
-    server: ServerStep
     randomness: Randomness
     ledger: RunLedger | None = None
     trainers: Trainers | None = None
@@ -79,7 +79,7 @@ class ClientWork:
     @property
     def loss(self) -> Loss:
         """What training makes small."""
-        return self.engine.local.loss
+        return self.engine.loss
 
     def settings(self) -> Summary:
         """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
@@ -116,6 +116,12 @@ class ClientWork:
         """The data are those that the ledger is about (`DataError`)."""
         self.payer.check_same(identity_of(self.config, self.held))
 
+    def give_back(self, folder: Path) -> None:
+        """No round will follow: what the plan has left is for others, unless a search planned it."""
+        if not self.payer.in_search:
+            with self.payer.open(folder / LEDGER) as ledger:
+                ledger.release_reservation(self.payer.label)
+
     def try_out(self) -> None:
         """See that everything fits together, on a ledger that nobody keeps, before a file is written."""
         self.algorithm(Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation), label="trial")
@@ -130,7 +136,7 @@ class ClientWork:
             return FedAvg(
                 engine=self.engine,
                 private=private,
-                server=self.server,
+                server=self.config.server,
                 init_scale=init_scale_of(self.config),
                 unavailable=self.config.run.unavailable,
                 diagnose=self.config.run.diagnose,
@@ -175,21 +181,28 @@ class ClientSession:
         after, report = self.algorithm.apply(state)
         return after, self._record(report)
 
+    def report(self, state: State) -> Summary:
+        """Nothing: a client says nothing of the model."""
+        return {}
+
     def claims(self) -> Statement:
-        """What may be claimed."""
-        return self.private.statement()
+        """What may be claimed. Of a plan that ended early, what it costs is what was charged."""
+        said, charged, plan = self.private.statement(), self.private.next_round, self.work.plan
+        if charged == plan.rounds:
+            return said
+        cost = ", all of which are paid for with the first" if isinstance(plan, CorrelatedPlan) else ""
+        return replace(said, sampler=f"{said.sampler}{cost}; it ended after {charged}")
 
     def facts(self, records: Sequence[Record]) -> Summary:
         """What was spent and done, by the expected cohorts, which are public; how fast is for simulations alone."""
         plan = self.work.plan
-        lost = [record for record in records if record.lost]
-        expected = self._spent_so_far.communications(plan.rounds)
-        expected -= sum(plan.round(record.round).sampler.expected_cohort for record in lost)
+        done = [record for record in records if not record.lost]
+        expected = sum(plan.round(record.round).sampler.expected_cohort for record in done)
         simulated = self.work.randomness.simulated
         seconds = sum(record.seconds or 0.0 for record in records) if simulated else None
         return {
-            "rounds": plan.rounds - len(lost),
-            "rounds_lost": len(lost),
+            "rounds": len(done),
+            "rounds_lost": len(records) - len(done),
             "communications": expected,
             "client_updates_per_second": expected / seconds if seconds else None,
             "seconds": seconds,
@@ -238,28 +251,22 @@ def assemble(
     """
     with section("privacy"):
         Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)  # before data are loaded, which takes long
-    with section("server"):
-        server = ServerStep(**config.server.model_dump())
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data
     assert data is not None  # noqa: S101 - one of the two
+    check_watched(config.stop, data, counted=False)
     with section("local"):
         loss = loss_of(config.local.loss, data.examples, given)
-        local = LocalTraining(**config.local.model_dump(exclude={"loss"}), loss=loss)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-    engine = _engine(config, ClientTensors.of(data), model, local, chunk)
+    engine = _engine(config, ClientTensors.of(data), model, loss, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
-    return ClientWork(
-        config=config, data=data, held=held, engine=engine, plan=plan, server=server, randomness=randomness(config)
-    )
+    return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
-def _engine(
-    config: Config, tensors: ClientTensors, model: Model, local: LocalTraining, chunk: int | None
-) -> CohortEngine:
+def _engine(config: Config, tensors: ClientTensors, model: Model, loss: Loss, chunk: int | None) -> CohortEngine:
     wanted = config.run
     with section("run"):
         execution = Execution(
@@ -267,7 +274,7 @@ def _engine(
             threads=processors() if wanted.threads is None else wanted.threads,
             chunk=wanted.chunk if chunk is None else chunk,
         )
-    return CohortEngine(model, tensors, local, execution)
+    return CohortEngine(model, tensors, config.local, execution, loss=loss)
 
 
 def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:

@@ -14,7 +14,7 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.runs.section import Numbers, Section, tag
+from incrowd.settings.section import Numbers, Section, tag
 
 
 class NormalisedSection(Section):

@@ -1,36 +1,24 @@
 """What a run is: the sections of a TOML file, each a frozen object.
 
 Here are names, types and defaults. Whether a number makes sense is decided where it is used (a delta in
-`incrowd.privacy.account.accounting`, a learning rate in `incrowd.learning.local`), once, before anything is written or
-spent. Paths in a file are relative to that file.
+`incrowd.privacy.account.accounting`), once, before anything is written or spent; `incrowd.settings` has the sections
+that are used as they are. Paths in a file are relative to that file.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import Field, Tag
 
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
-from incrowd.runs.section import Counts, Every, Section, tag
+from incrowd.runs.stopping import Stop
+from incrowd.settings.local import Local
+from incrowd.settings.section import Counts, Every, Section, tag
+from incrowd.settings.server import ServerOptimizer
 
 TrackerName = Literal["csv", "jsonl", "tensorboard", "mlflow"]
-
-
-GIVEN = "given"
-"""What settings say of an object that a program hands over."""
-
-LOSSES = ("cross entropy", "logistic", "squared", "poisson", "absolute", "huber")
-
-
-def _known_loss(name: str) -> str:
-    if name not in (*LOSSES, GIVEN):
-        raise ConfigError(field="local.loss", value=name, remedy=f"choose from {', '.join(LOSSES)}")
-    return name
-
-
-LossName = Annotated[str, AfterValidator(_known_loss)]
 
 
 class NoFeatures(Section):
@@ -108,25 +96,6 @@ class FunctionModel(Section):
     folder: str | None = None
 
 
-class Local(Section):
-    """What a client does in a round: gradient descent over its own examples.
-
-    `epochs` is how often it passes over them, in batches of `batch_size`, or in so many `batches`; all at once unless
-    one of the two is given. `proximal` is the weight of the squared distance from where the round began. `loss` is a
-    name (`incrowd.learning.LOSSES`); it follows from the labels unless it is given.
-    """
-
-    learning_rate: float = 0.1
-    epochs: int = 1
-    batch_size: int | None = None
-    batches: int | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    proximal: float = 0.0
-    loss: LossName | None = None
-    shuffle: bool = True
-
-
 FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
     | Annotated[UnitFeatures, Tag("unit")]
@@ -186,20 +155,6 @@ class Private(Section):
                 raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
 
 
-class ServerOptimizer(Section):
-    """What the server does with the mean of a round, whose norm is at most the clip's.
-
-    With `decay` "linear" the learning rate falls to zero over the rounds; with `average` "tail" the mean over the last
-    half of the rounds is published. Both are free.
-    """
-
-    kind: Literal["sgd", "momentum", "adam"] = "sgd"
-    learning_rate: float = 1.0
-    momentum: float = 0.9
-    decay: Literal["none", "linear"] = "none"
-    average: Literal["none", "tail"] = "none"
-
-
 class BasicRunOptions(Section):
     """How it is executed and reported.
 
@@ -249,13 +204,14 @@ class RunOptions(BasicRunOptions):
 
 
 class CommonSections(Section):
-    """What every run has: data, what the model sees of them, the model, and how it is executed."""
+    """What every run has: data, what the model sees of them, the model, how it is executed, and when it may stop."""
 
     data: DataSection = DigitsData()
     features: FeaturesSection = NoFeatures()
     model: ModelSection = LinearSection()
     server: ServerOptimizer = ServerOptimizer()
     run: BasicRunOptions = BasicRunOptions()
+    stop: Stop = Stop()
 
 
 class Config(CommonSections):

@@ -40,6 +40,7 @@ OF_A_RUN = (
     Content("run.lock", "nothing: keeps two processes apart", "no"),
     Content("silos/*/ledger.sqlite", "what a silo spent", "in part"),
     Content("silos/*/ledger.sqlite.witness", "how far that ledger had come", "no"),
+    Content("silos/*/report.json", "a silo's noised table of what the model calls its records", "no"),
     Content("silos/*/sent/round-*.safetensors", "a silo's last answers, to be given again", "no"),
 )
 
@@ -66,7 +67,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
-    "delta", "budget", "epsilon_by_silo", "stopped", "noise_multiplier", "simulated",
+    "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "stopped_early", "noise_multiplier", "simulated",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 
@@ -107,9 +108,10 @@ SHOWN = {
     "model": ("bias", "hidden", "init_scale", "kind", "module"),
     "privacy": ("accountant", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta", "epsilon",
                 "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace", "place",
-                "records", "rounds", "sampling", "unit", "weigh"),
+                "records", "report_std", "rounds", "sampling", "unit", "weigh"),
     "run": ("checkpoint_every", "chunk", "diagnose", "plot", "randomness", "report_every", "unavailable"),
-    "server": ("average", "decay", "kind", "learning_rate", "momentum"),
+    "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
+    "stop": ("least", "patience", "target", "watch"),
 }  # fmt: skip
 """The settings that are handed on, section by section."""
 

@@ -9,7 +9,7 @@ from incrowd.data import Column, Columns, Reading, TestClients
 from incrowd.data._cells import MISSING
 from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
-from incrowd.runs.section import Section, Words, tag
+from incrowd.settings.section import Section, Words, tag
 
 NEVER_COUNTED = (
     "how many clients private data have is never counted: state a public number that they do not exceed, say "

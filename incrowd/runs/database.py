@@ -3,8 +3,8 @@
 import errno
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,12 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with self._said():
             _files.create(path)
             self._connection = sqlite3.connect(path, isolation_level=None)
             _files.closed_with(self, self._connection)
             self._connection.row_factory = sqlite3.Row
             self._migrate()
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF in _OF_THE_DISK:
-                raise OSError(errno.EIO, str(error), str(path)) from error
-            raise DataError(f"{path} is not the database of a run: {error}") from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -123,20 +119,33 @@ class Database:
     def write_settings(self, settings: Mapping[str, object]) -> None:
         """Put all settings down, at once."""
         rows = [(name, json.dumps(value, allow_nan=False)) for name, value in settings.items()]
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", rows)
-        self._connection.execute("COMMIT")
+        with self._said():
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", rows)
+            self._connection.execute("COMMIT")
 
     def add(self, record: Record) -> None:
         """Remember a round."""
         row = record.to_json()
         for name in _NESTED:
             row[name] = None if row[name] is None else json.dumps(row[name])
-        self._connection.execute(_INSERT, row)
+        with self._said():
+            self._connection.execute(_INSERT, row)
 
     def rounds(self) -> list[Record]:
         """All rounds, in order."""
-        return [_record(row) for row in self._connection.execute("SELECT * FROM rounds ORDER BY round")]
+        with self._said():
+            return [_record(row) for row in self._connection.execute("SELECT * FROM rounds ORDER BY round")]
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """Say of what SQLite refuses which file it is."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in _OF_THE_DISK:
+                raise OSError(errno.EIO, str(error), str(self.path)) from error
+            raise DataError(f"{self.path} is not the database of a run: {error}") from error
 
     def _migrate(self) -> None:
         with closing(self._connection.cursor()) as cursor:

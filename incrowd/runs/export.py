@@ -9,7 +9,7 @@
 | `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
 | `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
 | `ledger.json`                    | what was spent on which data, event by event, without times                 |
-| `silos/silo-1/...`               | what a silo may show: its statement and its ledger                          |
+| `silos/NAME/...`                 | what a silo may show: its statement and its ledger                          |
 | `result.json`, `table.csv`       | of a search: what it shows, with the models in `runs/` or `best/`           |
 """
 
@@ -34,6 +34,7 @@ from incrowd.runs.folder import (
     LEDGER,
     MODEL,
     PRIVATE,
+    SERVER,
     SILOS,
     STATEMENT,
     STATEMENT_TEXT,
@@ -110,8 +111,8 @@ def _of_a_run(folder: Path) -> Files:
         return
     if kept["server"] is not None:
         yield "ledger.json", _json(_spent(kept["server"], own=folder / LEDGER))
-    for number, ledger in enumerate(kept["silos"], start=1):
-        silo = f"silo-{number}"
+    silos = [party for party, one in statements.items() if isinstance(one, dict) and party != SERVER]
+    for silo, ledger in zip(silos, kept["silos"], strict=True):
         yield f"{SILOS}/{silo}/{STATEMENT_TEXT}", (statements[silo]["text"] + "\n").encode()
         yield f"{SILOS}/{silo}/{STATEMENT}", _json(statements[silo])
         yield f"{SILOS}/{silo}/ledger.json", _json(_spent(ledger, own=own_place(folder, silo)))

@@ -15,6 +15,8 @@ DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
 CARD = "card.md"
 CURVE, LOCK, SILOS, START = "curve.png", "run.lock", "silos", "start.safetensors"
+SERVER = "the server"
+"""Whose statement is beside those of the silos, none of which may be called so."""
 
 Summary = dict[str, Any]
 
@@ -55,6 +57,14 @@ def settings_in(folder: Path) -> Summary:
     if "config" not in settings:
         raise DataError(f"{folder} was cut off while it was made, and nothing was spent: name another folder")
     return settings
+
+
+def summary_in(folder: Path) -> Summary:
+    """What the run in a folder came to. Edge cases: it is not over: `ConfigError`."""
+    path = folder / SUMMARY
+    if not path.exists():
+        raise ConfigError(field="run", value=str(folder), remedy="it is not over: train it to its end")
+    return dict(json.loads(path.read_text()))
 
 
 def write_payer(folder: Path, ledger: Mapping[str, object]) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from incrowd.runs.database import Record
-
 
 _WHAT_IFS = ("epsilon", "clients", "delta")
 _PANELS = 4
@@ -28,35 +26,48 @@ _NOISE = "noise of the mean, in clip bounds"
 _RATIO = "noise to signal of the mean"
 
 
+_LOOK: dict[Any, Any] = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # letters as letters, which journals ask for
+    "svg.hashsalt": "incrowd",  # the same picture is the same file
+}
+_UNDATED = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
 @contextmanager
 def axes(path: Path, *, columns: int = 1, rows: int = 1, height: float = 4.0) -> "Iterator[list[Axes]]":
-    """Empty axes, row by row, each row so high; what is drawn on them is in the file when the block ends."""
+    """Empty axes, row by row, each row so high; what is drawn on them is in the file when the block ends.
+
+    Guarantee: the file does not say when it was drawn.
+    """
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
             field="plot", value=str(path), remedy="pip install 'incrowd[plots]' draws pictures"
         ) from error
     _check_picture(path)
-    figure = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained")
-    yield list(figure.subplots(rows, columns, squeeze=False).ravel())
-    try:
-        picture = BytesIO()
-        figure.savefig(picture, dpi=150, format=path.suffix.removeprefix(".") or "png")
-        _files.write(path, picture.getvalue())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            field="plot", value=str(path), remedy=f"name a writable .png, .svg or .pdf ({error})"
-        ) from error
-
-
-_PICTURES = (".png", ".svg", ".pdf")
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(1 + 4.5 * columns, height * rows), layout="constrained")
+        yield list(figure.subplots(rows, columns, squeeze=False).ravel())
+        try:
+            picture = BytesIO()
+            ending = path.suffix
+            figure.savefig(picture, dpi=200, format=ending.removeprefix("."), metadata=_UNDATED[ending])
+            _files.write(path, picture.getvalue())
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                field="plot", value=str(path), remedy=f"name a writable .png, .svg or .pdf ({error})"
+            ) from error
 
 
 def _check_picture(path: Path) -> None:
     """A picture can be written there: said before it is drawn, and nothing is left lying about."""
-    if path.suffix not in _PICTURES:
-        raise ConfigError(field="plot", value=str(path), remedy=f"name a file that ends in {', '.join(_PICTURES)}")
+    if path.suffix not in _UNDATED:
+        raise ConfigError(field="plot", value=str(path), remedy=f"name a file that ends in {', '.join(_UNDATED)}")
     if path.is_dir() or not path.parent.is_dir():
         remedy = "it is a folder: name a file" if path.is_dir() else "its folder is not there: make it first"
         raise ConfigError(field="plot", value=str(path), remedy=remedy)
@@ -142,22 +153,3 @@ def _differ(points: Sequence[dict[str, Any]], name: str) -> bool:
 def _named(name: str, value: Any) -> str:
     text = f"{value:g}" if isinstance(value, int | float) else value
     return f"{text} clients" if name == "clients" else f"{name} {text}"
-
-
-def plot_curve(path: Path, records: "Sequence[Record]", *, simulated: bool) -> None:
-    """Accuracy (or loss) and epsilon over the rounds of a run; a simulation is marked, a lost round is left out."""
-    measured = [record for record in records if record.loss is not None and not record.lost]
-    what = "accuracy" if any(record.accuracy is not None for record in measured) else "loss"
-    curves = (
-        (f"{what} on the server's test set", [(record.round + 1, getattr(record, what)) for record in measured]),
-        ("epsilon, at most", [(0, 0.0), *((record.round + 1, record.epsilon) for record in records)]),
-    )
-    with axes(path, columns=2, height=3.5) as panels:
-        for panel, (label, points) in zip(panels, curves, strict=True):
-            panel.plot([x for x, _ in points], [y for _, y in points], marker=".")
-            panel.set_xlabel("rounds")
-            panel.set_ylabel(label)
-            panel.locator_params(axis="x", integer=True)
-            panel.grid(visible=True, alpha=0.3)
-            if simulated:
-                panel.set_title("SIMULATION: seeded noise")

@@ -1,7 +1,6 @@
 """What a run came to, as a program uses it."""
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from incrowd import _files
+from incrowd._html import html_table
 from incrowd.data import Clients, Columns, from_arrays, read_features
 from incrowd.data.inputs import first
 from incrowd.errors import ConfigError
@@ -22,8 +22,10 @@ from incrowd.federated.metrics import probabilities
 from incrowd.learning import Loss, Model
 from incrowd.runs.build import featured_examples
 from incrowd.runs.config import CommonSections
+from incrowd.runs.contents import RESULT_KEYS, part
 from incrowd.runs.database import Record
-from incrowd.runs.folder import CARD, MODEL, SUMMARY, Summary, database_in
+from incrowd.runs.figures import RunCurve, plot_runs
+from incrowd.runs.folder import CARD, MODEL, Summary, database_in, summary_in
 from incrowd.runs.onnx_file import onnx_of
 from incrowd.runs.prediction import labels_of
 from incrowd.runs.run import Run
@@ -51,12 +53,10 @@ class Result:
     @classmethod
     def of(cls, run: Run) -> "Result":
         """The result of a run that is over."""
-        path, data = run.folder / SUMMARY, run.work.data
-        if not path.exists():
-            raise ConfigError(field="run", value=str(run.folder), remedy="it is not over: train it to its end")
+        data = run.work.data
         return cls(
             folder=run.folder,
-            summary=json.loads(path.read_text()),
+            summary=summary_in(run.folder),
             model=run.work.model.loaded(load_file(run.folder / MODEL)),
             loss=run.work.loss,
             settings=run.config,
@@ -121,6 +121,13 @@ class Result:
         examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)
         return outputs_of(self.module, featured_examples(self.settings, examples))
 
+    def plot(self, path: Path | str, *others: "Result") -> Path:
+        """Draw how good the model was and what it cost, round by round, into a .png, .svg or .pdf; with `others`,
+        those that differ by their seeds alone are one curve (`incrowd.runs.figures`).
+        """
+        plot_runs(Path(path), [RunCurve.read(each.folder) for each in (self, *others)])
+        return Path(path)
+
     def to_onnx(self, path: Path | str) -> Path:
         """Write the module as ONNX (`incrowd.runs.onnx_file`); what it takes are examples as the module sees them."""
         if self.example is None:
@@ -130,13 +137,10 @@ class Result:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        shown = {name: value for name, value in self.summary.items() if isinstance(value, int | float | str)}
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name.replace('_', ' '))}</th>"
-            f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
-            for name, value in shown.items()
-        )
-        return f"<table>{rows}</table><pre>{html.escape(self.statement)}</pre>"
+        handed_on = part(self.summary, RESULT_KEYS)
+        shown = {name: value for name, value in handed_on.items() if isinstance(value, int | float | str)}
+        table = html_table({name.replace("_", " "): value for name, value in shown.items()})
+        return f"{table}<pre>{html.escape(self.statement)}</pre>"
 
 
 def _example(data: Clients) -> tuple[tuple[int, ...], np.dtype[Any]] | None:

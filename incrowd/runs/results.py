@@ -1,7 +1,7 @@
 """What every run leaves behind: the released model, how good it is, and a picture."""
 
+import json
 import math
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from incrowd._random import Floats
 from incrowd.data import Clients, Examples
 from incrowd.federated import evaluate, score
 from incrowd.learning import Loss, Model
-from incrowd.runs.database import Record
-from incrowd.runs.folder import CURVE, MODEL, START
+from incrowd.runs.figures import RunCurve, plot_runs
+from incrowd.runs.folder import CURVE, MODEL, START, SUMMARY
 
 
 def measured(model: Model, weights: Floats, test: Examples | None, *, loss: Loss) -> dict[str, float | None]:
@@ -67,12 +67,17 @@ def first_state_in(folder: Path) -> dict[str, Tensor] | None:
     return load(path.read_bytes()) if path.exists() else None
 
 
-def drawn(folder: Path, records: Sequence[Record], *, wanted: bool, simulated: bool) -> str | None:
+def of_stopped(folder: Path) -> dict[str, Any] | None:
+    """The result of a run that was over before its last planned round; of others None."""
+    path = folder / SUMMARY
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found if found.get("stopped_early") is not None else None
+
+
+def drawn(folder: Path, curve: RunCurve, *, wanted: bool) -> str | None:
     """Where the picture of the rounds is, if one is wanted and can be drawn."""
     if not wanted or find_spec("matplotlib") is None:
         return None
-    from incrowd.runs.plots import plot_curve
-
     path = folder / CURVE
-    plot_curve(path, records, simulated=simulated)
+    plot_runs(path, [curve])
     return str(path)

@@ -12,6 +12,7 @@ from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.config import BasicRunOptions
 from incrowd.runs.database import Database, Record
 from incrowd.runs.folder import CHECKPOINTS, LOCK, PRIVATE, Summary, database_in
+from incrowd.runs.stopping import Stop, decision
 from incrowd.runs.trackers import Facts, Tracker, trackers
 
 RoundFunction = Callable[[State], tuple[State, Record]]
@@ -34,13 +35,14 @@ class RoundLoop:
     folder: Path
     rounds: int
     wanted: BasicRunOptions
+    stop: Stop
     database: Database
     checkpoints: Checkpoints
     secrets: Checkpoints
 
     @classmethod
     @contextmanager
-    def begin(cls, folder: Path, wanted: BasicRunOptions, *, rounds: int) -> Iterator["RoundLoop"]:
+    def begin(cls, folder: Path, wanted: BasicRunOptions, stop: Stop, *, rounds: int) -> Iterator["RoundLoop"]:
         """Keep others from the folder, and open what is written on the way."""
         lock = _files.alone(folder / LOCK, what="trains in this folder")
         with lock, database_in(folder) as database:
@@ -49,6 +51,7 @@ class RoundLoop:
                 folder=folder,
                 rounds=rounds,
                 wanted=wanted,
+                stop=stop,
                 database=database,
                 checkpoints=Checkpoints(folder / CHECKPOINTS, keep=wanted.keep, dated=simulated),
                 secrets=Checkpoints(folder / PRIVATE, dated=simulated),
@@ -102,17 +105,18 @@ class RoundLoop:
         settings: Facts,
         watchers: Sequence[Tracker],
     ) -> Summary:
-        """Go from this state to the last round, and finish there."""
+        """Go from this state to the last round, or to the one that decides to stop, and finish there."""
         simulated = self.wanted.seed is not None
         watchers = [*trackers(self.wanted.trackers, self.folder, simulated=simulated), *watchers]
         past = [record for record in self.database.rounds() if record.round < state.round]
         summary: Summary | None = None
         for watcher in watchers:
-            watcher.start(settings, past)
+            watcher.start(settings, list(past))
         try:
-            while state.round < self.rounds:
+            while state.round < self.rounds and decision(self.stop, past) is None:
                 state, record = step(state)
                 self.database.add(record)
+                past.append(record)
                 if state.round % self.wanted.checkpoint_every == 0:
                     self._save(state)
                 for watcher in watchers:
@@ -125,6 +129,12 @@ class RoundLoop:
             for watcher in watchers:
                 watcher.end(summary)
         return summary
+
+    def tell(self, summary: Summary, *, settings: Facts, watchers: Sequence[Tracker]) -> None:
+        """Tell who watches of a run that is over."""
+        for watcher in watchers:
+            watcher.start(settings, self.database.rounds())
+            watcher.end(summary)
 
     def due(self, state: State) -> bool:
         """Whether the round that led to this state is one to be measured."""

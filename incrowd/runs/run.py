@@ -34,6 +34,7 @@ from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.database import Record
+from incrowd.runs.figures import RunCurve
 from incrowd.runs.folder import (
     CARD,
     DATABASE,
@@ -53,6 +54,7 @@ from incrowd.runs.settings import read_back
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 from incrowd.runs.silo_work import SiloSession, SiloWork
+from incrowd.runs.stopping import decision
 from incrowd.runs.trackers import Tracker, trackers
 
 UnitWork = ClientWork | SiloWork
@@ -182,27 +184,36 @@ class Run:
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
+        wanted = self.config
+        with RoundLoop.begin(self.folder, wanted.run, wanted.stop, rounds=self.work.rounds) as loop:
+            summary = results.of_stopped(self.folder)
+            if summary is None:
+                with self.work.open(self.folder) as session:
+                    summary = self._train(loop, session, watchers)
+            else:
+                loop.tell(summary, settings=self.settings, watchers=watchers)
+            if summary["stopped_early"] is not None:
+                self.work.give_back(self.folder)
+            return summary
+
+    def _train(self, loop: RoundLoop, session: Session, watchers: Sequence[Tracker]) -> Summary:
         work = self.work
-        with (
-            RoundLoop.begin(self.folder, self.config.run, rounds=work.rounds) as loop,
-            work.open(self.folder) as session,
-        ):
 
-            def step(state: State) -> tuple[State, Record]:
-                after, record = session.step(state)
-                return after, record.measured(**self._measured(after)) if loop.due(after) else record
+        def step(state: State) -> tuple[State, Record]:
+            after, record = session.step(state)
+            return after, record.measured(**self._measured(after)) if loop.due(after) else record
 
-            state = session.restored(loop)
-            if state.round < work.rounds:
-                session.rehearse(state)
-            results.rehearse(work.model, state.published, work.data.test, loss=work.loss)
-            return loop.run(
-                state,
-                step,
-                finish=lambda state: self._finished(state, loop.database.rounds(), session),
-                settings=self.settings,
-                watchers=watchers,
-            )
+        state = session.restored(loop)
+        if state.round < work.rounds:
+            session.rehearse(state)
+        results.rehearse(work.model, state.published, work.data.test, loss=work.loss)
+        return loop.run(
+            state,
+            step,
+            finish=lambda state: self._finished(state, loop.database.rounds(), session),
+            settings=self.settings,
+            watchers=watchers,
+        )
 
     def advice(self) -> list[str]:
         """What is doubtful before the first round; see `incrowd.runs.advice`."""
@@ -221,16 +232,19 @@ class Run:
 
     def _finished(self, state: State, records: Sequence[Record], session: Session) -> Summary:
         """Write the results."""
-        work, simulated = self.work, self.work.randomness.simulated
+        work = self.work
         results.write_model(self.folder, work.model, state.published)
         summary = {
             **self._measured(state),
             "metrics": results.metrics(work.model, state.published, work.data, loss=work.loss),
             **work.data.describe(),
+            **session.report(state),
             **session.facts(records),
-            "simulated": simulated,
-            "plot": results.drawn(self.folder, records, wanted=self.config.run.plot, simulated=simulated),
+            "stopped_early": decision(self.config.stop, records) if state.round < work.rounds else None,
+            "simulated": self.work.randomness.simulated,
         }
+        curve = RunCurve.of(self.settings, summary, records)
+        summary["plot"] = results.drawn(self.folder, curve, wanted=self.config.run.plot)
         claims = session.claims()
         _files.write(self.folder / CARD, card(self.settings, summary, statement=claims.text()))
         return write_results(self.folder, claims, summary)

@@ -20,7 +20,8 @@ class RunLedger:
     """Which ledger a run is charged to, under which label, and for which data. It is part of the run's settings.
 
     `path` is where the ledger was when the run began, or None for one in the run's own folder, as public data have it.
-    `search` is the label of the private search that the run is an attempt of.
+    `search` is the label of the private search that the run is an attempt of, and `planned_by_search` says that its
+    rounds were reserved together with those of other runs.
 
     Guarantee: it opens the ledger with which the run began, wherever that was moved to with `incrowd ledger move`, and
     no other.
@@ -32,6 +33,7 @@ class RunLedger:
     path: Path | None = None
     witness: Path | None = None
     search: str | None = None
+    planned_by_search: bool = False
 
     @classmethod
     def find(
@@ -77,9 +79,14 @@ class RunLedger:
             raise LedgerRolledBack(f"{path} is not the ledger that this run was begun with: put the right one back")
         return ledger
 
+    @property
+    def in_search(self) -> bool:
+        """Whether a search decides what is reserved."""
+        return self.planned_by_search or self.search is not None
+
     def part(self, number: int) -> "RunLedger":
         """The same ledger, under a label for one part of the work."""
-        return replace(self, label=f"{self.label}-{number:04d}")
+        return replace(self, label=f"{self.label}-{number:04d}", planned_by_search=True)
 
     def check_same(self, identity: DataIdentity) -> None:
         """The data are those with which the run began (`DataError`).

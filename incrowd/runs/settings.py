@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from incrowd.errors import ConfigError
 from incrowd.runs.config import CommonSections, Config
-from incrowd.runs.explained import explained
 from incrowd.runs.silo_config import SiloConfig
+from incrowd.settings.explained import explained
 
 DEMONSTRATION = Path(__file__).with_name("demonstration.toml")
 """The run that needs no file: the embedded digits."""

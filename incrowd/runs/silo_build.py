@@ -8,12 +8,12 @@ from typing import TypeVar
 from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
-from incrowd.federated import Account, ServerStep, Silo, SiloFedAvg, SiloPlan
+from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo_fedavg import Ask
 from incrowd.learning import ClientTensors, Loss, Model
-from incrowd.learning.records import Descent, RecordEngine, Records
+from incrowd.learning.records import RecordEngine, Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, named
 from incrowd.privacy.ledger.ledger import Ledger
@@ -35,6 +35,7 @@ from incrowd.runs.build import (
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
+from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,16 +50,16 @@ class SiloFederation:
     plans: tuple[SiloPlan, ...]
     records: tuple[Records, ...]
     engines: tuple[RecordEngine, ...]
-    server: ServerStep
     clients: Plan | None
     randomness: Randomness
     noise_multiplier: float
 
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
-        counts = self.plans[place].count_std is not None
+        plan = self.plans[place]
+        counts = plan.count_std is not None or plan.report_std is not None
         return Silo(
-            self.plans[place],
+            plan,
             Account(ledger=ledger, randomness=self.randomness, label=label, place=place),
             engine=self.engines[place],
             counter=Counter(model=self.model, records=self.records[place]) if counts else None,
@@ -75,7 +76,7 @@ class SiloFederation:
         return SiloFedAvg(
             asks=asks,
             model=self.model,
-            server=self.server,
+            server=self.config.server,
             rounds=self.config.privacy.rounds,
             randomness=self.randomness,
             weights=[float(plan.records) for plan in self.plans] if by_records else None,
@@ -92,16 +93,12 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     """
     source = federated_data(config, given)
     data = featured(config, source)
+    check_watched(config.stop, data, counted=config.privacy.count_std is not None)
     tensors, wanted = ClientTensors.of(data), config.local
     with section("local"):
         loss = loss_of(wanted.loss, data.examples, given)
-        descent = Descent(
-            learning_rate=wanted.learning_rate, momentum=wanted.momentum, weight_decay=wanted.weight_decay
-        )
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-    with section("server"):
-        server = ServerStep(**config.server.model_dump())
     with section("data"):
         _check_silos(data)
     names = _names(data)
@@ -110,11 +107,11 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
         for plan, records in zip(plans, held, strict=True):
             plan.check(len(records))
-        _check_counts(config, data)
+        _check_counts(config, data, plans)
         clients = _client_level(config, model, data.clients)
         first = _first_noise(plans)
     engines = tuple(
-        record_engine(wanted.engine, model, records, descent, loss=loss, device=config.run.device) for records in held
+        record_engine(wanted.engine, model, records, wanted, loss=loss, device=config.run.device) for records in held
     )
     return SiloFederation(
         config=config,
@@ -125,7 +122,6 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         plans=plans,
         records=held,
         engines=engines,
-        server=server,
         clients=clients,
         randomness=randomness(config),
         noise_multiplier=first,
@@ -151,8 +147,11 @@ def _first_noise(plans: Sequence[SiloPlan]) -> float:
     refusals = []
     for plan in plans:
         try:
-            multiplier = plan.noise_multiplier(0, spent=())
-            Ledger.in_memory(budget=plan.budget, relation=RELATION).charge(plan.event(multiplier))
+            ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+            if plan.report_runs:
+                ledger.reserve(plan.report_runs, label="report")
+            multiplier = plan.noise_multiplier(0, spent=ledger.commitments())
+            ledger.charge(plan.event(multiplier))
         except BudgetExceeded as error:
             refusals.append(error)
         else:
@@ -213,13 +212,19 @@ def _plan(config: SiloConfig, place: int, records: int, names: Sequence[str]) ->
         noise=noise,
         most_noise=wanted.most_noise,
         count_std=wanted.count_std,
+        report_std=wanted.report_std,
         physical_batch=local.physical_batch,
     )
 
 
-def _check_counts(config: SiloConfig, data: Clients) -> None:
-    if config.privacy.count_std is not None and data.examples.classes is None:
-        raise DataError("count_std counts right labels, and these labels are numbers, not classes: leave it out")
+def _check_counts(config: SiloConfig, data: Clients, plans: Sequence[SiloPlan]) -> None:
+    for name in ("count_std", "report_std"):
+        if getattr(config.privacy, name) is not None and data.examples.classes is None:
+            raise DataError(f"{name} counts right labels, and these labels are numbers, not classes: leave it out")
+    if config.privacy.report_std is not None:
+        cells = (data.examples.classes or 1) * ((data.examples.classes or 1) + 1)
+        for plan in plans:
+            plan.check_report(cells)
 
 
 def _client_level(config: SiloConfig, model: Model, silos: int) -> Plan | None:

@@ -7,22 +7,21 @@ from typing import Any, Literal
 
 from incrowd.errors import ConfigError
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
-from incrowd.runs.config import BasicRunOptions, CommonSections, LossName
-from incrowd.runs.section import Counts, Every, Numbers, Section
+from incrowd.runs.config import BasicRunOptions, CommonSections
+from incrowd.settings.descent import Descent
+from incrowd.settings.local import LossName
+from incrowd.settings.section import Counts, Every, Numbers, Section
 
 PaceName = Literal["constant-noise", "constant-epsilon", "square-root"]
 
 
-class LocalRecords(Section):
+class LocalRecords(Descent):
     """What a silo does in a round: DP-SGD over its records.
 
     `batch_size` is the expected one (as many as are declared unless it is given); `physical_batch` is how many records
     are worked on at once, which changes nothing but memory and speed.
     """
 
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
     epochs: float = 1.0
     batch_size: float | None = None
     physical_batch: int = 256
@@ -48,8 +47,9 @@ class PrivateRecords(Section):
     `epsilon` is one number for all silos, or one for each. `pace` says how the budget is divided among the rounds; with
     `noise_multiplier` in its place there are as many rounds as the budget allows. `hardlimit` may be left out, because
     there is nothing else: a round that would break the budget is refused before it begins. `count_std` releases two
-    noised counts a round. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for
-    their witnesses: without them they are in the user's state folder, or, of public data, in the run's.
+    noised counts a round, and `report_std` one noised table at the end, of how many records of each class the model
+    calls which. `ledger` and `witness` are folders for the ledgers of the silos, and of the server, and for their
+    witnesses: without them they are in the user's state folder, or, of public data, in the run's.
     """
 
     unit: Literal["record"] = "record"
@@ -62,6 +62,7 @@ class PrivateRecords(Section):
     clip_norm: float = 1.0
     most_noise: float = 100.0
     count_std: float | None = None
+    report_std: float | None = None
     hardlimit: bool = True
     weigh: Literal["equally", "by records"] = "equally"
     ledger: str | None = None
@@ -76,6 +77,12 @@ class PrivateRecords(Section):
         if self.pace is not None and self.noise_multiplier is not None:
             remedy = "leave it out, or leave out privacy.pace, whose noise is solved for"
             raise ConfigError(field="privacy.noise_multiplier", value=self.noise_multiplier, remedy=remedy)
+        for name in ("count_std", "report_std"):
+            if self.clients is not None and getattr(self, name) is not None:
+                remedy = (
+                    "a silo that tells of itself is not hidden among others, as privacy.clients promises: leave it out"
+                )
+                raise ConfigError(field=f"privacy.{name}", value=getattr(self, name), remedy=remedy)
         if self.clients is not None and self.weigh != "equally":
             remedy = "with a promise to clients, too, all silos weigh the same: leave it out"
             raise ConfigError(field="privacy.weigh", value=self.weigh, remedy=remedy)

@@ -110,8 +110,9 @@ def _check_room(plans: Sequence[SiloPlan], ledgers: Sequence[Ledger]) -> None:
     refusals = []
     for plan, ledger in zip(plans, ledgers, strict=True):
         try:
-            spent = ledger.commitments()
-            ledger.check_room([(plan.event(plan.noise_multiplier(0, spent=spent)), 1)])
+            ledger.check_room(plan.report_runs)
+            spent = [*ledger.commitments(), *plan.report_runs]
+            ledger.check_room([(plan.event(plan.noise_multiplier(0, spent=spent)), 1), *plan.report_runs])
         except BudgetExceeded as error:
             refusals.append(error)
         else:

@@ -14,13 +14,14 @@ from incrowd._random import Randomness
 from incrowd.data import Clients
 from incrowd.federated import SiloFedAvg, SiloReport, State
 from incrowd.federated.silo_fedavg import AskAll
+from incrowd.federated.silo_report import figures
 from incrowd.learning import Loss, Model
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.statement import Claims
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.database import Record
 from incrowd.runs.durable_silo import DurableSilo
-from incrowd.runs.folder import LEDGER, SILOS, Summary
+from incrowd.runs.folder import LEDGER, SERVER, SILOS, Summary
 from incrowd.runs.round_loop import RoundLoop
 from incrowd.runs.silo_build import SiloFederation
 from incrowd.runs.silo_config import SiloConfig
@@ -88,6 +89,12 @@ class SiloWork:
         """The data are those that the ledgers are about (`DataError`)."""
         self.payer.check_same(self.federation)
 
+    def give_back(self, folder: Path) -> None:
+        """No round will follow: what the server's plan has left is for others. Silos reserve nothing."""
+        if (server := self.payer.server) is not None:
+            with server.open(folder / LEDGER) as ledger:
+                ledger.release_reservation(server.label)
+
     def try_out(self) -> None:
         """Nothing: everything was put together when the silos' plans were made."""
 
@@ -151,11 +158,20 @@ class SiloSession:
         after, report = self.algorithm.apply(state)
         return after, self._record(report)
 
+    def report(self, state: State) -> Summary:
+        """What each silo says of the model on its own records, noised and paid for; None of one that says nothing."""
+        std, classes = self.work.config.privacy.report_std, self.work.data.examples.classes
+        if std is None or classes is None:
+            return {}
+        tables = {box.silo.plan.name: box.report(state.published, classes=classes) for box in self.outboxes}
+        found = {name: None if table is None else figures(table, std=std) for name, table in tables.items()}
+        return {"report_by_silo": found}
+
     def claims(self) -> Claims:
         """What each silo may claim of its records, and the server of silos as a whole."""
         statements = {outbox.silo.plan.name: outbox.silo.statement() for outbox in self.outboxes}
         if self.algorithm.private is not None:
-            statements["the server"] = self.algorithm.private.statement()
+            statements[SERVER] = self.algorithm.private.statement()
         return Claims(by_party=statements)
 
     def facts(self, records: Sequence[Record]) -> Summary:

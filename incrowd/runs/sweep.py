@@ -294,7 +294,7 @@ class Sweep:
         schedule, data = self._schedule(task), self._loaded(config)
         engine = assemble(config, schedule=schedule, chunk=1, data=data).engine
         weights = engine.model.loaded(load_file(self._place(task) / MODEL)).weights.numpy()
-        measured = score(engine.model, weights, test, loss=engine.local.loss)
+        measured = score(engine.model, weights, test, loss=engine.loss)
         return {
             "test_accuracy": measured.accuracy,
             "test_loss": measured.loss if math.isfinite(measured.loss) else None,

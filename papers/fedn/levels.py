@@ -19,16 +19,16 @@ from pathlib import Path
 from harness import checks
 from harness.pictures import axes, dress
 from harness.seeds import Entry, Say, repeated, silent
-from incrowd import Budget, Everyone, Ledger, PlanConfig, PrivateRun, SeededRandomness, constant
+from incrowd import Budget, Everyone, Ledger, Local, PlanConfig, PrivateRun, SeededRandomness, ServerOptimizer, constant
 from incrowd.data import Clients, Split, iid
-from incrowd.federated import FedAvg, ServerStep, score
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
+from incrowd.federated import FedAvg, score
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from incrowd.privacy.plan import NoisePlace
 from papers.fedn.schedule import DELTA
 from papers.fedn.silos import NETWORKS, Silos
 
 ROUNDS = 20
-STEEPEST = LocalTraining(learning_rate=100.0, shuffle=False)
+STEEPEST = Local(learning_rate=100.0, shuffle=False)
 """One step along the gradient of all examples, whose length is normalised away."""
 
 UNITS = {"local": "client", "central": "client", "record": "record"}
@@ -98,7 +98,7 @@ class Levels:
             federation = FedAvg(
                 engine=CohortEngine(model, ClientTensors.of(partitioned), STEEPEST, Execution()),
                 private=PrivateRun(plan, ledger=ledger, randomness=randomness, size=model.size),
-                server=ServerStep(learning_rate=32.0, decay="linear"),
+                server=ServerOptimizer(learning_rate=32.0, decay="linear"),
                 init_scale=0.0,
             )
             state = federation.init()

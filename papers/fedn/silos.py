@@ -14,19 +14,9 @@ from typing import get_args
 from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
-from incrowd import Budget, DataError, Ledger, Randomness, Relation, SeededRandomness
+from incrowd import Budget, DataError, Ledger, Randomness, Relation, SeededRandomness, ServerOptimizer
 from incrowd.data import Clients, Examples, Split, iid
-from incrowd.federated import (
-    Account,
-    EngineName,
-    ServerStep,
-    Silo,
-    SiloFedAvg,
-    SiloPlan,
-    SiloReport,
-    record_engine,
-    score,
-)
+from incrowd.federated import Account, EngineName, Silo, SiloFedAvg, SiloPlan, SiloReport, record_engine, score
 from incrowd.learning import ClientTensors, Descent, Model, Records, linear, mlp
 from incrowd.learning.features import (
     FeatureMap,
@@ -59,7 +49,7 @@ class Network:
     clip_norm: float
     features: Callable[[tuple[int, int]], FeatureMap] | None = None
     init_scale: float = 1.0
-    server: ServerStep = field(default_factory=ServerStep)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
 
     def seen(self, examples: Examples, cache: Path | None) -> Examples:
         """What the model sees of examples: each one's own work, which costs no privacy."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from incrowd import Budget, BudgetExceeded, FixedClip, Schedule
+from incrowd import Budget, BudgetExceeded, FixedClip, Local, Schedule
 from incrowd.data import Examples, Split
-from incrowd.learning import LocalTraining, linear
+from incrowd.learning import linear
 from incrowd.learning.features import FeatureMap, GlyphMetric, MomentNormalisation, OrientedEnergies, UnitNorm, compose
 from papers.geyer.measure import ROWS, AnySetup, Measured, measure
 from papers.geyer.paper import PaperSetup, within
@@ -87,11 +87,11 @@ def _other_constants(setup: PaperSetup) -> Iterator[Variant]:
     local = setup.local
     batches = local.batches or 1
     for name, other in (
-        (f"E = {2 * local.epochs}", replace(local, epochs=2 * local.epochs)),
-        (f"B = {batches // 2}", replace(local, batches=batches // 2)),
-        (f"B = {2 * batches}", replace(local, batches=2 * batches)),
-        (f"rate {local.learning_rate / 2:g}", replace(local, learning_rate=local.learning_rate / 2)),
-        (f"rate {local.learning_rate * 2:g}", replace(local, learning_rate=local.learning_rate * 2)),
+        (f"E = {2 * local.epochs}", local.replaced(epochs=2 * local.epochs)),
+        (f"B = {batches // 2}", local.replaced(batches=batches // 2)),
+        (f"B = {2 * batches}", local.replaced(batches=2 * batches)),
+        (f"rate {local.learning_rate / 2:g}", local.replaced(learning_rate=local.learning_rate / 2)),
+        (f"rate {local.learning_rate * 2:g}", local.replaced(learning_rate=local.learning_rate * 2)),
     ):
         yield Variant(name=name, setups=(replace(setup, local=other),))
     for init_scale in (1.0, math.sqrt(3), math.sqrt(6)):
@@ -140,25 +140,25 @@ def _other_steps(setup: Setup) -> Iterator[Variant]:
                 replace(
                     setup,
                     clip=FixedClip(clip_norm=clip_norm),
-                    local=LocalTraining(learning_rate=1.0, shuffle=False),
-                    server=replace(server, learning_rate=rate * server.learning_rate / clip_norm),
+                    local=Local(learning_rate=1.0, shuffle=False),
+                    server=server.replaced(learning_rate=rate * server.learning_rate / clip_norm),
                 )
                 for rate in RATES
             ),
         )
-    yield Variant(name="no decay", setups=(replace(setup, server=replace(server, decay="none")),))
+    yield Variant(name="no decay", setups=(replace(setup, server=server.replaced(decay="none")),))
     if server.average == "none":
-        yield Variant(name="the tail's average", setups=(replace(setup, server=replace(server, average="tail")),))
+        yield Variant(name="the tail's average", setups=(replace(setup, server=server.replaced(average="tail")),))
     else:
-        yield Variant(name="no average", setups=(replace(setup, server=replace(server, average="none")),))
+        yield Variant(name="no average", setups=(replace(setup, server=server.replaced(average="none")),))
     if server.kind == "momentum":
-        plain = replace(server, kind="sgd", learning_rate=server.learning_rate * 2)
+        plain = server.replaced(kind="sgd", learning_rate=server.learning_rate * 2)
         yield Variant(name="no momentum", setups=(replace(setup, server=plain),))
     for factor in (0.5, 2.0):
         rounds = max(1, round(setup.rounds * factor))
         yield Variant(name=f"{rounds} rounds", setups=(replace(setup, rounds=rounds),))
     for factor in (0.5, 2.0):
-        faster = replace(server, learning_rate=server.learning_rate * factor)
+        faster = server.replaced(learning_rate=server.learning_rate * factor)
         yield Variant(name=f"rate {faster.learning_rate:g}", setups=(replace(setup, server=faster),))
 
 

@@ -55,7 +55,7 @@ class Kept:
                 "seed": seed,
             },
             "model": {"kind": "mlp", "hidden": HIDDEN, "bias": False, "init_scale": setup.init_scale},
-            "local": {name: getattr(setup.local, name) for name in _LOCAL},
+            "local": setup.local.model_dump(),
             "privacy": {
                 "epsilon": plan.budget.epsilon,
                 "delta": plan.budget.delta,
@@ -67,6 +67,3 @@ class Kept:
             "run": {"randomness": "seeded", "seed": seed, "report_every": max(1, rounds // 80)},
         }
         return Federation.from_tables(settings).scheduled(plan.config.schedule)
-
-
-_LOCAL = ("learning_rate", "epochs", "batch_size", "batches", "momentum", "weight_decay", "proximal", "shuffle")

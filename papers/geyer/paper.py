@@ -16,10 +16,21 @@ from pathlib import Path
 import numpy as np
 from dp_accounting import DpEvent
 
-from incrowd import Budget, BudgetExceeded, FixedSize, MedianClip, Plan, PlanConfig, Poisson, Schedule, Step
+from incrowd import (
+    Budget,
+    BudgetExceeded,
+    FixedSize,
+    Local,
+    MedianClip,
+    Plan,
+    PlanConfig,
+    Poisson,
+    Schedule,
+    ServerOptimizer,
+    Step,
+)
 from incrowd.data import Split
-from incrowd.federated import ServerStep
-from incrowd.learning import LocalTraining, Model, mlp
+from incrowd.learning import Model, mlp
 from incrowd.privacy.account import LAMBDAS, compose, log_moments, moments_delta, moments_price, price
 
 HIDDEN = (600, 100)
@@ -74,10 +85,10 @@ def as_poisson(schedule: Schedule, *, clients: int) -> DpEvent:
 class PaperSetup:
     """How a federation learns, and the cohorts m_t and noise sigma_t of its rounds, of which the last go on."""
 
-    local: LocalTraining
+    local: Local
     schedule: Schedule
     init_scale: float = INIT_SCALE
-    server: ServerStep = field(default_factory=ServerStep, init=False)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer, init=False)
 
     def model(self, inputs: int, outputs: int) -> Model:
         """The paper's network."""
@@ -105,9 +116,7 @@ class PaperSetup:
 
 
 def _setup(schedule: Schedule, *, learning_rate: float, batches: int = 10, epochs: int = 1) -> PaperSetup:
-    return PaperSetup(
-        local=LocalTraining(learning_rate=learning_rate, batches=batches, epochs=epochs), schedule=schedule
-    )
+    return PaperSetup(local=Local(learning_rate=learning_rate, batches=batches, epochs=epochs), schedule=schedule)
 
 
 def _constant(cohort: int, noise_multiplier: float) -> Schedule:

@@ -7,10 +7,10 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats
-from incrowd import SeededRandomness
+from incrowd import Local, SeededRandomness
 from incrowd.data import Split
 from incrowd.federated import Diagnostics, Watch, score
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, Model
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from papers.geyer.measure import partitioned, processors, shaped, tested_on
 from papers.geyer.paper import INIT_SCALE, paper_network
 
@@ -21,7 +21,7 @@ class Plain:
 
     rounds: int = 100
     clients: int = 100
-    local: LocalTraining = field(default_factory=lambda: LocalTraining(learning_rate=0.2, batches=60))
+    local: Local = field(default_factory=lambda: Local(learning_rate=0.2, batches=60))
     init_scale: float = INIT_SCALE
 
     def __post_init__(self) -> None:

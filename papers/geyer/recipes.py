@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness import checks
-from incrowd import Budget, ConfigError, DataError, Everyone, PlanConfig, constant
-from incrowd.federated import ServerStep
-from incrowd.learning import LocalTraining
+from incrowd import Budget, ConfigError, DataError, Everyone, Local, PlanConfig, ServerOptimizer, constant
 from incrowd.learning.features import (
     GlyphMetric,
     Glyphs,
@@ -111,8 +109,8 @@ def network(case: Case) -> Setup:
 
     Where the signal is weak, everyone takes part and the weights start with a variance of 1 / inputs; elsewhere of 2.
     """
-    local = LocalTraining(learning_rate=0.1, batches=10, epochs=2)
-    server = ServerStep(learning_rate=4.0, decay="linear", average="tail")
+    local = Local(learning_rate=0.1, batches=10, epochs=2)
+    server = ServerOptimizer(learning_rate=4.0, decay="linear", average="tail")
     if case.signal < 1000:
         return Setup(model=paper_network, local=local, rounds=12, server=server, init_scale=math.sqrt(3))
     share, rounds = (0.4, 30) if case.clients < MANY_CLIENTS else (0.05, 40)
@@ -154,9 +152,9 @@ def _of_row(constants: Mapping[int, PaperSetup], case: Case) -> PaperSetup:
     return constants[case.clients]
 
 
-def _decaying(rate: float) -> ServerStep:
-    return ServerStep(learning_rate=rate, decay="linear")
+def _decaying(rate: float) -> ServerOptimizer:
+    return ServerOptimizer(learning_rate=rate, decay="linear")
 
 
-def _heavy(rate: float) -> ServerStep:
-    return ServerStep(kind="momentum", learning_rate=rate, decay="linear")
+def _heavy(rate: float) -> ServerOptimizer:
+    return ServerOptimizer(kind="momentum", learning_rate=rate, decay="linear")

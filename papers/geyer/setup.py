@@ -6,14 +6,25 @@ from pathlib import Path
 
 from harness import checks
 from harness.arrays import Matrix
-from incrowd import Budget, ConfigError, Everyone, MedianClip, NormalisedClip, Plan, PlanConfig, Poisson, constant
+from incrowd import (
+    Budget,
+    ConfigError,
+    Everyone,
+    Local,
+    MedianClip,
+    NormalisedClip,
+    Plan,
+    PlanConfig,
+    Poisson,
+    ServerOptimizer,
+    constant,
+)
 from incrowd.data import Examples, Split
-from incrowd.federated import ServerStep
-from incrowd.learning import LocalTraining, Model, linear
+from incrowd.learning import Model, linear
 from incrowd.learning.features import FeatureMap, UnitNorm, transform
 from incrowd.privacy.mechanism import Clip
 
-STEEPEST = LocalTraining(learning_rate=100.0, shuffle=False)
+STEEPEST = Local(learning_rate=100.0, shuffle=False)
 """One step along the gradient of all examples. Its length is normalised away; a long one keeps more digits."""
 
 
@@ -31,11 +42,11 @@ class Setup:
     """
 
     rounds: int
-    server: ServerStep
+    server: ServerOptimizer
     features: FeatureMap | None = None
     dimensions: int | None = None
     model: Callable[[int, int], Model] = softmax_regression
-    local: LocalTraining = STEEPEST
+    local: Local = STEEPEST
     clip: Clip | MedianClip = field(default_factory=NormalisedClip)
     share: float = 1.0
     init_scale: float = 0.0

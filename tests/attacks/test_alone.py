@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from incrowd import Local
 from incrowd._random import Floats
 from incrowd.data import Clients, from_arrays
 from incrowd.data.partition import Partition
@@ -21,7 +22,6 @@ from incrowd.learning import (
     CohortEngine,
     EngineCohort,
     Execution,
-    LocalTraining,
     Model,
     ghost,
     linear,
@@ -32,9 +32,10 @@ from incrowd.learning import (
 from incrowd.learning.ghost import Ghost
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records
+from incrowd.learning.records import Records
 from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS
 
 CLIP = 1.0
@@ -81,7 +82,7 @@ def longest_move(sum_of: Callable[[Sequence[int]], Floats], cohort: Sequence[int
 # The attack: chaotic local training amplifies a difference in the last bit until the contribution is another one.
 
 SIZES = (*[30] * 16, 33)
-CHAOS = LocalTraining(learning_rate=2.0, epochs=200)
+CHAOS = Local(learning_rate=2.0, epochs=200)
 
 
 def padded_to_the_longest(data: ClientTensors, model: Model, cohort: Sequence[int]) -> Floats:
@@ -199,7 +200,7 @@ CASES = [(name, steps, ZEROS[(i + j) % 3]) for i, name in enumerate(MODELS) for 
 
 @pytest.mark.parametrize(("name", "steps", "zeros"), CASES)
 def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str, zeros: float) -> None:
-    model, local = MODELS[name](), LocalTraining(learning_rate=0.3, **LOCALS[steps])
+    model, local = MODELS[name](), Local(learning_rate=0.3, **LOCALS[steps])
     expected, norm = alone_or_not(CohortEngine(model, company("nobody", zeros=zeros), local), [ONE])
     for kind, chunk in (("all sizes", None), ("the same size", 2), ("the same size", 16), ("others", 5)):
         data = company(kind, zeros=zeros)
@@ -218,7 +219,7 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str
 @pytest.mark.parametrize("zeros", [0.0, 0.8])
 @pytest.mark.parametrize("name", ["linear", "wide", "narrow", "direct", "layer norm", "remembering"])
 def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) -> None:
-    model, local = MODELS[name](), LocalTraining(learning_rate=0.3, batch_size=7)
+    model, local = MODELS[name](), Local(learning_rate=0.3, batch_size=7)
     data = company("all sizes", zeros=zeros)
     cohort = range(MANY)
     expected = summed(CohortEngine(model, data, local), cohort).total
@@ -239,7 +240,7 @@ def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) ->
 
 
 def test_images_through_convolutions_have_the_same_bits_in_every_company() -> None:
-    local = LocalTraining(learning_rate=0.1, batch_size=7)
+    local = Local(learning_rate=0.1, batch_size=7)
     found: list[NDArray[np.float32]] = []
     for sizes in ((0, 20), (33, 20), (5, 20)):
         data = made_up(sizes, features=256, classes=10, zeros=(0.3,), seeds=(len(found), 0))
@@ -256,7 +257,7 @@ def test_images_through_convolutions_have_the_same_bits_in_every_company() -> No
 def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:
     # Its slopes would depend on who was trained before.
     model = Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.RReLU(), nn.Linear(9, CLASSES)), fresh=True)
-    engine = CohortEngine(model, company("the same size", zeros=0.0), LocalTraining(learning_rate=0.3))
+    engine = CohortEngine(model, company("the same size", zeros=0.0), Local(learning_rate=0.3))
     with pytest.raises(ConfigError, match="global generator"):
         summed(engine, [ONE])
 
@@ -362,7 +363,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize("name", BEHIND_US)
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
 def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: str) -> None:
-    data, local = company("all sizes", zeros=0.0), LocalTraining(learning_rate=0.3, batch_size=7)
+    data, local = company("all sizes", zeros=0.0), Local(learning_rate=0.3, batch_size=7)
     engine = CohortEngine(MODELS[model](), data, local)
     weights = engine.model.initial(RANDOMNESS) * 1e-38  # most products of so small numbers are not normal numbers
     found = []
@@ -376,7 +377,7 @@ def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: 
 
 
 def test_casts_of_the_caller_s_stay_outside() -> None:
-    data, local = company("all sizes", zeros=0.0), LocalTraining(learning_rate=0.3, batch_size=7)
+    data, local = company("all sizes", zeros=0.0), Local(learning_rate=0.3, batch_size=7)
     for model in ("wide", "layer norm"):
         engine = CohortEngine(MODELS[model](), data, local)
         expected = summed(engine, [ONE]).total

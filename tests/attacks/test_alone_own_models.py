@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from incrowd import Local
 from incrowd._random import Floats
-from incrowd.learning import CohortEngine, Execution, LocalTraining
+from incrowd.learning import CohortEngine, Execution
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Reader
+from incrowd.learning.records import Reader
 from incrowd.learning.total import Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, trained
 from tests.learning.own_models import CASES
 
@@ -20,7 +22,7 @@ COMPANIES = ((0, 0, SIZE, 0, 0), (1, 30, SIZE, 4, 8), (SIZE, SIZE, SIZE, SIZE, S
 @pytest.mark.parametrize("name", CASES)
 def test_a_contribution_has_the_same_bits_in_every_company(name: str) -> None:
     case = CASES[name]
-    model, local = case.model(), LocalTraining(learning_rate=0.5, batch_size=4, epochs=3, loss=case.loss)
+    model, local = case.model(), Local(learning_rate=0.5, batch_size=4, epochs=3)
     found: list[Floats] = []
     for seed, sizes in enumerate(COMPANIES):
         seeds = [seed] * len(sizes)
@@ -28,7 +30,7 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str) -> None:
         data = case.clients(sizes, seeds)
         there = [k for k, size in enumerate(sizes) if size]
         for cohort in ([ONE], there, there[::-1]):
-            engine = CohortEngine(model, data, local, Execution(chunk=2 if seed == 1 else None))
+            engine = CohortEngine(model, data, local, Execution(chunk=2 if seed == 1 else None), loss=case.loss)
             found.append(trained(engine, model.weights, cohort)[ONE])
     assert np.abs(found[0]).max() > 0
     assert all(np.array_equal(one, found[0]) for one in found)
@@ -37,10 +39,10 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str) -> None:
 @pytest.mark.parametrize("name", ["GRU on tokens", "transformer, inputs by name", "adapters", "dropout"])
 def test_processes_change_no_bit_of_a_sum(name: str) -> None:
     case = CASES[name]
-    model, local = case.model(), LocalTraining(learning_rate=0.5, batch_size=4, loss=case.loss)
+    model, local = case.model(), Local(learning_rate=0.5, batch_size=4)
     data, how = case.clients((5, 9, 1, 12)), Shortening(bound=1.0, parts=None, factors=FixedClip(clip_norm=1.0).factors)
     one, two = (
-        CohortEngine(model, data, local, Execution(threads=several))
+        CohortEngine(model, data, local, Execution(threads=several), loss=case.loss)
         .train_and_sum(model.weights, range(4), how, randomness=RANDOMNESS, round=0)
         .total
         for several in (1, 2)

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
 from incrowd.federated import class_sums
 from incrowd.federated.class_sums import size_of
-from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, linear
+from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.declared import check_declared, fewest
@@ -283,5 +284,5 @@ def test_those_who_are_declared_and_not_there_add_nothing(data: Clients) -> None
     counted = PrivateRun(smaller, ledger=ledger, randomness=SeededRandomness(1), size=size_of(few), label="counted")
     with pytest.raises(ConfigError, match="clients = 18: that is what the plan is for"):
         class_sums(few, counted)
-    engine = CohortEngine(linear(FEATURES, CLASSES), ClientTensors.of(few), LocalTraining(learning_rate=1.0))
+    engine = CohortEngine(linear(FEATURES, CLASSES), ClientTensors.of(few), Local(learning_rate=1.0))
     assert engine.present(np.arange(20)).tolist() == list(range(18))

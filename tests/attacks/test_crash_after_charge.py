@@ -16,17 +16,17 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from incrowd import _files
+from incrowd import Local, ServerOptimizer, _files
 from incrowd._random import Floats, SystemRandomness
 from incrowd.data import Clients
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, RehearsalFailed
-from incrowd.federated import FedAvg, ServerStep, Silo
+from incrowd.federated import FedAvg, Silo
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
-from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, Model, linear
+from incrowd.learning import ClientTensors, CohortEngine, Model, linear
 from incrowd.learning.opacus_engine import OpacusRecords
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records, StepNoise, Trained
+from incrowd.learning.records import Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.mechanism.clipping import NormalisedClip, QuantileClip
@@ -39,6 +39,7 @@ from incrowd.privacy.release import PrivateRun
 from incrowd.runs.checkpoints import Checkpoints
 from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.run import Run
+from incrowd.settings.descent import Descent
 from tests.federated.silos import CLASSES, FEATURES, MODEL, RECORDS, account, plan, records, zeros
 from tests.runs.small import silos_of
 from tests.runs.test_silo_run import small as small_silos
@@ -330,9 +331,9 @@ def clients_run(module: nn.Module, data: Clients, ledger: Ledger) -> FedAvg:
     config = PlanConfig(clients=data.clients, schedule=schedule, sampling=Everyone, clip=NormalisedClip())
     budget = Budget(epsilon=8.0, delta=1e-3)
     model = Model(module)
-    engine = CohortEngine(model, ClientTensors.of(data), LocalTraining(learning_rate=0.1, batch_size=4))
+    engine = CohortEngine(model, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=4))
     private = PrivateRun(config.calibrate(budget), ledger=ledger, randomness=SystemRandomness(), size=model.size)
-    return FedAvg(engine=engine, private=private, server=ServerStep())
+    return FedAvg(engine=engine, private=private, server=ServerOptimizer())
 
 
 def test_clients_contribute_before_the_round_is_charged(data: Clients) -> None:
@@ -368,8 +369,8 @@ def test_noise_of_clients_that_fits_no_grid_is_refused_before_it_is_paid_for(
         monkeypatch.setattr(Noises, "check", lambda *_args, **_sizes: None)
     ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
     private = PrivateRun(its, ledger=ledger, randomness=SystemRandomness(), size=MODEL.size)
-    engine = CohortEngine(MODEL, ClientTensors.of(data), LocalTraining(learning_rate=0.1, batch_size=4))
-    run = FedAvg(engine=engine, private=private, server=ServerStep())
+    engine = CohortEngine(MODEL, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=4))
+    run = FedAvg(engine=engine, private=private, server=ServerOptimizer())
     with pytest.raises(ConfigError, match="noise scale"):
         run.apply(run.init())
     assert any(entry.kind == "charge" for entry in ledger.entries()) is not checked

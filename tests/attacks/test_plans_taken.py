@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Partition
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, ServerStep, SiloFedAvg, class_sums
+from incrowd.federated import FedAvg, SiloFedAvg, class_sums
 from incrowd.federated.class_sums import size_of
-from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, linear
+from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
@@ -46,8 +47,8 @@ def run_of(plan: Plan, *, size: int) -> PrivateRun:
 
 def averaged(plan: Plan, data: Clients) -> FedAvg:
     model = linear(FEATURES, CLASSES)
-    engine = CohortEngine(model, ClientTensors.of(data), LocalTraining(learning_rate=0.1, batch_size=3))
-    return FedAvg(engine=engine, private=run_of(plan, size=model.size), server=ServerStep())
+    engine = CohortEngine(model, ClientTensors.of(data), Local(learning_rate=0.1, batch_size=3))
+    return FedAvg(engine=engine, private=run_of(plan, size=model.size), server=ServerOptimizer())
 
 
 class _Unasked(FedAvg):
@@ -79,7 +80,7 @@ def test_a_plan_for_other_silos_is_refused() -> None:
             SiloFedAvg(
                 asks=[lambda _number, _weights: pytest.fail("nobody is asked")] * silos,
                 model=model,
-                server=ServerStep(),
+                server=ServerOptimizer(),
                 rounds=2,
                 randomness=SEEDED,
                 private=run_of(plan, size=model.size),

@@ -226,6 +226,8 @@ def test_names_are_those_of_the_clients_who_are_there(tmp_path: Path) -> None:
         (("p00", "../x"), r"names = '\.\./x': it is to be a folder's: use up to 64 letters"),
         (("p00", "P00"), "two of them are the same folder where case does not count"),
         (("p00", "server"), "names = 'server': it is to be a folder's"),
+        (("p00", "text"), "names = 'text': it is to be a folder's"),
+        (("p00", "the server"), "names = 'the server': it is to be a folder's"),
         (("con", "p00"), "names = 'con': it is to be a folder's"),
         (("p00", "p01."), "it is to be a folder's"),
         (("p00", ".p"), "it is to be a folder's"),

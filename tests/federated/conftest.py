@@ -3,10 +3,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from incrowd import Local, ServerOptimizer
 from incrowd._random import Randomness, SeededRandomness
 from incrowd.data import Clients, Examples, Partition
-from incrowd.federated import FedAvg, ServerStep
-from incrowd.learning import ClientTensors, CohortEngine, Execution, LocalTraining, linear
+from incrowd.federated import FedAvg
+from incrowd.learning import ClientTensors, CohortEngine, Execution, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
@@ -51,18 +52,18 @@ def make(data: Clients, plan: Promise) -> Maker:
     def made(
         *,
         plan: Promise = plan,
-        server: ServerStep | None = None,
+        server: ServerOptimizer | None = None,
         randomness: Randomness | None = None,
-        local: LocalTraining | None = None,
+        local: Local | None = None,
         ledger: Ledger | None = None,
         **rest: float | bool,
     ) -> FedAvg:
         model = linear(FEATURES, CLASSES)
-        local = local or LocalTraining(learning_rate=0.1, batch_size=4)
+        local = local or Local(learning_rate=0.1, batch_size=4)
         engine = CohortEngine(model, ClientTensors.of(data), local, Execution(chunk=3))
         ledger = ledger or Ledger.in_memory(budget=BUDGET, relation=plan.relation)
         source = randomness or SeededRandomness(2)
         private = PrivateRun(plan, ledger=ledger, randomness=source, size=model.size)
-        return FedAvg(engine=engine, private=private, server=server or ServerStep(), **rest)  # type: ignore[arg-type]  # by name
+        return FedAvg(engine=engine, private=private, server=server or ServerOptimizer(), **rest)  # type: ignore[arg-type]  # by name
 
     return made

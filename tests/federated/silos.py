@@ -11,12 +11,13 @@ from incrowd.federated.counter import Counter
 from incrowd.federated.silo import Silo
 from incrowd.learning import linear
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, RecordEngine, Records, StepNoise, Trained
+from incrowd.learning.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.privacy.permit import Account
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.settings.descent import Descent
 
 BUDGET = Budget(epsilon=4.0, delta=1e-5)
 RECORDS, FEATURES, CLASSES, ROUNDS = 40, 5, 3, 4

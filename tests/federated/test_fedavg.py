@@ -3,11 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.data import Clients
 from incrowd.errors import ConfigError
-from incrowd.federated import FedAvg, ServerStep, State, score
-from incrowd.learning import ClientTensors, LocalTraining
+from incrowd.federated import FedAvg, State, score
+from incrowd.learning import ClientTensors
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, MedianClip, PerLayerClip, QuantileClip
@@ -22,7 +23,7 @@ from tests.privacy.receipts import noised
 from tests.reference.naive_fedavg import exact_rounds
 
 SIZE = FEATURES * CLASSES + CLASSES
-LOCAL = LocalTraining(learning_rate=0.1, batch_size=4)
+LOCAL = Local(learning_rate=0.1, batch_size=4)
 
 
 def plan_with(
@@ -87,7 +88,7 @@ def test_rounds_are_algorithm_1(make: Maker, data: Clients) -> None:
 
 def test_it_learns(make: Maker, data: Clients) -> None:
     assert data.test is not None
-    server = ServerStep(learning_rate=2.0, decay="linear", average="tail")
+    server = ServerOptimizer(learning_rate=2.0, decay="linear", average="tail")
     algorithm = make(plan=plan_with(rounds=20), server=server)
     before = score(algorithm.engine.model, algorithm.init().published, data.test)
     after = score(algorithm.engine.model, run(algorithm).published, data.test)
@@ -113,7 +114,7 @@ PROMISES: dict[str, Promise] = {
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, name: str, kind: str) -> None:
     plan = PROMISES[name]
-    server = ServerStep(kind=kind, average="tail")  # type: ignore[arg-type]  # one of the three
+    server = ServerOptimizer(kind=kind, average="tail")  # type: ignore[arg-type]  # one of the three
     whole = run(make(plan=plan, server=server))
     for stop in range(plan.rounds + 1):
         ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
@@ -167,7 +168,7 @@ def test_first_weights_are_fresh_ones_times_start(make: Maker) -> None:
 
 
 def test_published_weights_are_the_tail_s_mean(make: Maker) -> None:
-    algorithm = make(server=ServerStep(average="tail"))
+    algorithm = make(server=ServerOptimizer(average="tail"))
     state, seen = algorithm.init(), []
     assert np.array_equal(state.published, state.weights)
     for _ in range(6):
@@ -232,4 +233,4 @@ def test_a_run_over_other_weights_is_refused(make: Maker) -> None:
     algorithm = make()
     algorithm.private.size += 1
     with pytest.raises(ConfigError, match="the model has 18 weights"):
-        FedAvg(engine=algorithm.engine, private=algorithm.private, server=ServerStep())
+        FedAvg(engine=algorithm.engine, private=algorithm.private, server=ServerOptimizer())

@@ -5,25 +5,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from incrowd import Local, ServerOptimizer
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Examples, Partition
 from incrowd.data.inputs import each
 from incrowd.errors import ConfigError, DataError, RehearsalFailed
-from incrowd.federated import FedAvg, ServerStep, SiloFedAvg, score
+from incrowd.federated import FedAvg, SiloFedAvg, score
 from incrowd.federated.class_sums import size_of
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo import Answer, Silo
-from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, Model
+from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.features import UnitNorm, transform
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records
+from incrowd.learning.records import Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import constant
 from incrowd.privacy.release import PrivateRun
+from incrowd.settings.descent import Descent
 from tests.federated.silos import account, plan
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 
@@ -49,11 +51,11 @@ def federation(case: Case, *, init_scale: float = 1.0) -> FedAvg:
     budget = Budget(epsilon=50.0, delta=1e-5)
     config = PlanConfig(clients=len(SIZES), schedule=constant(rounds=2, cohort=len(SIZES)), sampling=Everyone)
     promise, model = config.calibrate(budget), case.model()
-    data, local = clients_of(case), LocalTraining(learning_rate=0.1, batch_size=4, loss=case.loss)
+    data, local = clients_of(case), Local(learning_rate=0.1, batch_size=4)
     ledger = Ledger.in_memory(budget=budget, relation=promise.relation)
     private = PrivateRun(promise, ledger=ledger, randomness=SEEDED, size=model.size)
-    engine = CohortEngine(model, ClientTensors.of(data), local)
-    return FedAvg(engine=engine, private=private, server=ServerStep(), init_scale=init_scale)
+    engine = CohortEngine(model, ClientTensors.of(data), local, loss=case.loss)
+    return FedAvg(engine=engine, private=private, server=ServerOptimizer(), init_scale=init_scale)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,7 +80,7 @@ def test_weights_of_a_module_s_own_are_not_scaled() -> None:
         federation(CASES["GRU on tokens"], init_scale=0.5).init()
     silos = SiloFedAvg(
         asks=[lambda number, _: Answer(silo="north", round=number, epsilon=0.0)],
-        model=CASES["GRU on tokens"].model(), server=ServerStep(), rounds=1, randomness=SEEDED, init_scale=0.5,
+        model=CASES["GRU on tokens"].model(), server=ServerOptimizer(), rounds=1, randomness=SEEDED, init_scale=0.5,
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"init_scale = 0\.5"):
         silos.init()

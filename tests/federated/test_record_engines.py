@@ -5,7 +5,8 @@ import torch
 from incrowd._random import Floats
 from incrowd.federated.record_engines import ENGINES, EngineName, record_engine
 from incrowd.learning import CROSS_ENTROPY, SQUARED, Loss, Model, linear
-from incrowd.learning.records import Descent, Records
+from incrowd.learning.records import Records
+from incrowd.settings.descent import Descent
 from tests.federated.silos import MODEL, account, plan, records, silo
 
 DESCENT = Descent(learning_rate=0.3, momentum=0.5, weight_decay=0.01)

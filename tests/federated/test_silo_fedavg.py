@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from incrowd import ServerOptimizer
 from incrowd._random import Floats, SeededRandomness
 from incrowd.errors import ConfigError
-from incrowd.federated import ServerStep
 from incrowd.federated.counter import Counter
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_fedavg import Ask, SiloFedAvg, SiloReport
@@ -38,7 +38,7 @@ def sending(*updates: float | None) -> list[Ask]:
 
 
 def federation(asks: list[Ask], **changes: object) -> SiloFedAvg:
-    made = SiloFedAvg(asks=asks, model=MODEL, server=ServerStep(), rounds=ROUNDS, randomness=SEEDED)
+    made = SiloFedAvg(asks=asks, model=MODEL, server=ServerOptimizer(), rounds=ROUNDS, randomness=SEEDED)
     return replace(made, **changes)  # type: ignore[arg-type]  # any field
 
 
@@ -96,14 +96,16 @@ def test_who_has_stopped_is_shown_and_does_not_stop_the_others() -> None:
 
 
 def test_where_nobody_sends_anything_the_weights_stay() -> None:
-    its = federation(sending(None, None), server=ServerStep(kind="momentum", average="tail"))
+    its = federation(sending(None, None), server=ServerOptimizer(kind="momentum", average="tail"))
     weights, reports = finished(its)
     np.testing.assert_array_equal(weights, its.init().weights)
     assert len(reports) == ROUNDS
 
 
-@pytest.mark.parametrize("server", [ServerStep(kind="momentum", learning_rate=0.5), ServerStep(average="tail")])
-def test_the_servers_step_is_that_of_any_federation(server: ServerStep) -> None:
+@pytest.mark.parametrize(
+    "server", [ServerOptimizer(kind="momentum", learning_rate=0.5), ServerOptimizer(average="tail")]
+)
+def test_the_servers_step_is_that_of_any_federation(server: ServerOptimizer) -> None:
     its = federation(sending(1.0), server=server)
     weights, tail = its.init().weights[0], []
     velocity = 0.0

@@ -15,18 +15,19 @@ from incrowd.flower.party import Identity, Party, alone
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Line, Patience
 from incrowd.flower.wire import Place, Request
-from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, linear
+from incrowd.learning import ClientTensors, CohortEngine, linear
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import Clip, FixedClip
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
 from incrowd.privacy.plan.schedule import Schedule, Step
+from incrowd.settings.local import Local
 
 NAMES = ("north", "east", "south")
 FEATURES, CLASSES = 3, 2
 MODEL = linear(FEATURES, CLASSES)
-LOCAL = LocalTraining(learning_rate=0.1, batch_size=4)
+LOCAL = Local(learning_rate=0.1, batch_size=4)
 SERVER = Ed25519PrivateKey.generate()
 KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
 ROOMY = Budget(epsilon=1e6, delta=1e-3)

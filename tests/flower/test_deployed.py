@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from incrowd._random import Floats
-from incrowd.federated import FedAvg, ServerStep
+from incrowd.federated import FedAvg
 from incrowd.federated.fedavg import Trainers
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.rounds import Patience, ask
@@ -15,6 +15,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.privacy.release import PrivateRun, Trainer
+from incrowd.settings.server import ServerOptimizer
 from tests.flower import training_party
 from tests.flower.deployment import NAMES, Deployment
 from tests.flower.parties import LOCAL, MODEL, RANDOMNESS, offer_for, plan_of, tensors
@@ -30,7 +31,7 @@ def algorithm(plan: Plan, trainers: Trainers | None = None) -> FedAvg:
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
     private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
     engine = CohortEngine(MODEL, tensors(), LOCAL)
-    return FedAvg(engine=engine, private=private, server=ServerStep(), trainers=trainers)
+    return FedAvg(engine=engine, private=private, server=ServerOptimizer(), trainers=trainers)
 
 
 @pytest.mark.parametrize("place", ["central", "local"])

@@ -54,7 +54,9 @@ def party(folder: Path, work: ClientWork, number: int) -> Party:
     name = NAMES[number]
 
     def learner(_: Offer) -> CohortEngine:
-        return CohortEngine(work.model, alone(own(work, number), number=number, clients=3), work.engine.local)
+        return CohortEngine(
+            work.model, alone(own(work, number), number=number, clients=3), work.engine.local, loss=work.loss
+        )
 
     return Party(
         folder / name,

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from incrowd import Local
 from incrowd._random import Floats, SeededRandomness
-from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, Model
+from incrowd.learning import CROSS_ENTROPY, ClientTensors, CohortEngine, Loss, Model
 from tests.reference.one_client import contribution
 
 RANDOMNESS = SeededRandomness(seed=1)
@@ -58,15 +59,20 @@ def trained(engine: CohortEngine, weights: torch.Tensor, cohort: Sequence[int], 
 
 
 def twin(
-    model: Model, data: ClientTensors, local: LocalTraining, weights: torch.Tensor, cohort: Sequence[int]
+    model: Model,
+    data: ClientTensors,
+    local: Local,
+    weights: torch.Tensor,
+    cohort: Sequence[int],
+    *,
+    loss: Loss = CROSS_ENTROPY,
 ) -> dict[int, Floats]:
     """What each client contributes, one at a time, slowly."""
-    return {
-        client: contribution(model, weights, data, local, randomness=RANDOMNESS, round=3, client=client)
-        .numpy()
-        .astype(np.float64)
-        for client in cohort
-    }
+
+    def of(client: int) -> torch.Tensor:
+        return contribution(model, weights, data, local, loss=loss, randomness=RANDOMNESS, round=3, client=client)
+
+    return {client: of(client).numpy().astype(np.float64) for client in cohort}
 
 
 def assert_close(found: dict[int, Floats], expected: dict[int, Floats], *, tolerance: float = 1e-4) -> None:

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from incrowd import Local
 from incrowd._random import SeededRandomness
-from incrowd.learning import LocalTraining
 from incrowd.learning.batches import Batches, draw_batches, side_by_side
 
 RANDOMNESS = SeededRandomness(seed=1)
@@ -18,7 +18,7 @@ BATCHINGS = st.one_of(
 def drawn(
     examples: int, *, epochs: int = 1, shuffle: int = True, round: int = 0, client: int = 0, **batching: int
 ) -> Batches:
-    local = LocalTraining(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # all are counts
+    local = Local(learning_rate=1, epochs=epochs, shuffle=bool(shuffle), **batching)  # type: ignore[arg-type]  # all are counts
     return draw_batches(examples, local, randomness=RANDOMNESS, round=round, client=client)
 
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from incrowd.learning import CohortEngine, Contributions, EngineCohort, Execution, LocalTraining, mlp
+from incrowd import Local
+from incrowd.learning import CohortEngine, Contributions, EngineCohort, Execution, mlp
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
 MODEL = mlp((FEATURES, 70, CLASSES))
 
 
 def cohort(seen: list[Contributions] | None = None, *, chunk: int = 2, dead: float = 0.5) -> EngineCohort:
-    local, execution = LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=chunk)
+    local, execution = Local(learning_rate=0.3, batch_size=4), Execution(chunk=chunk)
     engine = CohortEngine(MODEL, clients(dead=dead), local, execution)
     start = MODEL.initial(RANDOMNESS)
     see = None if seen is None else seen.append
@@ -74,7 +75,7 @@ def test_a_chunk_of_one_sparse_client_can_be_used_in_every_way() -> None:
 def test_one_sparse_contribution_enters_as_no_more_than_the_bound(widths: tuple[int, ...]) -> None:
     """In exact arithmetic; a sum of one contribution shows what entered."""
     model = mlp(widths)
-    engine = CohortEngine(model, clients(dead=0.8), LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=1))
+    engine = CohortEngine(model, clients(dead=0.8), Local(learning_rate=0.3, batch_size=4), Execution(chunk=1))
     for client in range(4):
         one = EngineCohort(
             engine=engine, weights=model.initial(RANDOMNESS), clients=[client], randomness=RANDOMNESS, round=0

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, Contributions, Execution, LocalTraining, mlp
+from incrowd.learning import CohortEngine, Contributions, Execution, mlp
 from incrowd.learning.deltas import FlatDelta, InputDelta
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients
 
@@ -92,7 +93,7 @@ def test_factors_and_totals_of_another_shape_are_refused() -> None:
 
 def test_the_models_parts_are_its_layers() -> None:
     model = mlp((FEATURES, 70, CLASSES))
-    engine = CohortEngine(model, clients(), LocalTraining(learning_rate=0.3, batch_size=4), Execution(chunk=3))
+    engine = CohortEngine(model, clients(), Local(learning_rate=0.3, batch_size=4), Execution(chunk=3))
     for chunk in engine.train(model.initial(RANDOMNESS), range(6), randomness=RANDOMNESS, round=0):
         rows = chunk.rows().astype(np.float64)
         cut = FEATURES * 70 + 70

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from incrowd import Local
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import (
     CROSS_ENTROPY,
@@ -20,7 +21,6 @@ from incrowd.learning import (
     CohortEngine,
     Contributions,
     Execution,
-    LocalTraining,
     Loss,
     Model,
     linear,
@@ -98,7 +98,7 @@ def test_every_model_learns_what_the_slow_twin_learns(
     model: Callable[[], Model], dead: float, steps: str, batching: dict[str, int]
 ) -> None:
     one, data = model(), clients(dead=dead)
-    local = LocalTraining(learning_rate=0.3, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # counts are whole
+    local = Local(learning_rate=0.3, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # counts are whole
     weights = one.initial(RANDOMNESS)
     found = trained(CohortEngine(one, data, local, Execution(chunk=3)), weights, COHORT)
     assert_close(found, twin(one, data, local, weights, COHORT))
@@ -134,7 +134,7 @@ def test_any_cohort_learns_what_the_slow_twin_learns(
     look: dict[str, Any],
 ) -> None:
     model, data = MODELS[kind](), clients(sizes, **look)
-    local = LocalTraining(learning_rate=0.05, epochs=epochs, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # as above
+    local = Local(learning_rate=0.05, epochs=epochs, **LOCALS[steps], **batching)  # type: ignore[arg-type]  # as above
     weights, cohort = model.initial(RANDOMNESS), range(len(sizes))
     found = trained(CohortEngine(model, data, local, Execution(chunk=chunk)), weights, cohort)
     assert_close(found, twin(model, data, local, weights, cohort), tolerance=2e-4)
@@ -152,11 +152,12 @@ def test_generalised_linear_models_learn_what_the_slow_twin_learns(
     data = clients(dead=dead)
     data = with_labels(data, (data.labels % labels).to(kind))
     model = mlp(widths)
-    local = LocalTraining(learning_rate=0.02, batch_size=8, loss=loss)
+    local = Local(learning_rate=0.02, batch_size=8, loss=loss.name)
     weights = model.initial(RANDOMNESS)
     engine = CohortEngine(model, data, local, Execution(chunk=3))
+    assert engine.loss is loss
     assert not any(isinstance(path, Autograd) for path in engine.paths)
-    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT))
+    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT, loss=loss))
 
 
 def test_a_loss_of_the_users_own_goes_through_autograd() -> None:
@@ -164,11 +165,11 @@ def test_a_loss_of_the_users_own_goes_through_autograd() -> None:
         return nn.functional.multi_margin_loss(outputs, labels)
 
     model, data = mlp((FEATURES, 8, CLASSES)), clients()
-    local = LocalTraining(learning_rate=0.1, batch_size=10, loss=Loss(name="margin", value=margin))
-    engine = CohortEngine(model, data, local)
+    local, loss = Local(learning_rate=0.1, batch_size=10), Loss(name="margin", value=margin)
+    engine = CohortEngine(model, data, local, loss=loss)
     weights = model.initial(RANDOMNESS)
     assert [type(path) for path in engine.paths] == [Autograd]
-    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT))
+    assert_close(trained(engine, weights, COHORT), twin(model, data, local, weights, COHORT, loss=loss))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -182,7 +183,7 @@ def test_the_small_cnn_learns_what_the_slow_twin_learns(momentum: float) -> None
         scale=1 / 255,
     )
     model = small_cnn(side=16)
-    local = LocalTraining(learning_rate=0.1, batch_size=10, momentum=momentum)
+    local = Local(learning_rate=0.1, batch_size=10, momentum=momentum)
     weights = model.initial(RANDOMNESS)
     found = trained(CohortEngine(model, data, local, Execution(chunk=2)), weights, range(3))
     assert_close(found, twin(model, data, local, weights, range(3)))
@@ -192,7 +193,7 @@ def test_the_small_cnn_learns_what_the_slow_twin_learns(momentum: float) -> None
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
 def test_threads_change_nothing_at_all(model: str, chunk: int, dead: float) -> None:
-    one, data, local = MODELS[model](), clients(dead=dead), LocalTraining(learning_rate=0.3, batch_size=4)
+    one, data, local = MODELS[model](), clients(dead=dead), Local(learning_rate=0.3, batch_size=4)
     weights = one.initial(RANDOMNESS)
     found = []
     for threads in (1, 2, 3):
@@ -209,7 +210,7 @@ def test_threads_change_nothing_at_all(model: str, chunk: int, dead: float) -> N
 @pytest.mark.parametrize("dead", [0.5, 0.8])
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
 def test_a_contribution_does_not_depend_on_the_rest_of_the_cohort_or_on_the_chunk(model: str, dead: float) -> None:
-    one, data, local = MODELS[model](), clients(dead=dead), LocalTraining(learning_rate=0.3, batch_size=4)
+    one, data, local = MODELS[model](), clients(dead=dead), Local(learning_rate=0.3, batch_size=4)
     weights = one.initial(RANDOMNESS)
     alone = {k: trained(CohortEngine(one, data, local, Execution(chunk=1)), weights, [k])[k] for k in COHORT}
     for chunk in (2, 5, None):
@@ -217,7 +218,7 @@ def test_a_contribution_does_not_depend_on_the_rest_of_the_cohort_or_on_the_chun
 
 
 def test_rounds_draw_batches_of_their_own() -> None:
-    model, data, local = mlp((FEATURES, 8, CLASSES)), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+    model, data, local = mlp((FEATURES, 8, CLASSES)), clients(), Local(learning_rate=0.3, batch_size=4)
     weights, engine = model.initial(RANDOMNESS), CohortEngine(model, data, local)
     first, again, second = (trained(engine, weights, [2], round=number)[2] for number in (0, 0, 1))
     assert np.array_equal(first, again)
@@ -225,7 +226,7 @@ def test_rounds_draw_batches_of_their_own() -> None:
 
 
 def test_the_global_generators_are_neither_read_nor_changed() -> None:
-    model, data, local = normalised(), clients(), LocalTraining(learning_rate=0.3, batch_size=4)
+    model, data, local = normalised(), clients(), Local(learning_rate=0.3, batch_size=4)
     engine = CohortEngine(model, data, local)
     found = []
     for seed in (0, 1):
@@ -242,7 +243,7 @@ def test_neither_the_weights_nor_the_module_are_written_to() -> None:
     for model in (mlp((FEATURES, 70, CLASSES)), normalised(), linear(FEATURES, CLASSES)):
         weights = model.initial(RANDOMNESS)
         before, own = weights.clone(), model.weights
-        trained(CohortEngine(model, clients(), LocalTraining(learning_rate=0.3, batch_size=4)), weights, COHORT)
+        trained(CohortEngine(model, clients(), Local(learning_rate=0.3, batch_size=4)), weights, COHORT)
         assert torch.equal(weights, before)
         assert torch.equal(model.weights, own)
 
@@ -250,7 +251,7 @@ def test_neither_the_weights_nor_the_module_are_written_to() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
     model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 12)
-    engine = CohortEngine(model, data, LocalTraining(learning_rate=0.3), Execution(threads=threads, chunk=1))
+    engine = CohortEngine(model, data, Local(learning_rate=0.3), Execution(threads=threads, chunk=1))
     alive: weakref.WeakSet[Contributions] = weakref.WeakSet()
     most = 0
     for chunk in engine.train(model.initial(RANDOMNESS), range(12), randomness=RANDOMNESS, round=0):
@@ -263,7 +264,7 @@ def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_torch_has_its_threads_back_afterwards(threads: int) -> None:
     model = linear(FEATURES, CLASSES)
-    engine = CohortEngine(model, clients(), LocalTraining(learning_rate=0.3), Execution(threads=threads, chunk=1))
+    engine = CohortEngine(model, clients(), Local(learning_rate=0.3), Execution(threads=threads, chunk=1))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -280,7 +281,7 @@ def test_weights_that_are_not_finite_are_visible() -> None:
     model = mlp((FEATURES, 70, CLASSES))
     weights = model.initial(RANDOMNESS)
     weights[0] = torch.nan
-    engine = CohortEngine(model, clients(dead=0), LocalTraining(learning_rate=0.3, batch_size=4))
+    engine = CohortEngine(model, clients(dead=0), Local(learning_rate=0.3, batch_size=4))
     for chunk in engine.train(weights, COHORT, randomness=RANDOMNESS, round=0):
         assert not np.isfinite(chunk.norms()).any()
 
@@ -291,7 +292,7 @@ def test_training_that_diverges_is_visible(dead: float) -> None:
     engine = CohortEngine(
         linear(FEATURES, 1),
         with_labels(data, data.labels.float()),
-        LocalTraining(learning_rate=1e6, batch_size=2, epochs=9, loss=SQUARED),
+        Local(learning_rate=1e6, batch_size=2, epochs=9, loss="squared"),
     )
     for chunk in engine.train(torch.ones(FEATURES + 1), [6], randomness=RANDOMNESS, round=0):
         assert not np.isfinite(chunk.norms()).any()
@@ -299,12 +300,12 @@ def test_training_that_diverges_is_visible(dead: float) -> None:
 
 def test_an_empty_cohort_has_no_chunks() -> None:
     model = linear(FEATURES, CLASSES)
-    engine = CohortEngine(model, clients(), LocalTraining(learning_rate=0.3))
+    engine = CohortEngine(model, clients(), Local(learning_rate=0.3))
     assert list(engine.train(model.weights, [], randomness=RANDOMNESS, round=0)) == []
 
 
 def test_the_chunk_follows_from_the_model_or_is_given() -> None:
-    model, data, local = linear(FEATURES, CLASSES), clients(), LocalTraining(learning_rate=0.3, batch_size=5)
+    model, data, local = linear(FEATURES, CLASSES), clients(), Local(learning_rate=0.3, batch_size=5)
     assert CohortEngine(model, data, local).chunk == 25
     assert CohortEngine(mlp((FEATURES, 70, CLASSES)), clients(dead=0.8), local).chunk == 1
     assert CohortEngine(mlp((FEATURES, 30_000, CLASSES)), data, local).chunk == 1
@@ -313,7 +314,7 @@ def test_the_chunk_follows_from_the_model_or_is_given() -> None:
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
-    model, data, local = linear(FEATURES, CLASSES), clients(), LocalTraining(learning_rate=0.3)
+    model, data, local = linear(FEATURES, CLASSES), clients(), Local(learning_rate=0.3)
     engine = CohortEngine(model, data, local)
     with pytest.raises(ConfigError, match=r"clients = 8: give numbers from 0 to 7"):
         next(engine.train(model.weights, [0, 8], randomness=RANDOMNESS, round=0))
@@ -329,7 +330,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
         CohortEngine(linear(FEATURES + 1, CLASSES), data, local)
     with pytest.raises(DataError, match="'cross entropy' does not fit a model with 4 outputs"):
         CohortEngine(linear(FEATURES, CLASSES - 1), data, local)
-    assert local.loss is CROSS_ENTROPY
+    assert engine.loss is CROSS_ENTROPY
 
 
 @pytest.mark.parametrize("bad", [{"threads": 0}, {"chunk": 0}, {"device": "abacus"}], ids=str)
@@ -348,7 +349,7 @@ def test_many_features_of_which_few_are_used_are_trained_on() -> None:
         offsets=np.array([0, 15, 40]),
         indices=np.arange(40),
     )
-    local = LocalTraining(learning_rate=0.5, batch_size=10, epochs=2)
+    local = Local(learning_rate=0.5, batch_size=10, epochs=2)
     for model in (linear(70_000, 3), mlp((70_000, 66, 3))):
         weights = model.initial(RANDOMNESS)
         found = trained(CohortEngine(model, data, local), weights, range(2))
@@ -357,7 +358,7 @@ def test_many_features_of_which_few_are_used_are_trained_on() -> None:
 
 @pytest.mark.parametrize("model", ["linear", "wide"])
 def test_examples_without_any_feature_teach_the_biases(model: str) -> None:
-    one, data, local = MODELS[model](), clients(dead=1.0), LocalTraining(learning_rate=0.3, batch_size=4)
+    one, data, local = MODELS[model](), clients(dead=1.0), Local(learning_rate=0.3, batch_size=4)
     weights = one.initial(RANDOMNESS)
     found = trained(CohortEngine(one, data, local), weights, COHORT)
     assert_close(found, twin(one, data, local, weights, COHORT))

@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, LocalTraining, Loss, Model, as_loss
+from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, as_loss
 from incrowd.learning.dropout import OwnDropout, with_own_dropout
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records
+from incrowd.learning.records import Records
 from incrowd.learning.store import ClientTensors
 from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 from tests.learning.own_models import CASES, CLASSES, WIDTH, Case
 from tests.reference import one_record
@@ -28,13 +30,13 @@ SIZES = (12, 3, 1, 9)
 @pytest.mark.parametrize("name", CASES)
 def test_clients_learn_what_the_slow_twin_learns(name: str, terms: dict[str, Any]) -> None:
     case = CASES[name]
-    model, data, local = case.model(), case.clients(SIZES), LocalTraining(loss=case.loss, **LOCAL, **terms)
+    model, data, local = case.model(), case.clients(SIZES), Local(**LOCAL, **terms)
     before = copy.deepcopy(model.module.state_dict())
-    found = trained(CohortEngine(model, data, local), model.weights, range(len(SIZES)))
+    found = trained(CohortEngine(model, data, local, loss=case.loss), model.weights, range(len(SIZES)))
     reference = copy.deepcopy(model)
     if name == "frozen body":
         reference.module[0].eval()  # type: ignore[index]  # a module of unknown kind
-    assert_close(found, twin(reference, data, local, model.weights, range(len(SIZES))))
+    assert_close(found, twin(reference, data, local, model.weights, range(len(SIZES)), loss=case.loss))
     assert all(torch.equal(one, before[key]) for key, one in model.module.state_dict().items())
     assert model.module.training == reference.module.training
 
@@ -43,7 +45,7 @@ def test_every_client_and_round_has_dropout_of_its_own() -> None:
     case = CASES["dropout"]
     twins = case.clients((12,))
     data = replace(twins, offsets=np.array([0, 12, 24]), indices=np.tile(twins.indices, 2))
-    engine = CohortEngine(case.model(), data, LocalTraining(learning_rate=0.2))
+    engine = CohortEngine(case.model(), data, Local(learning_rate=0.2))
     torch.manual_seed(4)
     before = torch.get_rng_state()
     found = [trained(engine, case.model().weights, [0, 1], round=number) for number in (0, 1, 0)]
@@ -142,7 +144,7 @@ def test_outputs_that_cannot_be_used_are_refused_with_the_remedy(what: str) -> N
     change, message = REFUSED[what]
     data, model = PLAIN.clients([20]), Model(Wrapped(change))
     with pytest.raises((ConfigError, DataError), match=message):
-        CohortEngine(model, data, LocalTraining(learning_rate=0.1))
+        CohortEngine(model, data, Local(learning_rate=0.1))
     with pytest.raises((ConfigError, DataError), match=message):
         BatchedRecords(model, Records.of(data, 0), Descent(learning_rate=0.1))
 
@@ -153,7 +155,7 @@ def test_whole_numbers_for_a_module_that_wants_quantities_are_explained() -> Non
         offsets=np.array([0, 4]), indices=np.arange(4),
     )  # fmt: skip
     with pytest.raises(DataError, match="whole numbers, which stay such: give quantities as float32"):
-        CohortEngine(PLAIN.model(), data, LocalTraining(learning_rate=0.1))
+        CohortEngine(PLAIN.model(), data, Local(learning_rate=0.1))
 
 
 def test_names_that_forward_does_not_have_are_refused() -> None:
@@ -163,7 +165,7 @@ def test_names_that_forward_does_not_have_are_refused() -> None:
     with pytest.raises(
         DataError, match="the inputs are tokens, masks, and forward takes tokens, mask: name them alike"
     ):
-        CohortEngine(case.model(), data, LocalTraining(learning_rate=0.1))
+        CohortEngine(case.model(), data, Local(learning_rate=0.1))
 
 
 def test_a_module_of_one_argument_gets_the_dict() -> None:
@@ -179,7 +181,7 @@ def test_a_module_of_one_argument_gets_the_dict() -> None:
     plain, model = PLAIN.clients([7]), Model(Whole())
     halves = {"a": plain.features / 2, "b": plain.features / 2}
     data = ClientTensors(features=halves, labels=plain.labels, offsets=plain.offsets, indices=plain.indices)
-    local = LocalTraining(learning_rate=0.1, batch_size=3)
+    local = Local(learning_rate=0.1, batch_size=3)
     found = trained(CohortEngine(model, data, local), model.weights, [0])
     assert_close(found, twin(Model(model.module.layer), plain, local, model.weights, [0]))  # type: ignore[arg-type]  # a module of unknown kind
 
@@ -201,7 +203,7 @@ def test_a_loss_that_mixes_records_is_refused_for_records_alone(loss: Loss) -> N
     data, model = PLAIN.clients([20]), PLAIN.model()
     with pytest.raises(ConfigError, match="not the mean of what its records give alone"):
         BatchedRecords(model, Records.of(data, 0), Descent(learning_rate=0.1), loss=loss)
-    CohortEngine(model, data, LocalTraining(learning_rate=0.1, loss=loss))
+    CohortEngine(model, data, Local(learning_rate=0.1), loss=loss)
 
 
 def test_a_loss_over_tokens_that_count_is_refused_for_records() -> None:
@@ -232,7 +234,7 @@ def test_a_module_that_mixes_records_is_refused_for_records() -> None:
 )
 def test_a_loss_that_cannot_be_used_is_refused(loss: Loss, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        CohortEngine(PLAIN.model(), PLAIN.clients([5]), LocalTraining(learning_rate=0.1, loss=loss))
+        CohortEngine(PLAIN.model(), PLAIN.clients([5]), Local(learning_rate=0.1), loss=loss)
 
 
 def test_records_may_not_draw_from_the_global_generator_nor_be_remembered() -> None:
@@ -287,7 +289,7 @@ def test_frozen_weights_get_no_gradients() -> None:
             return outputs
 
     model = Model(nn.Sequential(Body(), nn.Linear(WIDTH, CLASSES)))
-    trained(CohortEngine(model, PLAIN.clients([6]), LocalTraining(learning_rate=0.1)), model.weights, [0])
+    trained(CohortEngine(model, PLAIN.clients([6]), Local(learning_rate=0.1)), model.weights, [0])
     assert asked == []
 
 

@@ -14,9 +14,10 @@ from incrowd.learning.ghost import Ghost
 from incrowd.learning.per_record import PerRecord
 from incrowd.learning.program import compile_program
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Records
+from incrowd.learning.records import Records
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.settings.descent import Descent
 from tests.learning.test_records import training
 from tests.reference import one_record
 

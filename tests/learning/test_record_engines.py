@@ -15,8 +15,9 @@ from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Model
 from incrowd.learning.opacus_engine import OpacusRecords
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Descent, Reader, RecordEngine, Records, StepNoise
+from incrowd.learning.records import Reader, RecordEngine, Records, StepNoise
 from incrowd.learning.step_noise import FastNoise, GridNoise
+from incrowd.settings.descent import Descent
 from tests.learning.test_record_engine import KINDS, Seen, nothing, rows, spoilt, start, tilted
 from tests.learning.test_records import training
 from tests.privacy.receipts import roomy

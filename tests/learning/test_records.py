@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Integers, SeededRandomness, SystemRandomness
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.records import Descent, Reader, Records, poisson_batches
+from incrowd.learning.records import Reader, Records, poisson_batches
 from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS, RecordTraining
+from incrowd.settings.descent import Descent
 from tests.learning.cohorts import clients
 
 STREAM = SeededRandomness(seed=5)

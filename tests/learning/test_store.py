@@ -2,15 +2,16 @@ import numpy as np
 import pytest
 import torch
 
+from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, from_arrays, iid
 from incrowd.errors import DataError
-from incrowd.learning import ClientTensors, LocalTraining
+from incrowd.learning import ClientTensors
 from incrowd.learning.batches import Batches, draw_batches, side_by_side
 from incrowd.learning.store import Store
 from tests.learning.cohorts import FEATURES, RANDOMNESS, clients
 
-LOCAL = LocalTraining(learning_rate=1, batch_size=4)
+LOCAL = Local(learning_rate=1, batch_size=4)
 
 
 def drawn(client: int, examples: int) -> Batches:

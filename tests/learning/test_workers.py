@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from incrowd import Local
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, Execution, LocalTraining, Model, mlp
+from incrowd.learning import CohortEngine, Execution, Model, mlp
 from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.learning.workers import CAN_FORK
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, clients, trained
@@ -27,7 +28,7 @@ MODEL = mlp((FEATURES, 70, CLASSES))
 
 
 def engine(threads: int) -> CohortEngine:
-    local = LocalTraining(learning_rate=0.3, batch_size=4)
+    local = Local(learning_rate=0.3, batch_size=4)
     return CohortEngine(MODEL, clients(), local, Execution(threads=threads, chunk=1))
 
 
@@ -121,7 +122,7 @@ def test_what_a_killed_worker_leaves_is_done_here(which: int) -> None:
 
 def test_an_error_appears_as_if_there_were_no_workers() -> None:
     model = Model(Centred("in place"))
-    local = LocalTraining(learning_rate=0.3, batch_size=4)
+    local = Local(learning_rate=0.3, batch_size=4)
     with pytest.raises(ConfigError, match="carry one client's data to the next"):
         trained(CohortEngine(model, clients(), local, Execution(threads=2)), model.weights, COHORT)
     with pytest.raises(ConfigError, match="carry one client's data to the next"):

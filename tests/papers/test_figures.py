@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from harness.seeds import Entry
+from incrowd import Local
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.learning import LocalTraining
 from papers.geyer.figures import Figures, ended, plot_figure1, plot_figure2, sampled
 from papers.geyer.kept import Kept
 from papers.geyer.plain import Plain, learn_plainly
 
-PLAIN = Plain(rounds=3, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
+PLAIN = Plain(rounds=3, clients=4, local=Local(learning_rate=0.1, batches=3))
 
 
 def curves(*rounds: int) -> list[Entry]:

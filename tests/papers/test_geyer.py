@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from incrowd import ServerOptimizer
 from incrowd._random import Floats, SeededRandomness
 from incrowd.data import Split
 from incrowd.errors import DataError
-from incrowd.federated import ServerStep
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan
@@ -14,7 +14,7 @@ from papers.geyer.measure import PER_CLIENT, ROWS, curve, learn, measure, partit
 from papers.geyer.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
-SETUP = Setup(features=UnitNorm(), rounds=ROUNDS, server=ServerStep(learning_rate=RATE, decay="linear"))
+SETUP = Setup(features=UnitNorm(), rounds=ROUNDS, server=ServerOptimizer(learning_rate=RATE, decay="linear"))
 NO_NOISE = Budget(epsilon=1e6, delta=1e-3)  # so much that the least noise suffices
 
 
@@ -69,7 +69,7 @@ def test_without_noise_it_is_plain_normalised_descent(split: Split) -> None:
     noise = RATE * plan.noise_multiplier / CLIENTS  # of each weight, at most, in each round
     assert np.abs(found - expected).max() < 5 * noise * ROUNDS**0.5
     assert np.abs(expected).max() > 25 * noise  # so a missing round or another rate would be seen
-    slower = replace(SETUP, server=replace(SETUP.server, learning_rate=RATE / 2))
+    slower = replace(SETUP, server=SETUP.server.replaced(learning_rate=RATE / 2))
     other = released(slower, plan, seen, seed=5).reshape(10, 784)
     assert np.abs(other - expected).max() > 5 * noise * ROUNDS**0.5
 
@@ -93,7 +93,7 @@ def test_fresh_weights_are_a_start_too(split: Split) -> None:
     seen = SETUP.prepared(split)
     plan = SETUP.plan(CLIENTS).calibrate(NO_NOISE)
     model = shaped(SETUP.model, seen)
-    still = replace(SETUP, server=replace(SETUP.server, learning_rate=1e-9))
+    still = replace(SETUP, server=SETUP.server.replaced(learning_rate=1e-9))
     zeros = released(still, plan, seen, seed=1)
     assert np.abs(zeros).max() < 1e-6
     fresh = model.initial(SeededRandomness(seed=1)).numpy()

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from incrowd import Local
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.learning import LocalTraining
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.schedule import constant
 from incrowd.runs.database import Record
@@ -15,7 +15,7 @@ from papers.geyer.measure import curve, measure
 from papers.geyer.paper import PaperSetup, executed
 
 CLIENTS = 6
-SETUP = PaperSetup(local=LocalTraining(learning_rate=0.1, batches=2), schedule=constant(rounds=1, cohort=3).scaled(0.9))
+SETUP = PaperSetup(local=Local(learning_rate=0.1, batches=2), schedule=constant(rounds=1, cohort=3).scaled(0.9))
 PLAN = executed(constant(rounds=4, cohort=3).scaled(0.02), clients=CLIENTS, delta=1e-3)
 
 
@@ -61,7 +61,7 @@ def test_what_is_kept_is_measured_as_what_is_not(split: Split, folder: Path, tmp
 def test_a_folder_with_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     kept.curve(SETUP, PLAN, seed=3)
-    other = PaperSetup(local=LocalTraining(learning_rate=0.2, batches=2), schedule=SETUP.schedule)
+    other = PaperSetup(local=Local(learning_rate=0.2, batches=2), schedule=SETUP.schedule)
     louder = executed(constant(rounds=4, cohort=3).scaled(0.03), clients=CLIENTS, delta=1e-3)
     for setup, plan in ((other, PLAN), (SETUP, louder)):
         with pytest.raises(ConfigError, match=r"a run with .* was begun there"):

@@ -3,10 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
 from incrowd.errors import BudgetExceeded
-from incrowd.learning import ClientTensors, LocalTraining
+from incrowd.learning import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.moments import LAMBDAS, log_moments
@@ -30,7 +31,7 @@ from papers.shared import simulated_statement
 from tests.privacy.receipts import noised
 from tests.reference.one_client import contribution
 
-LOCAL = LocalTraining(learning_rate=0.1, batches=4)
+LOCAL = Local(learning_rate=0.1, batches=4)
 
 
 def budget(clients: int, epsilon: float = 8.0) -> Budget:

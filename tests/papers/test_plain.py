@@ -3,16 +3,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
-from incrowd.learning import ClientTensors, LocalTraining
+from incrowd.learning import ClientTensors
 from papers.geyer.measure import partitioned
 from papers.geyer.plain import Plain, learn_plainly
 from tests.reference.one_client import contribution
 
-PLAIN = Plain(rounds=2, clients=4, local=LocalTraining(learning_rate=0.1, batches=3))
+PLAIN = Plain(rounds=2, clients=4, local=Local(learning_rate=0.1, batches=3))
 
 
 @pytest.mark.slow

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
+from incrowd import ServerOptimizer
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.federated import ServerStep
 from incrowd.learning.features import OrientedEnergies, UnitNorm
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.plan.sampling import Everyone, Poisson
 from papers.geyer.setup import Leading, Setup, softmax_regression
 
-SERVER = ServerStep()
+SERVER = ServerOptimizer()
 
 
 def test_the_first_features_at_norm_one() -> None:

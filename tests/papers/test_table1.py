@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from incrowd import Local
 from incrowd.data import Split
 from incrowd.errors import ConfigError
-from incrowd.learning import LocalTraining
 from incrowd.privacy.statement import MEDIAN
 from papers.geyer.kept import Kept
 from papers.geyer.paper import FIXED
@@ -80,7 +80,7 @@ def test_the_smallest_epsilon_reaches_the_paper_s_accuracy(split: Split) -> None
 def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_without_privacy(
     split: Split, tmp_path: Path
 ) -> None:
-    plain = Plain(rounds=2, clients=5, local=LocalTraining(learning_rate=0.1, batches=2))
+    plain = Plain(rounds=2, clients=5, local=Local(learning_rate=0.1, batches=2))
     table = quick(split, recipes=["paper"], epsilons=[3.0], seeds=2, plain=plain)
     picture = tmp_path / "table1.svg"
     found, shown = report(table, smallest=False, ablate=False, plot=picture)

@@ -3,15 +3,16 @@
 import numpy as np
 import torch
 
+from incrowd import Local
 from incrowd._random import Floats, Randomness
-from incrowd.learning import ClientTensors, LocalTraining, Model
+from incrowd.learning import ClientTensors, Model
 from tests.reference.one_client import contribution
 
 
 def exact_rounds(
     model: Model,
     data: ClientTensors,
-    local: LocalTraining,
+    local: Local,
     *,
     cohorts: list[list[int]],
     clip_norm: float,

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from incrowd._random import Randomness
 from incrowd.learning.batches import draw_batches
-from incrowd.learning.local import LocalTraining
+from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
+from incrowd.settings.local import Local
 
 
 def outputs(module: torch.nn.Module, features: Any, rows: Tensor, scale: float, offset: float) -> Tensor:
@@ -41,8 +42,9 @@ def contribution(
     model: Model,
     weights: Tensor,
     data: ClientTensors,
-    local: LocalTraining,
+    local: Local,
     *,
+    loss: Loss = CROSS_ENTROPY,
     randomness: Randomness,
     round: int,
     client: int,
@@ -64,10 +66,10 @@ def contribution(
     batches = draw_batches(len(indices), local, randomness=randomness, round=round, client=client)
     for positions, size in zip(batches.positions, batches.sizes, strict=True):
         chosen = torch.as_tensor(positions[:size])
-        loss = local.loss.value(outputs(module, features, indices[chosen], data.scale, data.offset), labels[chosen])
+        error = loss.value(outputs(module, features, indices[chosen], data.scale, data.offset), labels[chosen])
         here = torch.cat([parameter.reshape(-1) for parameter in trained])
         optimizer.zero_grad()
-        objective = loss + local.proximal / 2 * (here - weights).square().sum()
+        objective = error + local.proximal / 2 * (here - weights).square().sum()
         objective.backward()  # type: ignore[no-untyped-call]  # torch does not say its types
         optimizer.step()
     return torch.cat([parameter.detach().reshape(-1) for parameter in trained]) - weights

@@ -1,5 +1,7 @@
 """What is doubtful about a run is said with a figure and a remedy, before the first round and at the end."""
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import torch
 from torch import nn
 
 import incrowd
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.database import Record
+from incrowd.runs.examples_advice import first_steps
 from incrowd.runs.settings import parse, settings_of
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
@@ -67,7 +71,7 @@ def test_noise_beside_signal_is_said_as_the_plan_has_it() -> None:
 def test_columns_without_a_range_are_named(tmp_path: Path) -> None:
     plain = of_table(tmp_path, columns={"age": {"kind": "number"}})
     assert any(said.startswith("age go in as they are") for said in advice(plain))
-    assert any(said.startswith("all columns go in as they are") for said in advice(of_table(tmp_path)))
+    assert any(said.startswith("age go in as they are") for said in advice(of_table(tmp_path)))
     scaled = of_table(tmp_path, columns={"age": {"range": [0, 60]}})
     assert not any("go in as they are" in said for said in advice(scaled))
 
@@ -115,3 +119,92 @@ def test_a_program_and_the_command_line_show_it_before_the_first_round(
     assert lines[-1].startswith("round 1/1")
     federation.train(tmp_path / "quiet", progress=False)
     assert capsys.readouterr().err == ""
+
+
+def of_silos(**sections: dict[str, Any]) -> SiloWork:
+    """Two silos of digits, with whatever is said otherwise."""
+    privacy = {"unit": "record", "epsilon": 8.0, "delta": 1e-5, "rounds": 5} | sections.pop("privacy", {})
+    return SiloWork(
+        federation=assemble_silos(parse({"data": {"clients": 2}, "privacy": privacy, **sections}, SiloConfig))
+    )
+
+
+def test_noise_of_silos_is_said_as_their_steps_have_it() -> None:
+    assert advice(of_silos()) == []
+    found = of_silos(privacy={"epsilon": 0.1}, local={"batch_size": 8.0}, model={"kind": "mlp", "hidden": [400]})
+    (said,) = advice(found)
+    plans, size = found.federation.plans, found.model.size
+    # The mean over the silos of the sums of all steps, each of which moves at most by the clip.
+    noise = [found.federation.noise_multiplier / 8 * np.sqrt(plan.steps * 5) for plan in plans]
+    signal = np.mean([plan.steps * 5 for plan in plans])
+    assert all(plan.steps == plans[0].steps for plan in plans)
+    ratio = np.sqrt(size) * np.linalg.norm(noise) / 2 / signal
+    assert said.startswith(f"noise is {ratio:.3g} times what 5 rounds of {size:,} weights can move")
+    assert said.endswith("Raise privacy.epsilon or local.batch_size, find more records, or take a smaller model.")
+
+
+def test_one_silo_is_told_that_it_learns_alone() -> None:
+    assert advice(of_silos(data={"clients": 1}))[0].startswith("data.clients = 1: one silo learns alone")
+
+
+def test_correlated_noise_is_said_as_what_is_left_of_it_after_all_rounds() -> None:
+    private = {"epsilon": 0.5, "noise": "correlated", "groups": 4, "rounds": 8}
+    found = work(privacy=private)
+    (said,) = advice(found)
+    plan, size = found.plan, found.model.size
+    assert isinstance(plan, CorrelatedPlan)
+    column = plan.noise.strategy.column(8)
+    mixing = np.array([[column[row - at] if row >= at else 0.0 for at in range(8)] for row in range(8)])
+    last = np.linalg.inv(mixing).sum(axis=0)  # of the sum over all rounds, in the fresh noise of each
+    noise = plan.noise_multiplier * plan.noise.sensitivity * np.linalg.norm(last)
+    assert said.startswith(f"noise is {np.sqrt(size) * noise / 25 / 8:.3g} times what 8 rounds of {size:,} weights")
+
+
+def given(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], **local: Any) -> ClientWork:
+    """A linear module on arrays whose test examples are the same ones."""
+    torch.manual_seed(0)
+    data = incrowd.Clients.from_arrays(x, y, owner=np.arange(len(y)) // 4, classes=2, public=True, test=(x, y))
+    private = incrowd.Private(epsilon=8, delta=1e-3, rounds=20)
+    federation = incrowd.Federation(nn.Linear(2, 2), data, privacy=private, local=incrowd.Local(**local))
+    assert isinstance(federation.settings, Config)
+    return assemble(federation.settings, given=federation.given)
+
+
+NUMBERS = np.arange(400)
+PLAIN, LABELS = np.stack([NUMBERS / 400, NUMBERS % 3], 1), NUMBERS % 2
+
+
+def test_features_that_nobody_scaled_are_seen_on_public_examples() -> None:
+    assert advice(given(PLAIN, LABELS)) == []
+    (said,) = advice(given(PLAIN * [1, 400], LABELS, learning_rate=1e-6))
+    assert said.startswith("features of the test examples go up to 800: ")
+
+
+def test_a_trivial_model_that_looks_good_is_said_before_the_first_round() -> None:
+    (said,) = advice(given(PLAIN, (NUMBERS % 10 == 0).astype(np.int64)))
+    assert said.startswith("always saying the most frequent class is right for 90 % of the test examples")
+
+
+def test_a_learning_rate_that_goes_astray_is_seen_on_public_examples() -> None:
+    (said,) = advice(given(PLAIN, LABELS, learning_rate=1e4))
+    assert said.startswith("local.learning_rate = 10000 goes astray: on test examples 5 steps take the loss from")
+
+
+def test_the_steps_that_are_tried_are_those_of_gradient_descent() -> None:
+    found = given(PLAIN, LABELS, learning_rate=0.5)
+    module, x, y = copy.deepcopy(found.model.module), torch.tensor(PLAIN, dtype=torch.float32), torch.tensor(LABELS)
+    losses = []
+    for _ in range(6):
+        losses.append(nn.functional.cross_entropy(module(x), y))
+        slopes = torch.autograd.grad(losses[-1], list(module.parameters()))
+        with torch.no_grad():
+            for weight, slope in zip(module.parameters(), slopes, strict=True):
+                weight.sub_(0.5 * slope)
+    assert found.data.test is not None
+    assert first_steps(found, found.data.test) == pytest.approx((float(losses[0]), float(losses[5])), rel=1e-5)
+
+
+def test_test_examples_that_are_private_are_not_looked_at() -> None:
+    found = given(PLAIN * [1, 400], (NUMBERS % 10 == 0).astype(np.int64), learning_rate=1e4)
+    assert len(advice(found)) == 3
+    assert advice(replace(found, data=replace(found.data, test_clients="shared"))) == []

@@ -18,12 +18,12 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
-from incrowd.runs import config
 from incrowd.runs.build import federated_data, model_of, randomness, untouched_test
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from incrowd.runs.silo_config import LocalRecords
+from incrowd.settings.local import LOSS_NAMES
 from tests.runs.small import planned, seeded, small, write_mnist
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -93,7 +93,7 @@ def test_a_table_of_numbers_is_a_regression(tmp_path: Path) -> None:
     data = {"name": "table", "folder": str(tmp_path), "file": "shop.csv", "client": "user", "label": "y", "clients": 2}
     config = parse(config.model_dump() | {"data": data})
     federation = assemble(config)
-    assert federation.engine.local.loss.name == "squared"
+    assert federation.engine.loss.name == "squared"
     assert federation.engine.model.size == 2
 
 
@@ -268,7 +268,7 @@ def test_data_that_are_loaded_already_are_not_loaded_again() -> None:
 
 def test_the_names_of_losses_are_those_that_there_are() -> None:
     """Settings are read without torch, so they are written down twice."""
-    assert tuple(LOSSES) == config.LOSSES
+    assert tuple(LOSSES) == LOSS_NAMES
     assert get_args(get_type_hints(LocalRecords)["engine"]) == ENGINES
 
 

@@ -34,7 +34,8 @@ def test_a_card_shows_promise_metrics_columns_and_settings(tmp_path: Path) -> No
     assert summary["statement"]["text"] in text
     assert "accuracy, baseline" in text
     assert 'delimiter ";"' in text
-    assert '- model: bias true, kind "linear"' in text
+    assert '- model: bias true, init_scale 1.0, kind "linear"' in text
+    assert "- stop:" not in text
 
 
 def test_a_card_tells_no_path_no_seed_and_no_time(tmp_path: Path) -> None:

@@ -6,14 +6,7 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan, PlanConfig
 from incrowd.privacy.plan.schedule import Schedule, Step
-from incrowd.runs.database import Record
-from incrowd.runs.plots import plot_curve, plot_plans
-
-RECORDS = [
-    Record(round=0, epsilon=1.0, seconds=1.0, clients_per_second=1.0, accuracy=0.5, loss=1.0),
-    Record(round=1, epsilon=1.5, seconds=0.0, clients_per_second=0.0, lost=True),
-    Record(round=2, epsilon=2.0, seconds=1.0, clients_per_second=1.0),
-]
+from incrowd.runs.plots import plot_plans
 
 
 def text(path: Path) -> str:
@@ -21,26 +14,9 @@ def text(path: Path) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("simulated", [True, False])
-def test_a_curve_is_drawn_and_a_simulation_is_marked(tmp_path: Path, simulated: bool) -> None:
-    path = tmp_path / "curve.svg"
-    plot_curve(path, RECORDS, simulated=simulated)
-    assert "<!-- accuracy on the server's test set -->" in text(path)
-    assert "<!-- epsilon, at most -->" in text(path)
-    assert ("<!-- SIMULATION: seeded noise -->" in text(path)) == simulated
-
-
-def test_without_accuracy_there_is_the_loss_and_without_both_only_epsilon(tmp_path: Path) -> None:
-    path = tmp_path / "curve.svg"
-    losses = [Record(round=0, epsilon=1.0, seconds=1.0, clients_per_second=1.0, loss=2.0)]
-    for records in (losses, RECORDS[1:]):
-        plot_curve(path, records, simulated=False)
-        assert "<!-- loss on the server's test set -->" in text(path)
-
-
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name a file that ends in"):
-        plot_curve(tmp_path / "curve.doc", RECORDS, simulated=False)
+        plot_plans(tmp_path / "plans.doc", [plan()])
 
 
 def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: float = 2.0, noise: float = 0) -> Plan:

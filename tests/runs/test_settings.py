@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from incrowd.errors import ConfigError
 from incrowd.runs.config import Config, MlpSection
 from incrowd.runs.data_config import MnistData
-from incrowd.runs.explained import known_keys
 from incrowd.runs.settings import DEMONSTRATION, load, parse, tables
 from incrowd.runs.silo_config import SiloConfig
+from incrowd.settings.explained import known_keys
 
 BUDGET = {"privacy": {"epsilon": 1.0, "delta": 1e-5}}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))

@@ -13,12 +13,12 @@ from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
 from incrowd.learning.dropout import has_dropout, with_own_dropout
 from incrowd.learning.inputs import calling, chosen, meant
-from incrowd.learning.local import LocalTraining
 from incrowd.learning.models import layers_of_flat
 from incrowd.learning.modules import known, remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.turned import Turned
 from incrowd.learning.store import Feed
+from incrowd.settings.local import Local
 
 _ROWS = 1000  # examples that are brought together at a time
 _NUMBERS = 2**17  # numbers of examples that are made floats at a time, so that they leave the caches to the weights
@@ -82,7 +82,7 @@ class Steps(Protocol):
 class GradientSteps:
     """Steps along the whole gradient."""
 
-    def __init__(self, parameters: list[Tensor], local: LocalTraining) -> None:
+    def __init__(self, parameters: list[Tensor], local: Local) -> None:
         self._parameters = parameters
         self._local = local
         self._starts: list[Tensor] = []
@@ -135,7 +135,7 @@ class _ModuleCopy:
     def __init__(self, path: Autograd) -> None:
         module, self._device = path.task.model.module, path.task.device
         self._make_steps = path.steps
-        self._loss = path.task.local.loss
+        self._loss = path.task.loss
         self._turned = Turned()
         self._masked = has_dropout(module)
         self._masks = torch.Generator(self._device)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from incrowd.learning.local import LocalTraining
 from incrowd.learning.modules import hooked, known, plain, trainable
 from incrowd.learning.paths.autograd import Autograd, Steps, descend
 from incrowd.learning.paths.path import TrainingTask
+from incrowd.settings.local import Local
 
 _LARGE = 2**15  # weights; gradients of fewer stay in the cache
 
@@ -44,7 +44,7 @@ class DirectSteps:
     keep gradients of everything that is trained.
     """
 
-    def __init__(self, module: nn.Module, local: LocalTraining) -> None:
+    def __init__(self, module: nn.Module, local: Local) -> None:
         self._first: list[tuple[nn.Linear, Tensor, Tensor]] = []  # what went in and came out
         self._rate = local.learning_rate
         layers = _large(module)

@@ -18,11 +18,11 @@ from torch import Tensor
 from incrowd.learning.batches import side_by_side
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
-from incrowd.learning.local import LocalTraining
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.turned import Turned
 from incrowd.learning.program import Program
 from incrowd.learning.store import Feed
+from incrowd.settings.local import Local
 
 _BLOCK = 60  # rows over which the update of a wide first layer is put off; measured, the optimum is flat
 _MEMORY = 2**30  # bytes of weights on an accelerator, where more clients at once are better,
@@ -79,7 +79,7 @@ class Fused(TrainingPath):
 class _Parameter:
     """One parameter, [a, b] or of all clients [c, a, b], and its step."""
 
-    def __init__(self, start: Tensor, value: Tensor, local: LocalTraining, width: int) -> None:
+    def __init__(self, start: Tensor, value: Tensor, local: Local, width: int) -> None:
         self.start = start  # broadcasts to value
         self.value = value
         self.velocity = torch.zeros_like(value) if local.momentum else None
@@ -138,7 +138,7 @@ class _StackLayer:
 class _Stack:
     """A program at work: for one client with matrices, for c of them with [c, ...] of each."""
 
-    def __init__(self, program: Program, weights: Sequence[Tensor], feed: Feed, local: LocalTraining) -> None:
+    def __init__(self, program: Program, weights: Sequence[Tensor], feed: Feed, local: Local) -> None:
         self.loss = program.loss
         self.feed = feed
         self.local = local

@@ -13,10 +13,11 @@ from incrowd._random import Randomness
 from incrowd.learning.batches import Batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import Execution
-from incrowd.learning.local import LocalTraining
+from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.program import Program, compile_program
 from incrowd.learning.store import MEMORY, ClientTensors, Store
+from incrowd.settings.local import Local
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,8 +25,9 @@ class TrainingTask:
     """What there is to do: train the clients of `data`, which is on the device, with a model that fits them."""
 
     model: Model
+    loss: Loss
     data: ClientTensors
-    local: LocalTraining
+    local: Local
     execution: Execution
 
     @property
@@ -45,7 +47,7 @@ class TrainingTask:
 
     def program(self) -> Program | None:
         """The program of the model and its loss, if they have one."""
-        return compile_program(self.model.module, self.local.loss, self.data)
+        return compile_program(self.model.module, self.loss, self.data)
 
     def store(self, *, sparing: bool) -> Store:
         """The examples; `sparing` says whether the model's first layer can do without features that are all zero."""

@@ -24,6 +24,7 @@ from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.place import LedgerPlace, Location
 from incrowd.privacy.ledger.receipt import SEAL, Draws, Receipt, noted
+from incrowd.privacy.ledger.shown import html_of
 from incrowd.privacy.ledger.tally import Forgotten, Reservation, Tally, Terms, check_note, check_text, runs_to_json
 from incrowd.privacy.ledger.witness import Mark, Witness
 
@@ -212,9 +213,7 @@ class Ledger:
                 return [self.reservation(label) for label in plans]
 
     def check_room(self, runs: Sequence[RepeatedEvent], *, promised: Sequence[RepeatedEvent] | None = None) -> None:
-        """There is room for these events beside all that is charged and reserved (`BudgetExceeded`). Nothing is
-        written, so another process may take the room.
-        """
+        """There is room for these events beside all that is charged and reserved by now (`BudgetExceeded`)."""
         self._check_budget([*(self.commitments() if promised is None else promised), *runs])
 
     def charge(
@@ -343,14 +342,17 @@ class Ledger:
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
         return tally
 
+    def _repr_html_(self) -> str:
+        """See `html_of`."""
+        return html_of(self)
+
     def _again(self, tally: Tally, event: DpEvent, content: Mapping[str, Any]) -> Entry | None:
         """The charge under this key, where it may be used again."""
         key = content["key"]
         if key is None or tally.paid(key) is None:
             return None
         position = tally.check_again(key, event=fingerprint(event), source=content["randomness"])
-        previous = str(self._chain.hash_at(position - 1))
-        return next(self._chain.entries(start=position, previous=previous))
+        return next(self._chain.entries(start=position, previous=str(self._chain.hash_at(position - 1))))
 
     def _charge_reserved(self, event: DpEvent, content: Mapping[str, Any]) -> Entry:
         with self._current(write=True) as tally:
@@ -372,9 +374,7 @@ class Ledger:
                 return entry
 
     def _record(self, kind: str, *contents: Mapping[str, object], version: int, key: str | None = None) -> Entry | None:
-        """Write entries, and give the last of them, unless more was promised since they were priced. While a price is
-        computed, nobody waits.
-        """
+        """Write entries, and give the last, unless more was promised since they were priced, while nobody waited."""
         with self._current(write=True) as tally:
             if tally.version != version:
                 return None

@@ -1,6 +1,5 @@
 """All ledgers that a user has, in the state folder: of which data they are, where they lie, how far they had come."""
 
-import fcntl
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -90,6 +89,8 @@ class Registry:
 
         A ledger's own lock is taken after this one, never before.
         """
+        import fcntl
+
         create_own(self.folder / LOCK)
         with (self.folder / LOCK).open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

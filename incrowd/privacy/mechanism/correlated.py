@@ -92,6 +92,14 @@ class CorrelatedNoise:
         """What the run's fresh noise has to hide, in clip bounds; the steps of floating point not counted."""
         return factorisation.sensitivity(self._column, self.participation)
 
+    @property
+    def over_all_rounds(self) -> float:
+        """The standard deviation of the noise of all rounds together, in clip bounds: what the first round's noise left
+        after all that took it back, and so on.
+        """
+        left = np.cumsum(factorisation.inverse(self._column))
+        return float(self.noise_multiplier * self.sensitivity * np.linalg.norm(left))
+
     def init(self, size: int) -> NoiseState:
         """The state before the first round, for sums of so many numbers."""
         _validate.count(size=size)

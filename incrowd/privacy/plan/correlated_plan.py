@@ -8,6 +8,7 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import NoOpDpEvent
 
 from incrowd import _validate
+from incrowd._html import html_table
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import RepeatedEvent
@@ -113,6 +114,21 @@ class CorrelatedPlan:
             trust=CENTRAL_TRUST,
             sampler=f"none: {self.clients} clients take turns in {self.groups} groups over {self.rounds} rounds",
             caveats=caveats if caution is None else (*caveats, caution),
+        )
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the promise and its price, all of it public."""
+        return html_table(
+            {
+                "clients": self.clients,
+                "rounds": self.rounds,
+                "groups": self.groups,
+                "noise": f"correlated, {'banded' if self.buffers is None else f'{self.buffers} buffers'}",
+                "noise multiplier": f"{self.noise_multiplier:.6g}",
+                "epsilon": f"{self.price.epsilon:.6g}, of {self.budget.epsilon:g}, all of it in the first round",
+                "delta": f"{self.budget.delta:g}",
+                "accountant": self.price.accountant,
+            }
         )
 
     def _bound(self) -> float:

@@ -102,6 +102,7 @@ _SILO = (
     "clip_norm",
     "most_noise",
     "count_std",
+    "report_std",
     "physical_batch",
 )
 

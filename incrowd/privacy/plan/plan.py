@@ -4,7 +4,6 @@ The plan is the one place that states the sampling probability, the clip bound, 
 rounds. Sampler, noise and accounting event of a round come out of it together, so they cannot disagree.
 """
 
-import html
 import math
 import warnings
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import get_args
 from dp_accounting import DpEvent, GaussianDpEvent
 
 from incrowd import _validate
+from incrowd._html import html_table
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget, Price, Relation, price
 from incrowd.privacy.account.calibration import smallest_noise
@@ -212,8 +212,7 @@ class Plan:
             "delta": f"{self.budget.delta:g}",
             "accountant": self.price.accountant,
         }
-        cells = ((html.escape(name), html.escape(str(value))) for name, value in shown.items())
-        return f"<table>{''.join(f'<tr><th>{name}</th><td>{value}</td></tr>' for name, value in cells)}</table>"
+        return html_table(shown)
 
     def noises(self, number: int, clip: Clip) -> Noises:
         """See `Promise.noises`. A quantile's bits take their part of the round's noise."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dp_accounting import DpEvent, GaussianDpEvent
 
 from incrowd import _validate
+from incrowd._html import html_table
 from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.events import RepeatedEvent, compose
@@ -43,7 +44,10 @@ class SiloPlan:
     With `count_std` each round also releases how many records there are and how many of them the model gets right,
     both with noise of this standard deviation (in records), paid from the same budget. Without it nothing is counted.
 
-    Guarantee: `event` is what all that leaves the silo in a round costs.
+    With `report_std` the silo releases once, at the end, a table: how many records of each class the model calls which,
+    each number with noise of this standard deviation. A record is in one place of it, so its sensitivity is 1.
+
+    Guarantee: `event` is what all that leaves the silo in a round costs, and `report_runs` what its report does.
 
     Edge cases: a batch of all records takes part in full, and is priced so; one larger than that is refused.
     """
@@ -58,6 +62,7 @@ class SiloPlan:
     noise: Pace | float = CONSTANT_NOISE
     most_noise: float = 100.0
     count_std: float | None = None
+    report_std: float | None = None
     physical_batch: int = 256
 
     def __post_init__(self) -> None:
@@ -70,6 +75,8 @@ class SiloPlan:
             _validate.positive(noise=self.noise)
         if self.count_std is not None:
             _validate.positive(count_std=self.count_std)
+        if self.report_std is not None:
+            _validate.positive(report_std=self.report_std)
 
     @property
     def sampling_prob(self) -> float:
@@ -112,11 +119,27 @@ class SiloPlan:
             return None
         return GaussianNoise(noise_multiplier=self.count_std / COUNTED, clip_norm=COUNTED)
 
+    @property
+    def report_noise(self) -> GaussianNoise | None:
+        """What hides a record in the table of the report."""
+        return None if self.report_std is None else GaussianNoise(noise_multiplier=self.report_std, clip_norm=1.0)
+
+    @property
+    def report_runs(self) -> list[RepeatedEvent]:
+        """What the report costs: reserved before the first round, so that the rounds leave room for it."""
+        noise = self.report_noise
+        return [] if noise is None else [(noise.event(), 1)]
+
     def check_noise(self, noise_multiplier: float, *, size: int) -> None:
         """Refuse, before a round of a model of so many weights is paid for, noise that could not be drawn for it."""
         self.training(noise_multiplier).check_noise(size)
         if self.count_noise is not None:
             self.count_noise.step(2, contributions_bound=self.most_records)
+
+    def check_report(self, numbers: int) -> None:
+        """Refuse noise that could not be drawn for a report of so many numbers."""
+        if self.report_noise is not None:
+            self.report_noise.step(numbers, contributions_bound=self.most_records)
 
     def runs(self, noise_multiplier: float) -> list[RepeatedEvent]:
         """What a round costs: its steps, and its counts."""
@@ -154,6 +177,7 @@ class SiloPlan:
         """What the silo may claim for all that was charged to its ledger, so many charges of it by this plan."""
         share = "all" if self.sampling_prob == 1 else f"{self.batch_size:g}"
         counts = "" if self.count_std is None else ", and two counts a round"
+        counts += "" if self.report_std is None else ", and one table of counts at the end"
         return stated(
             ledger,
             unit=UNIT,
@@ -165,6 +189,24 @@ class SiloPlan:
             ),
             assumed=RECORDS_ASSUMED,
             caveats=self._cautions(),
+        )
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: what the silo declares and promises, all of it public."""
+        pace = f"by the pace {self.noise.name}" if isinstance(self.noise, Pace) else f"{self.noise:g}"
+        return html_table(
+            {
+                "silo": self.name,
+                "records": f"{self.records}, as declared",
+                "rounds": f"at most {self.rounds}",
+                "steps a round": self.steps,
+                "records a step": f"{self.batch_size:g}",
+                "noise multiplier": pace,
+                "counts": "none" if self.count_std is None else f"two a round, noise {self.count_std:g}",
+                "report": "none" if self.report_std is None else f"one table at the end, noise {self.report_std:g}",
+                "epsilon": f"at most {self.budget.epsilon:g}",
+                "delta": f"{self.budget.delta:g}",
+            }
         )
 
     def _cautions(self) -> tuple[str, ...]:

@@ -2,12 +2,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, Execution, LocalTraining, Model
+from incrowd.learning import CohortEngine, Execution, Model
 from incrowd.learning.paths.autograd import starts_linear
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
-LOCAL = LocalTraining(learning_rate=0.3, batch_size=4)
+LOCAL = Local(learning_rate=0.3, batch_size=4)
 
 
 class Centred(nn.Module):
@@ -98,6 +99,6 @@ def test_convolutions_of_the_users_own_learn_what_the_slow_twin_learns() -> None
     )
     model = Model(module, fresh=True)
     weights = model.initial(RANDOMNESS)
-    local = LocalTraining(learning_rate=0.1, batch_size=7, momentum=0.5, proximal=0.1)
+    local = Local(learning_rate=0.1, batch_size=7, momentum=0.5, proximal=0.1)
     found = trained(CohortEngine(model, clients(), local), weights, range(8))
     assert_close(found, twin(model, clients(), local, weights, range(8)))

@@ -5,12 +5,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from incrowd.learning import CohortEngine, LocalTraining, Model, small_cnn
+from incrowd import Local
+from incrowd.learning import CohortEngine, Model, small_cnn
 from incrowd.learning.paths.direct import DirectSteps
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin
 
 WIDE = 2**15 // FEATURES + 1  # a Linear from the features to so many units is large
-LOCAL = LocalTraining(learning_rate=0.05, batch_size=4)
+LOCAL = Local(learning_rate=0.05, batch_size=4)
 
 
 class Own(nn.Module):
@@ -142,7 +143,7 @@ def watched() -> nn.Module:
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_large_layers_learn_what_the_slow_twin_learns(module: type[nn.Module], momentum: float) -> None:
     model, data = Model(module(), fresh=True), clients([12, 7, 30, 5])
-    local = LocalTraining(learning_rate=0.05, batch_size=4, momentum=momentum)
+    local = Local(learning_rate=0.05, batch_size=4, momentum=momentum)
     weights = model.initial(RANDOMNESS)
     found = trained(CohortEngine(model, data, local), weights, range(4))
     assert_close(found, twin(model, data, local, weights, range(4)))

@@ -12,14 +12,15 @@ import pytest
 from torch import nn
 
 import incrowd
+from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import CohortEngine, LocalTraining, Model, linear, mlp
+from incrowd.learning import CohortEngine, Model, linear, mlp
 from incrowd.learning.paths import PATHS, autograd, compiled, direct, fused
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 
 COHORT = range(len(SIZES))
-LOCAL = LocalTraining(learning_rate=0.3, batch_size=10)
+LOCAL = Local(learning_rate=0.3, batch_size=10)
 NAMES: dict[MakePath, str] = {
     compiled.make: "Compiled",
     fused.make: "Fused",
@@ -100,11 +101,11 @@ def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp
         text = text.replace(line, "")
     (paths / "__init__.py").write_text(text)
     train = (
-        "import numpy as np, torch; from incrowd import SeededRandomness; "
-        "from incrowd.learning import ClientTensors, CohortEngine, LocalTraining, linear; "
+        "import numpy as np, torch; from incrowd import Local, SeededRandomness; "
+        "from incrowd.learning import ClientTensors, CohortEngine, linear; "
         "data = ClientTensors(features=torch.ones(8, 3), labels=torch.arange(8) % 2, "
         "offsets=np.array([0, 4, 8]), indices=np.arange(8)); "
-        "engine = CohortEngine(linear(3, 2), data, LocalTraining(learning_rate=0.1)); "
+        "engine = CohortEngine(linear(3, 2), data, Local(learning_rate=0.1)); "
         "chunks = engine.train(torch.zeros(8), [0, 1], randomness=SeededRandomness(seed=1), round=0); "
         "print(sum(len(chunk) for chunk in chunks), [type(path).__name__ for path in engine.paths])"
     )

@@ -1,14 +1,13 @@
 """What the server does with a released mean. All of it is post-processing, which is free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.errors import ConfigError
+from incrowd.settings.section import Section
 
 OptimizerState = Mapping[str, Floats]
 
@@ -18,13 +17,12 @@ SECOND_MOMENT = 0.99
 _MOMENTS = {"sgd": (), "momentum": ("velocity",), "adam": ("first", "second")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerStep:
-    """How a released mean moves the weights.
+class ServerOptimizer(Section):
+    """How a released mean, whose norm is at most the clip's, moves the weights.
 
     `sgd` adds learning_rate times the mean; `momentum` adds the velocity v = momentum * v + mean; `adam` is Adam on the
     mean (Reddi et al. 2021), without bias correction and with an `adaptivity` well above 0, as they recommend. With
-    `decay="linear"` the rate of round t out of T is learning_rate * (1 - t / T). With `average="tail"` the published
+    `decay` "linear" the rate of round t out of T is learning_rate * (1 - t / T). With `average` "tail" the published
     weights are the mean over the last half of the rounds.
 
     Guarantee: nothing but released means enters, so nothing here costs privacy.
@@ -37,18 +35,10 @@ class ServerStep:
     decay: Literal["none", "linear"] = "none"
     average: Literal["none", "tail"] = "none"
 
-    def __post_init__(self) -> None:
-        _validate.positive(learning_rate=self.learning_rate, adaptivity=self.adaptivity)
-        _validate.non_negative(momentum=self.momentum)
-        if self.momentum >= 1:
-            raise ConfigError(field="momentum", value=self.momentum, remedy="give a number of at least 0 and below 1")
-        for field, value, known in (
-            ("kind", self.kind, tuple(_MOMENTS)),
-            ("decay", self.decay, ("none", "linear")),
-            ("average", self.average, ("none", "tail")),
-        ):
-            if value not in known:
-                raise ConfigError(field=field, value=value, remedy=f"give one of {', '.join(known)}")
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse numbers that make no sense."""
+        _validate.positive(**self.named("server", "learning_rate", "adaptivity"))
+        _validate.below_one(**self.named("server", "momentum"))
 
     def rate(self, round: int, rounds: int) -> float:
         """The learning rate of a round, counted from 0."""

@@ -4,10 +4,10 @@ import torch
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.federated.server import ServerStep
+from incrowd.settings.server import ServerOptimizer
 
 
-def walk(step: ServerStep, means: Floats) -> Floats:
+def walk(step: ServerOptimizer, means: Floats) -> Floats:
     weights, memory = np.zeros(means.shape[1]), step.start(means.shape[1])
     for number, mean in enumerate(means):
         direction, memory = step.direction(mean, memory)
@@ -19,7 +19,7 @@ MEANS = np.random.Generator(np.random.PCG64(0)).normal(size=(7, 4))
 
 
 def test_sgd_adds_the_means() -> None:
-    assert walk(ServerStep(learning_rate=0.5), MEANS) == pytest.approx(0.5 * MEANS.sum(axis=0))
+    assert walk(ServerOptimizer(learning_rate=0.5), MEANS) == pytest.approx(0.5 * MEANS.sum(axis=0))
 
 
 def test_momentum_is_torch_s() -> None:
@@ -28,12 +28,12 @@ def test_momentum_is_torch_s() -> None:
     for mean in MEANS:
         weights.grad = torch.from_numpy(-mean)
         optimizer.step()
-    found = walk(ServerStep(kind="momentum", learning_rate=0.3, momentum=0.8), MEANS)
+    found = walk(ServerOptimizer(kind="momentum", learning_rate=0.3, momentum=0.8), MEANS)
     assert found == pytest.approx(weights.detach().numpy())
 
 
 def test_adam_is_the_formula_number_by_number() -> None:
-    step = ServerStep(kind="adam", learning_rate=0.1, momentum=0.9, adaptivity=0.01)
+    step = ServerOptimizer(kind="adam", learning_rate=0.1, momentum=0.9, adaptivity=0.01)
     for column, found in enumerate(walk(step, MEANS)):
         weight = first = second = 0.0
         for mean in MEANS[:, column]:
@@ -44,16 +44,16 @@ def test_adam_is_the_formula_number_by_number() -> None:
 
 
 def test_linear_decay_ends_one_step_above_zero() -> None:
-    step = ServerStep(learning_rate=2.0, decay="linear")
+    step = ServerOptimizer(learning_rate=2.0, decay="linear")
     assert [step.rate(number, 4) for number in range(4)] == [2.0, 1.5, 1.0, 0.5]
-    assert [ServerStep(learning_rate=2.0).rate(number, 4) for number in range(4)] == [2.0] * 4
+    assert [ServerOptimizer(learning_rate=2.0).rate(number, 4) for number in range(4)] == [2.0] * 4
 
 
 def test_the_tail_is_the_last_half() -> None:
-    step = ServerStep(average="tail")
+    step = ServerOptimizer(average="tail")
     assert [step.counts(number, 5) for number in range(5)] == [False, False, True, True, True]
     assert step.counts(0, 1)
-    assert not any(ServerStep().counts(number, 5) for number in range(5))
+    assert not any(ServerOptimizer().counts(number, 5) for number in range(5))
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_the_tail_is_the_last_half() -> None:
 )
 def test_impossible_steps_are_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        ServerStep(**{field: value})  # type: ignore[arg-type]  # the point of the test
-    assert caught.value.field == field
+        ServerOptimizer(**{field: value})  # type: ignore[arg-type]  # the point of the test
+    assert caught.value.field.removeprefix("server.") == field

@@ -1,11 +1,11 @@
 """A section of the settings: exact types, and errors that name what is wrong."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
 
-from incrowd.runs.explained import explained
+from incrowd.settings.explained import explained
 
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
 Words = Annotated[tuple[str, ...], Field(strict=False)]
@@ -28,6 +28,14 @@ class Section(BaseModel):
                 raise explained(error, type(self)) from error
 
         __init__.__pydantic_base_init__ = True  # sections in sections are pydantic's, which knows where they are
+
+    def replaced(self, **changes: Any) -> Self:
+        """The same with other values, checked as if they were all new."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+    def named(self, section: str, *names: str) -> dict[str, Any]:
+        """Some values by the names that they have in a file."""
+        return {f"{section}.{name}": getattr(self, name) for name in names}
 
 
 def tag(key: str, default: str, *, own: str | None = None) -> Discriminator:

@@ -1,7 +1,7 @@
 import pytest
 
+from incrowd import Local
 from incrowd.errors import ConfigError
-from incrowd.learning import LocalTraining
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from incrowd.learning import LocalTraining
 )
 def test_settings_that_cannot_be_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
-        LocalTraining(**{"learning_rate": 0.1, **bad})  # type: ignore[arg-type]  # that is the point
+        Local(**{"learning_rate": 0.1, **bad})  # type: ignore[arg-type]  # that is the point
 
 
 def test_plain_is_the_gradient_alone() -> None:
-    assert LocalTraining(learning_rate=0.1).plain
+    assert Local(learning_rate=0.1).plain
     for extra in ({"momentum": 0.5}, {"weight_decay": 0.5}, {"proximal": 0.5}):
-        assert not LocalTraining(learning_rate=0.1, **extra).plain  # type: ignore[arg-type]  # each key is a number's
+        assert not Local(learning_rate=0.1, **extra).plain  # type: ignore[arg-type]  # each key is a number's

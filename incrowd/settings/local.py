@@ -1,0 +1,59 @@
+"""What a client does with its examples in a round."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from incrowd import _validate
+from incrowd.errors import ConfigError
+from incrowd.settings.descent import Descent
+
+GIVEN = "given"
+"""What settings say of an object that a program hands over."""
+
+LOSS_NAMES = ("cross entropy", "logistic", "squared", "poisson", "absolute", "huber")
+
+
+def _known_loss(name: str) -> str:
+    if name not in (*LOSS_NAMES, GIVEN):
+        raise ConfigError(field="local.loss", value=name, remedy=f"choose from {', '.join(LOSS_NAMES)}")
+    return name
+
+
+LossName = Annotated[str, AfterValidator(_known_loss)]
+
+
+class Local(Descent):
+    """What a client does in a round: gradient descent over its own examples, as torch.optim.SGD does it, from the
+    weights of the server.
+
+    It makes `epochs` passes over its examples, in batches of `batch_size`, or in `batches` batches of sizes as equal as
+    can be, or, when neither is given, all at once. Every batch is one step: with the gradient of its mean loss,
+    g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
+    w = w - learning_rate * velocity. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the labels unless it
+    is given.
+
+    Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
+    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = None
+    batches: int | None = None
+    proximal: float = 0.0
+    loss: LossName | None = None
+    shuffle: bool = True
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse numbers that make no sense."""
+        super().model_post_init(context)
+        counts = ("epochs", *(name for name in ("batch_size", "batches") if getattr(self, name) is not None))
+        _validate.count(**self.named("local", *counts))
+        _validate.non_negative(**self.named("local", "proximal"))
+        if self.batches is not None and self.batch_size is not None:
+            raise ConfigError(field="local.batches", value=self.batches, remedy="give batch_size or batches, not both")
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is the gradient alone: no momentum, weight decay or proximal term."""
+        return self.momentum == self.weight_decay == self.proximal == 0

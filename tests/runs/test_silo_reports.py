@@ -1,0 +1,92 @@
+"""Silos that report of the model: in the result, within every budget, and the same after a crash."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import incrowd
+from incrowd.errors import BudgetExceeded, ConfigError
+from tests.privacy.ledgers import start, status_of
+from tests.runs.kills import Place, killed_in
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SEEDED = incrowd.SiloRunOptions(randomness="seeded", seed=3, plot=False)
+
+
+def train(folder: Path, *, run: incrowd.SiloRunOptions | None = SEEDED, **privacy: Any) -> dict[str, Any]:
+    made = np.random.default_rng(0)
+    x = made.normal(size=(400, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    parts = {"north": (x[:200], y[:200]), "south": (x[200:], 1 - y[200:])}  # south learns the opposite
+    torch.manual_seed(0)
+    federation = incrowd.Federation(
+        nn.Linear(3, 2),
+        incrowd.Clients.from_partitions(parts, classes=2, public=True).named(),
+        privacy=incrowd.PrivateRecords(**{"epsilon": 8.0, "delta": 1e-5, "rounds": 2, "report_std": 3.0} | privacy),
+        run=run,
+    )
+    return dict(federation.train(folder, progress=False).summary)
+
+
+def test_each_silo_says_of_its_own_records_what_the_mean_would_hide(folder: Path) -> None:
+    summary = train(folder)
+    north, south = (summary["report_by_silo"][name] for name in ("north", "south"))
+    assert north["accuracy"] + south["accuracy"] == pytest.approx(1.0, abs=0.3)
+    assert north["table"] != south["table"]
+    assert all(epsilon <= 8.0 for epsilon in summary["epsilon_by_silo"].values())
+    assert json.loads((folder / "silos/north/report.json").read_text()) == north["table"]
+    assert "report_by_silo" not in train(folder / "without", report_std=None)
+
+
+def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> None:
+    first = train(folder, run=incrowd.SiloRunOptions(plot=False))
+    again = train(folder, run=incrowd.SiloRunOptions(plot=False))
+    for name in ("report_by_silo", "epsilon_by_silo"):
+        assert again[name] == first[name]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place("federated/silo.py", "report", "call", 2),
+        Place("privacy/permit.py", "reported", "return"),
+        Place("runs/durable_silo.py", "report", "return", 2),
+        Place("runs/folder.py", "write_results", "call"),
+    ],
+    ids=lambda place: f"{place.function}-{place.happening}",
+)
+def test_killed_around_a_report_a_simulation_reports_the_same(folder: Path, place: Place) -> None:
+    whole = train(folder / "whole")
+    assert status_of(start(lambda: killed_in(place, lambda: train(folder / "cut")))) != 0
+    again = train(folder / "cut")
+    for name in ("report_by_silo", "epsilon_by_silo", "statement"):
+        assert again[name] == whole[name]
+
+
+def test_in_earnest_a_report_that_was_charged_and_lost_stays_lost(folder: Path) -> None:
+    options = incrowd.SiloRunOptions(plot=False)
+    place = Place("privacy/permit.py", "reported", "return")
+    assert status_of(start(lambda: killed_in(place, lambda: train(folder, run=options)))) != 0
+    summary = train(folder, run=options)
+    assert summary["report_by_silo"]["north"] is None
+    assert summary["report_by_silo"]["south"] is not None
+    assert all(epsilon <= 8.0 for epsilon in summary["epsilon_by_silo"].values())
+
+
+@pytest.mark.parametrize("name", ["report_std", "count_std"])
+def test_silos_that_are_hidden_as_a_whole_cannot_tell_of_themselves(name: str) -> None:
+    clients = {"epsilon": 1.0, "delta": 1e-3}
+    with pytest.raises(ConfigError, match=rf"privacy\.{name} = 3\.0: a silo that tells of itself is not hidden"):
+        incrowd.PrivateRecords(epsilon=8.0, delta=1e-5, clients=clients, **{name: 3.0})  # type: ignore[arg-type]  # as in TOML
+
+
+def test_a_report_that_no_budget_could_pay_for_is_refused_before_anything_is_written(folder: Path) -> None:
+    with pytest.raises(BudgetExceeded, match=r"this would cost epsilon = .* the budget is 8"):
+        train(folder / "run", report_std=0.01)
+    assert not (folder / "run").exists()
