@@ -106,7 +106,7 @@ def first_steps(work: ClientWork | SiloWork, examples: Examples) -> tuple[float,
         losses = []
         for _ in range(STEPS + 1):
             loss = work.loss.value(call(inputs), labels)
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
             slopes = torch.autograd.grad(loss, weights)
             norm = math.sqrt(sum(float(slope.double().square().sum()) for slope in slopes))
             with torch.no_grad():
