@@ -138,13 +138,19 @@ class Federation:
         """Train to the end, from wherever the run in this folder stands, and give the result."""
         if not isinstance(folder, str | Path):
             raise ConfigError(field="folder", value=folder, remedy="give the path of a folder for the run")
-        run = self._resumed(Path(folder)) if (Path(folder) / DATABASE).exists() else self.start(folder)
+        run = self.run_in(Path(folder))
         say(run.advice() if progress else (), sys.stderr)
         summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
         say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
 
-    def _resumed(self, folder: Path) -> Run:
+    def run_in(self, folder: Path) -> Run:
+        """The run that was begun in a folder, or a new one.
+
+        Edge cases: one with other settings, another module or other data is refused (`ConfigError`).
+        """
+        if not (folder / DATABASE).exists():
+            return self.start(folder)
         run = Run.open(folder, given=self.given)
         wanted, kept = (json.loads(each.model_dump_json()) for each in (self.settings, run.config))
         for section, values in wanted.items():

@@ -10,6 +10,13 @@ import typer
 from incrowd.errors import ConfigError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+SettingsFile = Annotated[
+    Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value; may be repeated.")
+]
+DataFolder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The folder that holds data sets.")]
 LedgerOption = Annotated[
     Path | None,
     typer.Option("--ledger", metavar="FILE", help="The ledger of the data; short for --set privacy.ledger."),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli._options import Json, need_training
+from incrowd.cli._options import DataFolder, Json, Overrides, SettingsFile, need_training
 from incrowd.cli.train import finish
 
 app = typer.Typer(help="The same federations beyond one machine, on Flower.", no_args_is_help=True)
@@ -13,13 +13,9 @@ app = typer.Typer(help="The same federations beyond one machine, on Flower.", no
 
 @app.command()
 def simulate(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
-    ] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value; may be repeated.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")] = None,
+    config: SettingsFile = None,
+    override: Overrides = None,
+    data: DataFolder = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder for the run, new or of one that stopped.")
     ] = None,
@@ -31,22 +27,18 @@ def simulate(
 ) -> None:
     """Train one private federation, its clients in blocks on Flower's simulation engine (Ray).
 
-    The result is that of `incrowd train` with the same settings, to the last bit where randomness is seeded. A run that
-    stopped goes on in the same folder, here or by `incrowd resume`.
+    The result is that of `incrowd train` with the same settings, to the last bit where randomness is seeded. The same
+    command goes on with a run that stopped, and so does `incrowd resume`, on this machine alone.
 
     Example: incrowd flower simulate examples/mnist.toml --data data --workers 8 --out out/mnist
     """
     need_training()
+    from incrowd.federation import Federation
     from incrowd.flower.simulation import Simulation, need_flower
-    from incrowd.runs.folder import DATABASE
-    from incrowd.runs.run import Run, free_folder
-    from incrowd.runs.settings import settings_of, tables
+    from incrowd.runs.run import free_folder
 
     need_flower()
     simulation = Simulation(workers=workers, blocks=blocks, gpus=gpus, address=address)
-    if out is not None and (out / DATABASE).exists():
-        run = Run.open(out)
-    else:
-        wanted = settings_of(tables(config, overrides=override or [], data=data))
-        run = Run.create(wanted, free_folder(Path("out")) if out is None else out)
+    federation = Federation.from_settings(config, overrides=override or [], data=data)
+    run = federation.run_in(free_folder(Path("out")) if out is None else out)
     finish(run, as_json, train=simulation.train)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, LedgerOption, WitnessOption, ledger_overrides, need_training
+from incrowd.cli._options import Json, LedgerOption, SettingsFile, WitnessOption, ledger_overrides, need_training
 from incrowd.cli._print import print_facts, print_json, print_table, short
 from incrowd.errors import ConfigError
 
@@ -43,9 +43,7 @@ Axes = Annotated[
 
 @app.command()
 def sweep(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
-    ] = None,
+    config: SettingsFile = None,
     axis: Axes = None,
     random: Annotated[int | None, typer.Option(help="So many random points instead of all combinations.")] = None,
     seed: Annotated[int, typer.Option(help="Decides which points are random.")] = 0,

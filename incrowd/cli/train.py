@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, LedgerOption, WitnessOption, ledger_overrides, need_training
+from incrowd.cli._options import (
+    DataFolder,
+    Json,
+    LedgerOption,
+    Overrides,
+    SettingsFile,
+    WitnessOption,
+    ledger_overrides,
+    need_training,
+)
 from incrowd.cli._print import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -20,13 +29,9 @@ app = typer.Typer()
 
 @app.command()
 def train(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; without them, the demonstration.")
-    ] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value; may be repeated.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")] = None,
+    config: SettingsFile = None,
+    override: Overrides = None,
+    data: DataFolder = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
     ] = None,

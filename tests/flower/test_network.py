@@ -20,6 +20,7 @@ from incrowd.flower.wire import Place, sealed
 from incrowd.learning import ClientTensors
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.runs.run import Run
+from tests.command import command
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.runs.small import SEEDED, SMALL, clients_of, seeded
 
@@ -135,6 +136,16 @@ def test_what_cannot_be_known_elsewhere_is_refused_before_anything_is_spent(
         Simulation(workers=1).train(run)
     with clients_of(run).payer.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert ledger.charges() == (0, 0)
+
+
+def test_a_folder_with_a_run_of_other_settings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Run.create(seeded(), tmp_path / "run")
+    sets = [word for override in (*SMALL, *SEEDED, "privacy.epsilon=7.0") for word in ("--set", override)]
+    answer = command(monkeypatch, capsys)("flower", "simulate", *sets, "--out", str(tmp_path / "run"))
+    assert answer.status == 2
+    assert "privacy.epsilon = 8.0 was begun there" in answer.err
 
 
 @pytest.mark.slow
