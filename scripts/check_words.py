@@ -43,6 +43,11 @@ RULES = (
         folders=("incrowd",),
         reason="randomness is a parameter: use incrowd._random",
     ),
+    Rule(
+        pattern=re.compile(r"^\s*(<{7}|>{7}) \w"),
+        folders=FOLDERS,
+        reason="a merge left it behind",
+    ),
 )
 
 

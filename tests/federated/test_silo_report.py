@@ -86,6 +86,9 @@ def test_a_budget_without_room_for_it_gives_no_report_and_spends_nothing() -> No
 def test_a_plan_without_a_report_releases_none() -> None:
     its = silo()
     assert its.report(WEIGHTS, classes=CLASSES) is None
+    assert silo(plan(count_std=20.0)).report(WEIGHTS, classes=CLASSES) is None
+    assert not its.account.reserve_report(plan())
+    plan().check_report(10**9)  # no noise has to fit
     with pytest.raises(ConfigError, match="a table is released where the plan asks for one"):
         reported(plan(), its.account, exact())
     with pytest.raises(ConfigError, match=f"{its.account.report}|reservation|unknown"):

@@ -36,6 +36,8 @@ def problems_of(line: str, root: Path, *, folder: str = "incrowd") -> list[str]:
         "torch.manual_seed(0)",
         "torch.cuda.manual_seed(0)",
         "import random",
+        "    " + "<" * 7 + " HEAD",
+        ">" * 7 + " main",
     ],
 )
 def test_a_forbidden_word_is_named_with_its_place(line: str, tmp_path: Path) -> None:
