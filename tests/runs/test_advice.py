@@ -201,7 +201,7 @@ def test_the_steps_that_are_tried_are_those_of_gradient_descent() -> None:
             for weight, slope in zip(module.parameters(), slopes, strict=True):
                 weight.sub_(0.5 * slope)
     assert found.data.test is not None
-    assert first_steps(found, found.data.test) == pytest.approx((float(losses[0]), float(losses[5])), rel=1e-5)
+    assert first_steps(found, found.data.test) == pytest.approx((losses[0].item(), losses[5].item()), rel=1e-5)
 
 
 def test_test_examples_that_are_private_are_not_looked_at() -> None:
