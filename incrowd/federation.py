@@ -46,20 +46,13 @@ class Sections(TypedDict, total=False):
 class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
-    <<<<<<< HEAD
-    `module` is any module of torch whose gradient is per example; it starts with its own weights, and its frozen part
-    stays as it is. With `Private` whole clients are protected, with `PrivateRecords` each record of every client, who
-    is then a silo with a ledger and a budget of its own. `loss` is a name, a function of outputs and labels that gives
-    the mean over the examples, or a loss of torch; unless it is given it follows from the labels. There may be more
-    sections: `server` (`ServerOptimizer`), `run` (`RunOptions`, of silos `SiloRunOptions`) and `stop` (`Stop`), which
-    says when the rounds end early.
-    =======
     `data` are `Clients`, or a `Table` in a file, which is read when a run begins. `module` is any module of torch whose
     gradient is per example; it starts with its own weights, and its frozen part stays as it is. With `Private` whole
     clients are protected, with `PrivateRecords` each record of every client, who is then a silo with a ledger and a
     budget of its own. `loss` is a name, a function of outputs and labels that gives the mean over the examples, or a
-    loss of torch; unless it is given it follows from the labels.
-    >>>>>>> main
+    loss of torch; unless it is given it follows from the labels. There may be more sections: `server`
+    (`ServerOptimizer`), `run` (`RunOptions`, of silos `SiloRunOptions`) and `stop` (`Stop`), which says when the rounds
+    end early.
 
     Guarantee: `train` on the same folder goes on where it stopped, and spends nothing twice.
 

@@ -258,6 +258,11 @@ class Party:
                 relation=offer.plan.relation,
                 data_identity=self.identity.name,
             )
+        if self._ledger.relation != offer.plan.relation:  # its prices would be those of another promise
+            raise SpecificationRefused(
+                f"the plan is priced under {offer.plan.relation.name}, and this party's ledger under "
+                f"{self._ledger.relation.name}"
+            )
         return self._ledger
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats, SystemRandomness
-from incrowd.errors import DataError, IncrowdError, SpecificationRefused
+from incrowd.errors import DataError, IncrowdError, LedgerMismatch, SpecificationRefused
 from incrowd.flower.offer import Offer
 from incrowd.flower.party import Party
 from incrowd.flower.rounds import Patience
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.release import PrivateRun
 from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.parties import CLIP, MODEL, NAMES, SERVER, Made, network_of, offer_for, plan_of, zeros
+from tests.flower.parties import CLIP, MODEL, NAMES, SERVER, Made, asked, network_of, offer_for, plan_of, zeros
 from tests.flower.test_party import charged
 
 
@@ -113,10 +113,10 @@ def test_of_two_servers_one_gets_the_round(hospitals: Hospitals) -> None:
     other = one.clone(1)
     for each in (one, other):
         each.round()  # the same question, so the same answer: two noises on one sum, on the server's account
-    asked = len(hospitals.answers)
+    before = len(hospitals.answers)
     one.round()
     other.round()
-    assert len(hospitals.answers) == asked + 3
+    assert len(hospitals.answers) == before + 3
     assert len(hospitals.refused) == 3
     assert hospitals.spent() == [[0, 1, 2]] * 3
 
@@ -189,3 +189,24 @@ def test_a_plan_with_less_noise_than_it_says_is_not_accepted(tmp_path: Path) -> 
     with pytest.raises((DataError, SpecificationRefused, ValueError), match="epsilon"):
         party.accept(sealed("offer", where, {"offer": form}, b"", key=SERVER))
     assert not (tmp_path / "north" / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "in another life"])
+@pytest.mark.parametrize(("first", "second"), [("local", "central"), ("central", "local")])
+def test_a_plan_is_not_charged_at_the_prices_of_another_promise(
+    first: str, second: str, again: bool, tmp_path: Path
+) -> None:
+    made = Made(tmp_path / "north")
+    party = made.start()
+    party.accept(offer_for(plan_of(place=first)).to_bytes(SERVER))
+    if again:
+        party.close()
+        party = made.start()
+    other = offer_for(plan_of(place=second))
+    with pytest.raises((SpecificationRefused, LedgerMismatch)):
+        party.accept(other.to_bytes(SERVER))
+    with pytest.raises(SpecificationRefused, match="not accepted"):
+        party.answer(asked(other, 0))
+    control = offer_for(plan_of(place=first, rounds=5))
+    party.accept(control.to_bytes(SERVER))
+    assert party.answer(asked(control, 0))
