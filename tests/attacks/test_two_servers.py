@@ -18,6 +18,7 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.party import Party
 from incrowd.flower.rounds import Patience
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
 from incrowd.privacy.release import PrivateRun
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.flower.parties import CLIP, MODEL, NAMES, SERVER, Made, asked, network_of, offer_for, plan_of, zeros
@@ -210,3 +211,30 @@ def test_a_plan_is_not_charged_at_the_prices_of_another_promise(
     control = offer_for(plan_of(place=first, rounds=5))
     party.accept(control.to_bytes(SERVER))
     assert party.answer(asked(control, 0))
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        MedianClip(),
+        ElementwiseClip(limit=0.5, size=MODEL.size - 1),
+        PerLayerClip(clip_norms=(0.5,), parts=(MODEL.size - 1,)),
+        "weights",
+    ],
+    ids=["median", "elementwise", "layers", "weights"],
+)
+def test_an_offer_that_can_be_paid_for_and_not_done_costs_nothing(
+    clip: Clip | MedianClip | str, tmp_path: Path
+) -> None:
+    party = Made(tmp_path / "north").start()
+    if isinstance(clip, str):
+        hostile = Offer(plan=plan_of(), size=MODEL.size + 1, columns=("age",), parties=NAMES)
+    else:
+        hostile = offer_for(plan_of(clip=clip))
+    with pytest.raises(SpecificationRefused, match=r"cannot be done|weights"):
+        party.accept(hostile.to_bytes(SERVER))
+    assert not (tmp_path / "north" / "ledger.sqlite").exists()
+    fits = ElementwiseClip(limit=0.5, size=MODEL.size)
+    control = offer_for(plan_of(clip=fits))
+    party.accept(control.to_bytes(SERVER))
+    assert party.answer(asked(control, 0, clip=fits))
