@@ -5,6 +5,7 @@ a ledger that is in order. What parties gave it twice would be paid for once. Th
 it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from incrowd.errors import DataError, IncrowdError, LedgerMismatch, Specificatio
 from incrowd.flower.offer import Offer
 from incrowd.flower.party import Party
 from incrowd.flower.rounds import Patience
+from incrowd.flower.wire import Place
+from incrowd.flower.work import RoundTask
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
 from incrowd.privacy.release import PrivateRun
@@ -238,3 +241,16 @@ def test_an_offer_that_can_be_paid_for_and_not_done_costs_nothing(
     control = offer_for(plan_of(clip=fits))
     party.accept(control.to_bytes(SERVER))
     assert party.answer(asked(control, 0, clip=fits))
+
+
+@pytest.mark.parametrize("size", [8, 10_000])
+def test_a_party_can_send_little_more_than_its_own_noise(size: int) -> None:
+    plan = plan_of(place="local")
+    offer = Offer(plan=plan, size=size, parties=NAMES)
+    place = Place(plan=offer.fingerprint, round=0, party="north")
+    task = RoundTask.stated(offer, 0, CLIP)
+    expected = task.expected(place, contributions=1)
+    usual = CLIP.clip_norm * (1 + math.sqrt(size)) / task.step
+    noises = np.random.default_rng(0).normal(size=(100, size)) * CLIP.clip_norm / task.step
+    control = np.linalg.norm(noises, axis=1).max() + CLIP.clip_norm / task.step
+    assert control < expected.largest < usual + 12 * CLIP.clip_norm / task.step + 0.02 * usual
