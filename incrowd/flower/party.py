@@ -25,7 +25,7 @@ from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_js
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipping import QuantileClip
+from incrowd.privacy.mechanism.clipping import QuantileClip, ScalingClip, clip_rows, part_norms
 
 TURN = "party.lock"
 
@@ -135,12 +135,26 @@ class Party:
             if identity.name not in offer.parties:
                 raise SpecificationRefused(f"the offer names no party {identity.name}")
             self.policy.check(offer)
-            self._engine(offer)  # before anything is reserved: the data may not fit
+            self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
             self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
         place = Place(plan=offer.fingerprint, round=0, party=identity.name)
         return sealed("acceptance", place, {}, b"", key=identity.key)
+
+    def _check(self, offer: Offer) -> None:
+        """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
+        size, clip = self._engine(offer).model.size, offer.plan.start(offer.size).clip
+        if size != offer.size:
+            raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        try:
+            task = RoundTask.stated(offer, 0, clip)
+            clip_rows(task.clip, np.zeros((1, size)))
+            if isinstance(task.clip, ScalingClip):
+                part_norms(np.zeros((1, size)), task.clip.parts)
+            task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
     def _task(self, request: Request) -> RoundTask:
         """The round that is asked for."""
@@ -257,6 +271,11 @@ class Party:
                 budget=self.policy.budget,
                 relation=offer.plan.relation,
                 data_identity=self.identity.name,
+            )
+        if self._ledger.relation != offer.plan.relation:  # its prices would be those of another promise
+            raise SpecificationRefused(
+                f"the plan is priced under {offer.plan.relation.name}, and this party's ledger under "
+                f"{self._ledger.relation.name}"
             )
         return self._ledger
 

@@ -14,8 +14,8 @@ class PartyPolicy:
     """What a party allows any server to ask of it; set by its owner, never by a server.
 
     `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
-    that a model may use and `models` the kinds of model, every one unless they are named. No round may have less noise
-    than `least_noise`, a noise multiplier.
+    that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
+    named. No round may have less noise than `least_noise`, a noise multiplier.
     """
 
     budget: Budget
@@ -34,6 +34,8 @@ class PartyPolicy:
 
     def check(self, offer: Offer) -> None:
         """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
+        if self.fields is not None and not offer.columns:
+            raise SpecificationRefused("an offer that does not say which fields its model uses")
         for name in offer.columns:
             if self.fields is not None and name not in self.fields:
                 raise SpecificationRefused(f"the field {name} is not one that this party lets models use")

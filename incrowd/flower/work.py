@@ -71,8 +71,8 @@ class RoundTask:
     def expected(self, place: Place, *, contributions: int) -> Expected:
         """What an answer to a request for so many contributions can be at most."""
         bound = self.clip.clip_norm
-        if self.noise is not None:  # each number of the noise has its largest magnitude
-            bound *= 1 + math.sqrt(self.offer.size) * 1.01 * (grid.NORMAL.reach * self.noise.noise_multiplier + 1)
+        if self.noise is not None:  # noise of d numbers is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times
+            bound *= 2 + 1.01 * self.noise.noise_multiplier * (math.sqrt(self.offer.size) + grid.NORMAL.reach)
         largest = largest_norm(bound, contributions_bound=contributions) / self.step
         return Expected(place=place, size=self.offer.size, contributions=contributions, largest=largest)
 

@@ -227,7 +227,8 @@ class Store:
             return None
         used = self.used_by(client)
         if len(used) <= _PAYS * self._features.shape[1]:
-            return used
+            # Who uses none keeps one: torch does not take every matrix without columns.
+            return used if used.size else np.zeros(1, np.int64)
         self._using_all.add(client)
         del self._used[client]
         return None

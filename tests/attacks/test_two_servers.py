@@ -5,6 +5,7 @@ a ledger that is in order. What parties gave it twice would be paid for once. Th
 it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +14,17 @@ import numpy as np
 import pytest
 
 from incrowd._random import Floats, SystemRandomness
-from incrowd.errors import DataError, IncrowdError, SpecificationRefused
+from incrowd.errors import DataError, IncrowdError, LedgerMismatch, SpecificationRefused
 from incrowd.flower.offer import Offer
 from incrowd.flower.party import Party
 from incrowd.flower.rounds import Patience
+from incrowd.flower.wire import Place
+from incrowd.flower.work import RoundTask
 from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
 from incrowd.privacy.release import PrivateRun
 from tests.flower.nodes import PlainLine, VirtualClock
-from tests.flower.parties import CLIP, MODEL, NAMES, SERVER, Made, network_of, offer_for, plan_of, zeros
+from tests.flower.parties import CLIP, MODEL, NAMES, SERVER, Made, asked, network_of, offer_for, plan_of, zeros
 from tests.flower.test_party import charged
 
 
@@ -113,10 +117,10 @@ def test_of_two_servers_one_gets_the_round(hospitals: Hospitals) -> None:
     other = one.clone(1)
     for each in (one, other):
         each.round()  # the same question, so the same answer: two noises on one sum, on the server's account
-    asked = len(hospitals.answers)
+    before = len(hospitals.answers)
     one.round()
     other.round()
-    assert len(hospitals.answers) == asked + 3
+    assert len(hospitals.answers) == before + 3
     assert len(hospitals.refused) == 3
     assert hospitals.spent() == [[0, 1, 2]] * 3
 
@@ -189,3 +193,64 @@ def test_a_plan_with_less_noise_than_it_says_is_not_accepted(tmp_path: Path) -> 
     with pytest.raises((DataError, SpecificationRefused, ValueError), match="epsilon"):
         party.accept(sealed("offer", where, {"offer": form}, b"", key=SERVER))
     assert not (tmp_path / "north" / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "in another life"])
+@pytest.mark.parametrize(("first", "second"), [("local", "central"), ("central", "local")])
+def test_a_plan_is_not_charged_at_the_prices_of_another_promise(
+    first: str, second: str, again: bool, tmp_path: Path
+) -> None:
+    made = Made(tmp_path / "north")
+    party = made.start()
+    party.accept(offer_for(plan_of(place=first)).to_bytes(SERVER))
+    if again:
+        party.close()
+        party = made.start()
+    other = offer_for(plan_of(place=second))
+    with pytest.raises((SpecificationRefused, LedgerMismatch)):
+        party.accept(other.to_bytes(SERVER))
+    with pytest.raises(SpecificationRefused, match="not accepted"):
+        party.answer(asked(other, 0))
+    control = offer_for(plan_of(place=first, rounds=5))
+    party.accept(control.to_bytes(SERVER))
+    assert party.answer(asked(control, 0))
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        MedianClip(),
+        ElementwiseClip(limit=0.5, size=MODEL.size - 1),
+        PerLayerClip(clip_norms=(0.5,), parts=(MODEL.size - 1,)),
+        "weights",
+    ],
+    ids=["median", "elementwise", "layers", "weights"],
+)
+def test_an_offer_that_can_be_paid_for_and_not_done_costs_nothing(
+    clip: Clip | MedianClip | str, tmp_path: Path
+) -> None:
+    party = Made(tmp_path / "north").start()
+    if isinstance(clip, str):
+        hostile = Offer(plan=plan_of(), size=MODEL.size + 1, columns=("age",), parties=NAMES)
+    else:
+        hostile = offer_for(plan_of(clip=clip))
+    with pytest.raises(SpecificationRefused, match=r"cannot be done|weights"):
+        party.accept(hostile.to_bytes(SERVER))
+    assert not (tmp_path / "north" / "ledger.sqlite").exists()
+    fits = ElementwiseClip(limit=0.5, size=MODEL.size)
+    control = offer_for(plan_of(clip=fits))
+    party.accept(control.to_bytes(SERVER))
+    assert party.answer(asked(control, 0, clip=fits))
+
+
+@pytest.mark.parametrize("size", [8, 10_000])
+def test_a_party_can_send_little_more_than_its_own_noise(size: int) -> None:
+    plan = plan_of(place="local")
+    offer = Offer(plan=plan, size=size, parties=NAMES)
+    place = Place(plan=offer.fingerprint, round=0, party="north")
+    task = RoundTask.stated(offer, 0, CLIP)
+    expected = task.expected(place, contributions=1)
+    usual = CLIP.clip_norm * (1 + math.sqrt(size)) / task.step
+    noises = np.random.default_rng(0).normal(size=(100, size)) * CLIP.clip_norm / task.step
+    control = np.linalg.norm(noises, axis=1).max() + CLIP.clip_norm / task.step
+    assert control < expected.largest < usual + 12 * CLIP.clip_norm / task.step + 0.02 * usual

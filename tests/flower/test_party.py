@@ -154,6 +154,15 @@ def test_what_the_policy_does_not_allow_is_refused(policy: dict[str, Any], words
     assert not (made.folder / LEDGER).exists()
 
 
+def test_an_offer_that_names_no_field_is_not_within_those_that_are_allowed(made: Made) -> None:
+    silent = offer_for(plan_of(), columns=()).to_bytes(SERVER)
+    made.policy = PartyPolicy(budget=ROOMY, fields=["age", "dose"])
+    party = made.start()
+    with pytest.raises(SpecificationRefused, match="does not say which fields"):
+        party.accept(silent)
+    assert party.accept(offer_for(plan_of()).to_bytes(SERVER))
+
+
 def test_a_plan_that_the_ledger_has_no_room_for_is_refused(made: Made) -> None:
     made.policy = PartyPolicy(budget=Budget(epsilon=5.0, delta=1e-3))
     party = made.start()

@@ -74,7 +74,7 @@ class DirectSteps:
         if outputs.requires_grad:
             gradients: list[Tensor] = []
             outputs.register_hook(gradients.append)  # type: ignore[no-untyped-call]  # torch does not say its types
-            inputs.register_hook(partial(self._finish, layer, inputs, gradients))  # type: ignore[no-untyped-call]  # as above
+            inputs.register_hook(partial(self._finish, layer, inputs.detach(), gradients))  # type: ignore[no-untyped-call]  # as above
         elif torch.is_grad_enabled():
             self._first.append((layer, inputs, outputs.requires_grad_()))
         return outputs
