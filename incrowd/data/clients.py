@@ -69,7 +69,8 @@ class Clients:
     were divided among simulated clients, and their number is no secret. ``name`` is what the ledger of the data knows
     them by, and ``public`` says that nobody is to be protected. ``owners`` names the clients, in order, where they have
     names. ``names`` are theirs as well, where everybody may know them: silos (see `named`). ``table`` says what
-    the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file.
+    the columns mean where the examples are rows of one, and ``file`` is that table, if it is a file;
+    ``rows`` are those of a data frame, of each client, all columns of them, as a ledger knows them again.
     ``test_clients`` is "shared" where the test examples may be from clients who also train: then they are neither
     public nor unseen, and `describe` says so.
 
@@ -91,6 +92,7 @@ class Clients:
     names: tuple[str, ...] = ()
     table: Columns | None = field(default=None, repr=False)
     file: Path | None = field(default=None, repr=False)
+    rows: Mapping[str, tuple[bytes, ...]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.owners is not None and len(self.owners) != self.partition.clients:

@@ -18,6 +18,7 @@ from incrowd.data.examples import Examples, Labels
 from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
 from incrowd.data.partitioners import by_column
+from incrowd.data.rows import table_rows_by
 from incrowd.data.schema import Column, EncodedCell
 from incrowd.errors import ConfigError, DataError
 
@@ -74,6 +75,7 @@ def load_table(
         test_clients=test_clients,
         table=columns,
         file=Path(source) if isinstance(source, str | Path) else None,
+        rows=None if isinstance(source, str | Path) else _rows_of(source, columns),
     )
     if holdout_clients is None:
         return data
@@ -110,6 +112,11 @@ def read_features(source: Path | str | Frame, columns: Columns) -> NDArray[np.fl
 def table_name(source: Path | str | Frame) -> str:
     """What a report calls a table."""
     return Path(source).name if isinstance(source, Path | str) else "data frame"
+
+
+def _rows_of(frame: Frame, columns: Columns) -> dict[str, tuple[bytes, ...]]:
+    """Taken now: a frame may be another one later."""
+    return {name: tuple(rows) for name, rows in table_rows_by(frame, columns.client, columns.reading).items()}
 
 
 def _name_of_file(source: Path | str | Frame) -> str:

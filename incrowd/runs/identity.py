@@ -189,7 +189,7 @@ class _PartitionedExamples:
 
 @dataclass(frozen=True)
 class _Own:
-    """Clients that a program, or a function of one's own, gave: their examples, each with its client's name."""
+    """Clients that a program, or a function of one's own, gave: their examples, or the rows of a data frame."""
 
     data: Clients
 
@@ -206,13 +206,17 @@ class _Own:
         return self.data.public
 
     def division(self, unit: str) -> str:
-        return f"one {unit} for each owner"
+        owner = "owner" if self.data.rows is None or self.data.table is None else self.data.table.client
+        return f"one {unit} for each {owner}"
 
     def rows(self) -> Iterable[bytes]:
-        return (row for rows in self.by_silo() for row in rows)
+        each = self.by_silo() if self.data.rows is None else self.data.rows.values()
+        return (row for rows in each for row in rows)
 
     def by_silo(self) -> list[list[bytes]]:
-        return owned_rows(self.data)
+        if self.data.rows is None or self.data.owners is None:
+            return owned_rows(self.data)
+        return [list(self.data.rows[owner]) for owner in self.data.owners]
 
     def check_test(self, private: str | None) -> None:
         test = self.data.test

@@ -37,6 +37,40 @@ def test_what_the_command_line_spent_python_cannot_spend_again(table: Path, tmp_
         again(copy, tmp_path / "fourth", public=True)
 
 
+def as_frame(rows: list[shop.Row], folder: Path, *features: str, public: bool = False) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(rows, columns=shop.HEADER).astype({"age": int, "spent": float, "visits": int})
+    columns = incrowd.Columns(client="user", label="bought", classes=2, features=features)
+    data = incrowd.load_table(frame, columns=columns, name=folder.name, clients=13, public=public)
+    promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
+    run = incrowd.RunOptions(threads=1, plot=False)
+    federation = incrowd.Federation(nn.Linear(len(features), 2), data, privacy=promise, run=run)
+    federation.train(folder, progress=False)
+
+
+@pytest.mark.parametrize("first", ["file", "frame"])
+def test_a_data_frame_of_the_same_rows_has_the_same_ledger(table: Path, tmp_path: Path, first: str) -> None:
+    """Whatever it is called, however its rows are ordered, and whichever of its columns are learned from."""
+    if first == "file":
+        shop.trained(table, tmp_path / "first")
+    else:
+        as_frame(shop.rows(), tmp_path / "first", "age")
+    with pytest.raises(BudgetExceeded):
+        as_frame(shop.rows(), tmp_path / "second", "age", "spent", "visits")
+    with pytest.raises(BudgetExceeded):
+        as_frame(shop.rows()[::-1], tmp_path / "third", "visits", "age")
+    with pytest.raises(LedgerMismatch, match="have a ledger as private data"):
+        as_frame(shop.rows(), tmp_path / "fourth", "age", public=True)
+    with pytest.raises(BudgetExceeded):
+        again(table, tmp_path / "fifth")
+
+
+def test_control_other_rows_in_a_frame_have_their_own(table: Path, tmp_path: Path) -> None:
+    shop.trained(table, tmp_path / "first")
+    others = [[*row[:1], str(place), *row[2:]] for place, row in enumerate(shop.rows())]
+    as_frame(others, tmp_path / "second", "age")
+
+
 def test_control_another_table_has_its_own(table: Path, tmp_path: Path) -> None:
     shop.trained(table, tmp_path / "first")
     others = [[*row[:1], str(place), *row[2:]] for place, row in enumerate(shop.rows())]
