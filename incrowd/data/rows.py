@@ -75,7 +75,7 @@ def owned_rows(data: Clients) -> list[list[bytes]]:
 
 
 def _cell(cell: Any) -> bytes:
-    if cell is None or cell == "":
+    if AS_USUAL.is_missing(cell):  # however a file or a frame says so
         return b""
     try:
         number = math.nan if isinstance(cell, bool) else float(cell)

@@ -65,6 +65,19 @@ def test_a_data_frame_of_the_same_rows_has_the_same_ledger(table: Path, tmp_path
         again(table, tmp_path / "fifth")
 
 
+def test_a_frame_whose_values_are_missing_is_known_too(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [[*row[:1], "" if place % 5 == 0 else row[1], *row[2:]] for place, row in enumerate(shop.rows())]
+    path = shop.write(tmp_path / "shop.csv", shop.HEADER, rows)
+    shop.trained(path, tmp_path / "first", "data.features=['spent', 'visits']")
+    for kind, frame in enumerate((pandas.read_csv(path), pandas.read_csv(path, dtype={"age": "Int64"}))):
+        columns = incrowd.Columns(client="user", label="bought", classes=2, features=("visits",))
+        data = incrowd.load_table(frame, columns=columns, name=f"other {kind}", clients=13)
+        promise = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
+        with pytest.raises(BudgetExceeded):
+            incrowd.Federation(nn.Linear(1, 2), data, privacy=promise).start(tmp_path / f"second {kind}")
+
+
 def test_control_other_rows_in_a_frame_have_their_own(table: Path, tmp_path: Path) -> None:
     shop.trained(table, tmp_path / "first")
     others = [[*row[:1], str(place), *row[2:]] for place, row in enumerate(shop.rows())]
