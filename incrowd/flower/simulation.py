@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
-from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
 from incrowd.flower.network import Network, Node, in_blocks
@@ -21,9 +21,9 @@ from incrowd.flower.rounds import GridLine, Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
 from incrowd.flower.work import RoundTask
 from incrowd.learning import ClientTensors
+from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
-from incrowd.privacy.release import Trainer
 from incrowd.runs.build import processors
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.folder import Summary
@@ -73,7 +73,8 @@ class Simulation:
 
     def _clients(self, run: Run, work: ClientWork, watchers: Sequence[Tracker]) -> Summary:
         offer = offer_of(work)
-        run.trained_by(_nobody)  # what cannot be trained elsewhere is refused before Ray is started
+        # What cannot be trained elsewhere is refused before Ray is started.
+        run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
         server, blocks = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
         number = self.blocks or self._workers
@@ -192,10 +193,6 @@ def offer_of(work: ClientWork) -> Offer:
     offer = Offer(plan=plan, size=work.model.size, columns=tuple(work.data.columns), settings=offered)
     RoundTask.stated(offer, 0, plan.start(offer.size).clip)
     return offer
-
-
-def _nobody(_: Floats) -> Trainer:
-    raise NotImplementedError
 
 
 def need_flower() -> None:
