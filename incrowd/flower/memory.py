@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS questions (plan TEXT, round INTEGER, at TEXT, digest 
                                       PRIMARY KEY (plan, round));
 CREATE TABLE IF NOT EXISTS refusals (at TEXT, server TEXT, plan TEXT, round INTEGER, why TEXT);
 """
-_REFUSALS = 10_000
+_REFUSALS, _LONGEST = 10_000, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,15 @@ class PartyMemory:
             old = "UPDATE questions SET answer = NULL WHERE plan = ? AND round <= ? AND answer IS NOT NULL"
             connection.execute(old, (plan, number - self._keep))
 
-    def refuse(self, why: str, *, server: str, plan: str, number: int) -> None:
-        """Remember what was refused, as long as there is room: who is refused can ask again and again."""
+    def refuse(self, why: str, *, server: str, plan: str, number: int | None) -> None:
+        """Remember what was refused: a round by its number, an offer by None.
+
+        Guarantee: however often something is refused, and whatever is said of it, this takes a few megabytes at most.
+        """
         with self._whole() as connection:
-            connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why))
+            connection.execute(
+                "INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why[:_LONGEST])
+            )
             old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
             connection.execute(old, (_REFUSALS,))
 

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -12,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.memory import PartyMemory
-from incrowd.flower.offer import Offer
+from incrowd.flower.offer import Offer, Offered
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part
@@ -25,7 +26,7 @@ from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_js
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipping import QuantileClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
 
 TURN = "party.lock"
 
@@ -98,18 +99,20 @@ class Party:
     def reply(self, frame: object) -> bytes:
         """What the party says to an offer or a request. Edge cases: as `accept` and `answer`."""
         try:
-            offer = Offer.read(frame, key=self.identity.server)
+            offered = Offered.read(frame, key=self.identity.server)
         except DataError:
             return self.answer(frame)
-        return self._accepted(offer, frame)
+        return self._accepted(offered, frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
 
+        Guarantee: what the server has signed and the party does not accept is noted, whatever is wrong with it.
+
         Edge cases: what the server has not signed: `DataError`; what the policy does not allow: `SpecificationRefused`;
         a plan that the ledger has no room for: `BudgetExceeded`; data that do not fit it: as the learner says.
         """
-        return self._accepted(Offer.read(frame, key=self.identity.server), frame)
+        return self._accepted(Offered.read(frame, key=self.identity.server), frame)
 
     def answer(self, frame: object) -> bytes:
         """The party's contribution to a round.
@@ -120,18 +123,25 @@ class Party:
         """
         request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
         plan, number = request.place.plan, request.place.round
-        with self._turn:
-            try:
-                task = self._task(request)
-                kept = self._kept(request)
-                return self._trained(task, request) if kept is None else kept
-            except (SpecificationRefused, BudgetExceeded) as error:
-                self._memory.refuse(str(error), server=self.identity.server_name, plan=plan, number=number)
-                raise
+        with self._turn, self._noted(plan, number, SpecificationRefused, BudgetExceeded):
+            task = self._task(request)
+            kept = self._kept(request)
+            return self._trained(task, request) if kept is None else kept
 
-    def _accepted(self, offer: Offer, frame: object) -> bytes:
+    @contextmanager
+    def _noted(self, plan: str, number: int | None, *refusals: type[IncrowdError]) -> Iterator[None]:
+        """Remember what is refused, for the owner of the data."""
+        try:
+            yield
+        except refusals as error:
+            self._memory.refuse(str(error), server=self.identity.server_name, plan=plan, number=number)
+            raise
+
+    def _accepted(self, offered: Offered, frame: object) -> bytes:
         identity = self.identity
-        with self._turn:
+        with self._turn, self._noted(offered.plan, None, IncrowdError):
+            self.policy.look(offered.form)
+            offer = offered.priced()
             if identity.name not in offer.parties:
                 raise SpecificationRefused(f"the offer names no party {identity.name}")
             self.policy.check(offer)
@@ -144,9 +154,11 @@ class Party:
 
     def _check(self, offer: Offer) -> None:
         """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
-        size, clip = self._engine(offer).model.size, offer.plan.start(offer.size).clip
-        if size != offer.size:
+        model, clip = self._engine(offer).model, offer.clip
+        if (size := model.size) != offer.size:
             raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        if isinstance(clip, PerLayerClip) and clip.parts != model.parts:
+            raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {model.parts}")
         try:
             task = RoundTask.stated(offer, 0, clip)
             clip_rows(task.clip, np.zeros((1, size)))
@@ -183,8 +195,8 @@ class Party:
             raise SpecificationRefused(
                 f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
             )
+        self._check_day(plan, number)  # also of a question that was taken up before, and not paid for
         if before is None:
-            self._check_day(plan, number)
             self._memory.take_up(plan, number, request.digest)
         return None
 
@@ -243,6 +255,8 @@ class Party:
         ledger, limit = self._open(offer), self.policy.daily_epsilon
         day = self._days.latest(ledger, self._today())
         charged = ledger.reservation(plan).charged
+        if number < charged:
+            return
         new: list[RepeatedEvent] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
         runs = [*self._days.charged[day], *new]
         cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon

@@ -191,7 +191,7 @@ def offer_of(work: ClientWork) -> Offer:
     settings = work.config.model_dump(mode="json")
     offered = {section: settings[section] for section in ("model", "local")}
     offer = Offer(plan=plan, size=work.model.size, columns=tuple(work.data.columns), settings=offered)
-    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
+    RoundTask.stated(offer, 0, offer.clip)
     return offer
 
 

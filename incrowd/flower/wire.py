@@ -37,6 +37,7 @@ _MOST_HEAD = {
     "answer": 2**12,
     "silo": 2**12,
 }
+_LONGEST_NAME = 128  # of a plan or a party: it is remembered
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
@@ -224,7 +225,7 @@ def _head(text: bytes, *, kind: str) -> tuple[Place, dict[str, Any]]:
     if not isinstance(head, dict) or head.get("kind") != kind:
         raise DataError(f"a message of another kind than {kind}")
     plan, number, party = head.get("plan"), head.get("round"), head.get("party")
-    if not (isinstance(plan, str) and _is_natural(number) and isinstance(party, str)):
+    if not (_is_name(plan) and _is_natural(number) and _is_name(party)):
         raise DataError("a message that does not say which plan, round and party it is of")
     return Place(plan=plan, round=number, party=party), head
 
@@ -260,6 +261,10 @@ def _unpacked(body: memoryview, *, most: int) -> bytes:
 def _smallest(steps: Integers) -> str:
     low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
     return next(name for name, wide in _TYPES.items() if -(2 ** (8 * wide - 1)) <= low and high < 2 ** (8 * wide - 1))
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME
 
 
 def _is_natural(value: object) -> TypeGuard[int]:
