@@ -15,6 +15,7 @@ from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
+from incrowd.flower.history import DIGEST, chained
 from incrowd.flower.memory import PartyMemory
 from incrowd.flower.offer import Offer, Offered
 from incrowd.flower.policy import PartyPolicy
@@ -195,10 +196,24 @@ class Party:
             raise SpecificationRefused(
                 f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
             )
+        self._check_history(request, last)
         self._check_day(plan, number)  # also of a question that was taken up before, and not paid for
         if before is None:
-            self._memory.take_up(plan, number, request.digest)
+            whole = chained(request.history + bytes.fromhex(request.digest))
+            self._memory.take_up(plan, number, request.digest, whole)
         return None
+
+    def _check_history(self, request: Request, last: int) -> None:
+        """Refuse a server that does not know what this party was asked last, and all that was asked before that."""
+        if len(request.history) != DIGEST * request.place.round:
+            raise SpecificationRefused("a question that does not say what was asked in the rounds before it")
+        known = self._memory.question(request.place.plan, last)
+        whole = request.history + bytes.fromhex(request.digest)
+        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known.history:
+            raise SpecificationRefused(
+                f"up to round {last} the server says it asked something else than it did: it was restarted from an old "
+                "copy, or there are two of it"
+            )
 
     def _trained(self, task: RoundTask, request: Request) -> bytes:
         """Charge the round, train, and keep the answer."""

@@ -33,7 +33,7 @@ class RoundTask:
         clip, told = offer.clip, request.clip
         form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
         if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
-            clip = replace(clip, clip_norm=told.get("clip_norm"))
+            clip = replace(clip, clip_norm=told.get("clip_norm", math.nan))
             form["clip_norm"] = clip.clip_norm
         if told != form:
             raise ConfigError(field="clip", value=told.get("kind"), remedy=f"the plan's is {clip}")

@@ -13,11 +13,12 @@ import pytest
 
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY, given
+from incrowd.flower.offer import Offer
 from incrowd.flower.policy import PartyPolicy
-from incrowd.flower.wire import Place, _statement
+from incrowd.flower.wire import Place, Request, _statement
 from incrowd.privacy.mechanism.clipping import PerLayerClip
 from incrowd.privacy.plan import forms
-from tests.flower.parties import MODEL, ROOMY, SERVER, Made, asked, offer_for, plan_of, request
+from tests.flower.parties import MODEL, ROOMY, SERVER, Made, asked, offer_for, past, plan_of, request
 from tests.flower.test_party import charged
 
 Form = dict[str, Any]
@@ -216,3 +217,63 @@ def _answers(party: Any, frame: bytes) -> bool:
     except BudgetExceeded:
         return False
     return True
+
+
+def cloned(offer: Offer, since: int, number: int) -> Request:
+    """What the copy of a server asks that goes on by itself from some round: with noise, and so weights, of its own."""
+    own = {f"round_{each}": request(offer, each, weights=9.0, history=b"") for each in range(since, number)}
+    return request(offer, number, weights=9.0, history=past(offer, number, **own))
+
+
+@pytest.mark.parametrize("since", [0, 1, 2])
+def test_a_clone_that_passes_over_a_round_is_noticed(since: int, made: Made) -> None:
+    """The clone never asks what the party was asked by the other one: it goes on with the next round."""
+    offer = offer_for(plan_of())
+    party = made.start()
+    party.accept(offer.to_bytes(SERVER))
+    party.answer(asked(offer, 2))
+    with pytest.raises(SpecificationRefused, match="up to round 2 the server says it asked something else"):
+        party.answer(cloned(offer, since, 3).to_bytes(SERVER))
+    party.close()
+    assert charged(made.folder) == [0, 1, 2]
+    assert "two of it" in given(made.folder)["refused"][-1]["why"]
+    made.start().answer(asked(offer, 3))  # the one that it knows goes on
+
+
+def test_a_clone_cannot_be_told_by_who_was_not_asked_since(made: Made) -> None:
+    """The control, and what stays open: a party that the copies have in common all that it was asked by."""
+    offer = offer_for(plan_of())
+    party = made.start()
+    party.accept(offer.to_bytes(SERVER))
+    party.answer(asked(offer, 1))
+    party.answer(cloned(offer, 2, 3).to_bytes(SERVER))
+    with pytest.raises(SpecificationRefused, match="another question was asked in round 3"):
+        party.answer(asked(offer, 3))
+
+
+@pytest.mark.parametrize("history", [b"", bytes(32), bytes(96)])
+def test_a_question_without_its_history_is_refused(history: bytes, made: Made) -> None:
+    offer = offer_for(plan_of())
+    party = made.start()
+    party.accept(offer.to_bytes(SERVER))
+    party.answer(asked(offer, 0))
+    with pytest.raises(IncrowdError, match=r"asked|not as many"):
+        party.answer(asked(offer, 2, history=history))
+    assert charged(made.folder) == [0]
+
+
+def test_who_was_killed_while_it_trained_still_knows_the_history(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = offer_for(plan_of())
+    party = made.start()
+    party.accept(offer.to_bytes(SERVER))
+    monkeypatch.setattr(party, "_trained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        party.answer(asked(offer, 2))
+    party.close()
+    party = made.start()
+    odd = past(offer, 2, round_1=request(offer, 1, weights=9.0))
+    with pytest.raises(SpecificationRefused, match="something else"):
+        party.answer(asked(offer, 2, history=odd))
+    with pytest.raises(SpecificationRefused, match="something else"):
+        party.answer(cloned(offer, 2, 3).to_bytes(SERVER))
+    party.answer(asked(offer, 2))

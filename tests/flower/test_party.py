@@ -265,10 +265,13 @@ def test_a_quantile_moves_and_the_rest_of_its_clip_does_not(made: Made) -> None:
     offer = offer_for(plan_of(clip=clip))
     party = made.start()
     party.accept(offer.to_bytes(SERVER))
-    assert b'"unclipped":0' in party.answer(asked(offer, 0, clip=clip))
-    assert b'"unclipped":1' in party.answer(asked(offer, 1, clip=replace(clip, clip_norm=50.0)))
-    with pytest.raises(SpecificationRefused, match="the plan does not know"):
-        party.answer(asked(offer, 2, clip=replace(clip, bit_noise=100.0)))
+    first = request(offer, 0, clip=clip)
+    assert b'"unclipped":0' in party.answer(first.to_bytes(SERVER))
+    known = {"history": bytes.fromhex(first.digest)}
+    assert b'"unclipped":1' in party.answer(asked(offer, 1, clip=replace(clip, clip_norm=50.0), **known))
+    for changed in ({"bit_noise": 100.0}, {"learning_rate": 0.9}, {"quantile": 0.9}):
+        with pytest.raises(SpecificationRefused, match="the plan does not know"):
+            party.answer(asked(offer, 2, clip=replace(clip, **changed)))
 
 
 @pytest.mark.parametrize("place", ["central", "local"])
