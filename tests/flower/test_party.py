@@ -269,9 +269,10 @@ def test_a_quantile_moves_and_the_rest_of_its_clip_does_not(made: Made) -> None:
     assert b'"unclipped":0' in party.answer(first.to_bytes(SERVER))
     known = {"history": bytes.fromhex(first.digest)}
     assert b'"unclipped":1' in party.answer(asked(offer, 1, clip=replace(clip, clip_norm=50.0), **known))
-    for changed in ({"bit_noise": 100.0}, {"learning_rate": 0.9}, {"quantile": 0.9}):
+    others = replace(clip, bit_noise=100.0), replace(clip, learning_rate=0.9), replace(clip, quantile=0.9)
+    for other in others:
         with pytest.raises(SpecificationRefused, match="the plan does not know"):
-            party.answer(asked(offer, 2, clip=replace(clip, **changed)))
+            party.answer(asked(offer, 2, clip=other))
 
 
 @pytest.mark.parametrize("place", ["central", "local"])
