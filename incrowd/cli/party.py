@@ -50,9 +50,7 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the party.")],
     invitation: Annotated[Path, typer.Option(metavar="FILE", help="The invitation.json that the server gave.")],
     name: Annotated[str | None, typer.Option(help="The party's name; that of its folder without it.")] = None,
-    table: Annotated[
-        Path | None, typer.Option(metavar="TABLE", help="Its table, whose header is read.")
-    ] = None,
+    table: Annotated[Path | None, typer.Option(metavar="TABLE", help="Its table, whose header is read.")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a party's keys, its enrolment for the server, and the file in which its owner states what is allowed.

@@ -46,7 +46,7 @@ def _agreed(name: str, wanted: Column, own: Columns) -> Column:
     try:
         return _fitted(wanted, stated)
     except ConfigError as error:
-        raise ConfigError(field=f"columns.{name}", value=error.value, remedy=error.remedy) from error
+        raise ConfigError(field=f"columns.{name}.{error.field}", value=error.value, remedy=error.remedy) from error
 
 
 def _fitted(wanted: Column, own: Column) -> Column:

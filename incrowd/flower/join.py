@@ -23,8 +23,6 @@ from incrowd.privacy.ledger.ledger import Ledger
 
 LEFT = "left"
 """A file that says that a party takes part in nothing any more."""
-BOOK = "party"
-"""The folder, in a party's own, of its ledger and of what it remembers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class Member:
     def open(self) -> Party:
         """What answers in its name."""
         return Party(
-            self.folder / BOOK,
+            self.folder,
             identity=self.identity,
             policy=self.file.policy(),
             learner=_Words(OwnExamples(self.file)).engine,
@@ -81,7 +79,7 @@ class Member:
         """
         with attending(self.folder):
             _files.write(self.folder / LEFT, "")
-            book = self.folder / BOOK / LEDGER
+            book = self.folder / LEDGER
             if book.exists():
                 with Ledger.open(book) as ledger:
                     for each in ledger.reservations():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -18,7 +19,7 @@ from incrowd.flower.keys import Enrolment, read_enrolment
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.offered import offer_of
-from incrowd.flower.rounds import Patience, ask
+from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.superlink import Serving, SuperLink
 from incrowd.flower.wire import read_refusal, unsealed
 from incrowd.learning.cohort import EngineTrainer
@@ -75,22 +76,32 @@ class Server:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
         assert isinstance(work, ClientWork)  # noqa: S101
-        offer = offer_of(work)
+        offer_of(work)
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
         with self.link(data) as link:
-            meeting = Meeting(server=self, link=link, data=data, offer=offer, key=question_key(self.keys))
-            meeting.gather()
-            return run.trained_by(partial(self._trainer, meeting, run.folder)).train(watchers)
+            return self.train_over(link, run, watchers)
+
+    def train_over(self, link: "PartyLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+        """The same over a way to the parties that is there."""
+        work, data = run.work, _of_parties(run.config)
+        assert isinstance(work, ClientWork)  # noqa: S101
+        meeting = Meeting(server=self, link=link, data=data, offer=offer_of(work), key=question_key(self.keys))
+        meeting.gather()
+        return run.trained_by(partial(self._trainer, meeting, run.folder)).train(watchers)
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
+        with self.link(_of_parties(federation.settings)) as link:
+            return self.try_over(link, federation)
+
+    def try_over(self, link: "PartyLine", federation: Federation) -> dict[str, str]:
+        """The same over a way to the parties that is there."""
         config = federation.settings
-        data = _of_parties(config)
         assert isinstance(config, Config)  # noqa: S101
         offer = offer_of(assemble(config, given=federation.given, schedule=federation.schedule))
-        with self.link(data) as link:
-            meeting = Meeting(server=self, link=link, data=data, offer=offer, key=question_key(self.keys))
-            found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
+        data, key = _of_parties(config), question_key(self.keys)
+        meeting = Meeting(server=self, link=link, data=data, offer=offer, key=key)
+        found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
         return {name: {None: "no answer", "": "yes"}.get(found.get(name), str(found.get(name))) for name in link.nodes}
 
     def link(self, data: Parties) -> SuperLink:
@@ -137,12 +148,29 @@ def enrolments(data: Parties) -> list[Enrolment]:
     return found
 
 
+class PartyLine(Line, Protocol):
+    """A way to parties, who have names and come and go."""
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """The number of each enrolled party."""
+        ...
+
+    def present(self) -> frozenset[str]:
+        """The parties that are connected."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Let a party take part no longer."""
+        ...
+
+
 @dataclass(kw_only=True, eq=False)
 class Meeting:
     """Who is enrolled, who has accepted an offer, and who has not and why."""
 
     server: Server
-    link: SuperLink
+    link: PartyLine
     data: Parties
     offer: Offer
     key: Ed25519PrivateKey = field(repr=False)
