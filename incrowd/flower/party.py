@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -17,7 +17,7 @@ from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError,
 from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.history import DIGEST, chained
 from incrowd.flower.memory import PartyMemory
-from incrowd.flower.offer import Offer, Offered
+from incrowd.flower.offer import Offer, Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part
@@ -30,6 +30,7 @@ from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
 
 TURN = "party.lock"
+_ENGINES = 2
 
 Learner = Callable[[Offer], CohortEngine]
 """Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
@@ -98,12 +99,14 @@ class Party:
             self._ledger.close()
 
     def reply(self, frame: object) -> bytes:
-        """What the party says to an offer or a request. Edge cases: as `accept` and `answer`."""
-        try:
-            offered = Offered.read(frame, key=self.identity.server)
-        except DataError:
-            return self.answer(frame)
-        return self._accepted(offered, frame)
+        """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
+        for kind, answered in _OFFERS.items():
+            try:
+                offered = Offered.read(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            return answered(self, offered, frame)
+        return self.answer(frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
@@ -139,33 +142,51 @@ class Party:
             raise
 
     def _accepted(self, offered: Offered, frame: object) -> bytes:
-        identity = self.identity
         with self._turn, self._noted(offered.plan, None, IncrowdError):
-            self.policy.look(offered.form)
-            offer = offered.priced()
-            if identity.name not in offer.parties:
-                raise SpecificationRefused(f"the offer names no party {identity.name}")
-            self.policy.check(offer)
+            offer = self._priced(offered)
             self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
-            self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
-        place = Place(plan=offer.fingerprint, round=0, party=identity.name)
-        return sealed("acceptance", place, {}, b"", key=identity.key)
+            self._memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
+        return self._agreement(offer)
+
+    def _priced(self, offered: Offered) -> Offer:
+        """An offer, if it is not more than this party allows: to price it takes time."""
+        self.policy.look(offered.form)
+        return offered.priced()
+
+    def _tried(self, offered: Offered, _: object) -> bytes:
+        """See whether an offer would be taken up; nothing is reserved."""
+        with self._turn, self._noted(offered.plan, None, IncrowdError):
+            offer = self._priced(offered)
+            self._check(offer)
+            self._open(offer).check_room(offer.plan.runs)
+        return self._agreement(offer)
+
+    def _agreement(self, offer: Offer) -> bytes:
+        place = Place(plan=offer.fingerprint, round=0, party=self.identity.name)
+        return sealed("acceptance", place, {}, b"", key=self.identity.key)
 
     def _check(self, offer: Offer) -> None:
-        """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
-        model, clip = self._engine(offer).model, offer.clip
-        if (size := model.size) != offer.size:
+        """Refuse what is not allowed, and what could be paid for and not be done: data, weights or a clip that do not
+        fit.
+        """
+        if self.identity.name not in offer.parties:
+            raise SpecificationRefused(f"the offer names no party {self.identity.name}")
+        self.policy.check(offer)
+        engine, clip = self._engine(offer), offer.clip
+        size, parts = engine.model.size, engine.model.parts
+        if size != offer.size:
             raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
-        if isinstance(clip, PerLayerClip) and clip.parts != model.parts:
-            raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {model.parts}")
+        if isinstance(clip, PerLayerClip) and clip.parts != parts:
+            raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
         try:
             task = RoundTask.stated(offer, 0, clip)
             clip_rows(task.clip, np.zeros((1, size)))
             if isinstance(task.clip, ScalingClip):
                 part_norms(np.zeros((1, size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
+            engine.rehearse(np.zeros(size, np.float32))
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
@@ -290,6 +311,8 @@ class Party:
 
     def _engine(self, offer: Offer) -> CohortEngine:
         if offer.fingerprint not in self._engines:
+            while len(self._engines) >= _ENGINES:  # whatever is offered and refused
+                del self._engines[next(iter(self._engines))]
             self._engines[offer.fingerprint] = self._learner(offer)
         return self._engines[offer.fingerprint]
 
@@ -307,6 +330,12 @@ class Party:
                 f"{self._ledger.relation.name}"
             )
         return self._ledger
+
+
+_OFFERS: Mapping[OfferKind, Callable[[Party, Offered, object], bytes]] = {
+    "offer": Party._accepted,
+    "trial": Party._tried,
+}
 
 
 def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:
