@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from incrowd._random import Floats
 from incrowd.errors import DataError
+from incrowd.flower.attendance import Attendance
 from incrowd.flower.history import History
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import Line, Patience, ask
@@ -73,6 +74,7 @@ class Network:
     key: Ed25519PrivateKey = field(repr=False)
     patience: Patience = field(default_factory=Patience)
     history: History = field(default_factory=History)
+    attendance: Attendance = field(default_factory=Attendance)
 
     def trainer(self, weights: Floats) -> "NetworkTrainer":
         """Who trains the cohort of a round that begins with these weights: see `incrowd.federated.fedavg.Trainers`."""
@@ -98,7 +100,7 @@ class Network:
                     raise
                 return None  # it is the party's own answer, so there is no point in asking again
 
-        found = ask(self.line, frames, longest=longest, read=read, patience=self.patience)
+        found = ask(self.line, frames, longest=longest, read=read, patience=self.patience, attendance=self.attendance)
         steps, unclipped, dropped = np.zeros(self.offer.size, np.int64), 0, 0
         for number, answer in found.items():
             if answer is None:

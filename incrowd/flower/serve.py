@@ -13,6 +13,7 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
+from incrowd.flower.attendance import Attendance
 from incrowd.flower.front import Limits
 from incrowd.flower.history import ASKED, History
 from incrowd.flower.invitation import question_key
@@ -122,6 +123,7 @@ class Server:
             key=meeting.key,
             patience=self.patience,
             history=history,
+            attendance=meeting.attendance,
         )
         return network.trainer(weights)
 
@@ -179,6 +181,7 @@ class Meeting:
     key: Ed25519PrivateKey = field(repr=False)
     accepted: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    attendance: Attendance = field(default_factory=Attendance)
     _asked: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
