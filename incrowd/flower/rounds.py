@@ -64,7 +64,7 @@ class Line(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, and
-    after `timeout` a round goes on without them. Who has missed `misses` rounds is not waited for: see `Attendance`.
+    after `timeout` a round goes on without them. Who stays away is not waited for again and again: see `Attendance`.
 
     With `all_needed` nobody is asked twice, and whatever is missing is an error: of simulated blocks each is needed.
     """
@@ -72,13 +72,11 @@ class Patience:
     timeout: float = 600.0
     again: float = 5.0
     poll: float = 0.1
-    misses: int = 2
     all_needed: bool = False
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         _validate.positive(timeout=self.timeout, again=self.again, poll=self.poll)
-        _validate.count(misses=self.misses)
 
 
 def ask(
@@ -99,9 +97,9 @@ def ask(
     """
     clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
     begin, again, attendance = clock.now(), 0.0, attendance or Attendance()
-    attendance.begin(frames, misses=patience.misses)
+    asked = attendance.begin(frames, now=begin, timeout=patience.timeout)
     while True:
-        silent = {node: frame for node, frame in frames.items() if node not in found}
+        silent = {node: frame for node, frame in frames.items() if node in asked and node not in found}
         elapsed = clock.now() - begin
         if not silent or elapsed >= patience.timeout:
             break
@@ -121,7 +119,7 @@ def ask(
             except DataError:
                 if patience.all_needed:
                     raise
-        if len(found) < len(frames):
+        if len(found) < len(asked):
             clock.wait(patience.poll)
     attendance.end(owners, found)
     if silent and patience.all_needed:
