@@ -2,7 +2,7 @@
 
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -73,12 +73,18 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
-def summed(answer: bytes | None) -> tuple[Integers, Any]:
+def saying(answers: Mapping[int, bytes]) -> PlainLine:
+    def node(answer: bytes) -> Callable[[bytes], bytes]:
+        return lambda _: answer
+
+    return PlainLine({number: node(answer) for number, answer in answers.items()})
+
+
+def summed(answer: bytes) -> tuple[Integers, Any]:
     """What a round comes to in which north sends this, and the others what is right."""
     others = {number: honest(replace(HERE, party=NAMES[number])) for number in (1, 2)}
-    nodes = {0: lambda _: b"" if answer is None else answer}
-    nodes |= {number: lambda _, sent=sent: sent for number, sent in others.items()}
-    network = network_of(PlainLine(nodes), OFFER, patience=Patience(timeout=1, clock=VirtualClock()))
+    line = saying({0: answer, **others})
+    network = network_of(line, OFFER, patience=Patience(timeout=1, clock=VirtualClock()))
     found = network.part(zeros(), range(3), round=2, clip=CLIP)
     return found.total.steps, found.observed
 
@@ -104,7 +110,7 @@ def test_what_an_honest_one_sends_counts() -> None:
 def test_no_party_answers_for_another() -> None:
     """South sends what east has signed, and east says nothing: it is not counted for either."""
     sent = honest(replace(HERE, party="east"))
-    line = PlainLine({0: lambda _: b"", 1: lambda _: b"", 2: lambda _: sent})
+    line = saying({0: b"", 1: b"", 2: sent})
     network = network_of(line, OFFER, patience=Patience(timeout=1, clock=VirtualClock()))
     found = network.part(zeros(), range(3), round=2, clip=CLIP)
     assert not found.total.steps.any()

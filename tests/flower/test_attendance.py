@@ -80,7 +80,7 @@ def test_who_comes_back_and_is_slower_than_the_others_takes_part_after_its_first
     def seconds(node: int, number: int) -> float:
         return TOOK if node != 2 else NEVER if 10 <= number < 50 else 3.0
 
-    found = lasted(seconds, rounds=100)
+    found = lasted(seconds, rounds=100)  # its first answer comes in round 51
     assert [number for number, (_, answered) in enumerate(found) if 2 not in answered] == [
         *range(10, 52)
     ]  # its first one comes in round 51
