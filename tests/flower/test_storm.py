@@ -136,7 +136,8 @@ def quiet(folder: Path) -> dict[str, list[float]]:
     """The model of the same run without a storm, in which the liar is not there."""
     folder.mkdir()
     hospitals = Hospitals(folder)
-    (folder / "there.toml").write_text(settings_text(here=False, rounds=ROUNDS))
+    calm = settings_text(here=False, rounds=ROUNDS).replace('"hearts"', '"calm"')  # the ledger of hearts is spent
+    (folder / "there.toml").write_text(calm)
     line = MemberLine(hospitals, gone={"cedar"})
     run = Federation.from_settings(folder / "there.toml").run_in(folder / "out")
     hospitals.server(least=2, say=lambda _: None).train_over(line, run)
