@@ -126,9 +126,7 @@ def test_a_party_that_lies_moves_the_sum_by_its_clip_and_no_more() -> None:
 
 def test_a_node_of_another_key_is_not_the_party() -> None:
     nodes = {number: Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)}
-    line = PlainLine(
-        {number: lambda _, name=name: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)}
-    )
+    line = saying({number: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)})
     network = Network(
         line=line, offer=OFFER, deal=by_party(nodes), key=SERVER, patience=Patience(timeout=1, clock=VirtualClock())
     )
