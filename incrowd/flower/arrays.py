@@ -36,7 +36,7 @@ class NamedArrays:
             if array.dtype.kind != "f":
                 remedy = (
                     "only floating point numbers are clipped and noised: leave counters and other whole numbers at "
-                    "the nodes (num_batches_tracked: use GroupNorm), and send them as nothing"
+                    "the nodes, and out of what is sent (for num_batches_tracked: use a group norm)"
                 )
                 raise ConfigError(field=f"arrays[{name!r}]", value=str(array.dtype), remedy=remedy)
         layout = Layout.of(arrays)

@@ -243,6 +243,8 @@ class PrivateStrategy(Strategy):
     def _nodes(self, grid: Grid) -> list[int]:
         """All nodes that are connected, as soon as there are as many as the wrapped strategy waits for."""
         least = min(self._clients, max(1, getattr(self.strategy, "min_available_nodes", 1)))
+        if len(set(grid.get_node_ids())) < least:
+            log(INFO, "Waiting until %s nodes are connected", least)
         while len(nodes := sorted(set(grid.get_node_ids()))) < least:
             time.sleep(_LOOK)
         if len(nodes) > self._clients:

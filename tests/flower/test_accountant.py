@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Result
 from flwr.supercore.privacy_accounting import GaussianPrivacyEvent, PrivacyAccountant, SamplingMethod
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from hypothesis import given, settings
@@ -149,15 +150,57 @@ def test_a_strategy_asks_nobody_for_a_round_that_the_budget_does_not_allow(monke
     stock.identify(monkeypatch)
     accountant = in_memory()
     accountant.compose(EVENT, 10)
-    averaging = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-    strategy = DifferentialPrivacyServerSideFixedClipping(
-        averaging, NOISE_MULTIPLIER, 1.0, CLIENTS, accountant=accountant
-    )
+    strategy = stock_strategy(accountant)
     grid = stock.StockGrid(range(CLIENTS), stock.moved)
     with pytest.raises(PrivacyBudgetExhausted, match="max_epsilon"):
         strategy.start(grid, stock.record(w=np.zeros(10, np.float32)), num_rounds=5)
     assert len(grid.asked) == CLIENTS  # one round more, and no other
     assert accountant.num_releases == 11
+
+
+def stock_strategy(accountant: LedgerAccountant) -> DifferentialPrivacyServerSideFixedClipping:
+    averaging = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+    return DifferentialPrivacyServerSideFixedClipping(averaging, NOISE_MULTIPLIER, 1.0, CLIENTS, accountant=accountant)
+
+
+def test_what_flowers_own_strategy_lacks_is_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should one of these change, docs/flower.md does not tell the truth any more."""
+    stock.identify(monkeypatch)
+    start = stock.record(w=np.zeros(10, np.float32))
+
+    def one_of(odd: stock.Answer) -> stock.Answer:
+        return lambda message: odd(message) if message.metadata.dst_node_id == 1 else stock.moved(message)
+
+    def not_a_number(message: Message) -> Message:
+        return stock.reply(message, stock.record(w=np.full(10, np.nan, np.float32)))
+
+    def silent(message: Message) -> Message:
+        return stock.sent(Message(Error(1, "gone"), reply_to=message), message)
+
+    def telling(message: Message) -> Message:
+        return stock.reply(message, stock.record(w=np.ones(10, np.float32)), loss=2.0)
+
+    def still(message: Message) -> Message:
+        return stock.reply(message, message.content.array_records["arrays"])
+
+    def trained(answer: stock.Answer) -> tuple[Result, int]:
+        accountant = in_memory()
+        grid = stock.StockGrid(range(CLIENTS), answer)
+        return stock_strategy(accountant).start(grid, start, num_rounds=1), accountant.num_releases
+
+    poisoned, _ = trained(one_of(not_a_number))
+    assert np.isnan(poisoned.arrays["w"].numpy()).all()
+    incomplete, releases = trained(one_of(silent))
+    assert (len(incomplete.arrays), releases) == (0, 0)
+    with pytest.raises(ZeroDivisionError):
+        trained(one_of(still))
+    told, _ = trained(telling)
+    assert told.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
+    np.random.seed(1)  # noqa: NPY002  # the noise is drawn from this generator, which is the point
+    first, _ = trained(stock.moved)
+    np.random.seed(1)  # noqa: NPY002  # the same noise again
+    again, _ = trained(stock.moved)
+    assert first.arrays["w"].data == again.arrays["w"].data
 
 
 def test_its_state_is_which_ledger_it_is_and_how_far_it_has_come(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_whole_numbers_are_refused_with_a_remedy() -> None:
     plan = planned()
     ledger, grid = ledger_for(plan), StockGrid(NODES, honest)
     arrays = record(**START, num_batches_tracked=np.array(3))
-    with pytest.raises(ConfigError, match=r"num_batches_tracked.*int64.*GroupNorm"):
+    with pytest.raises(ConfigError, match=r"num_batches_tracked.*int64.*group norm"):
         private(averaging(), plan, ledger).start(grid, arrays)
     for wrong in (record(w=np.array([np.nan])), record(), record(w=np.zeros((0, 3)))):
         with pytest.raises(ConfigError, match="arrays"):
