@@ -266,7 +266,8 @@ class _Trying:
         if isinstance(error, Exception) and not isinstance(error, ConfigError):
             raise RehearsalFailed(
                 f"a copy of the strategy was tried on arrays that do not move, and failed with {type(error).__name__}: "
-                f"{error}. Nothing was spent: repair the strategy, and keep what cannot be copied outside of it"
+                f"{error}. Nothing was spent: repair the strategy, which gets no metrics of nodes, and keep what "
+                "cannot be copied outside of it"
             ) from error
 
 

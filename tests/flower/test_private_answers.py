@@ -3,7 +3,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as its
+from numpy.typing import NDArray
 
 from incrowd.privacy.plan.sampling import Poisson
 from tests.flower.stock import Answer, StockGrid, identify, record, reply, sent
@@ -132,3 +136,36 @@ def test_a_node_counts_once_and_who_was_not_asked_not_at_all() -> None:
     result = drawn.start(Mixed(honest, others_too), record(**START), num_rounds=1)
     found = {name: array.numpy() for name, array in result.arrays.items()}
     assert same(found, by_hand(plan, 1))
+
+
+NUMBERS = st.floats(width=64) | st.floats(min_value=-2.0, max_value=2.0)
+METRICS = st.dictionaries(st.text(min_size=1, max_size=5), st.floats() | st.integers(-(2**62), 2**62), max_size=3)
+
+
+@given(
+    sent_by_one=its.arrays(np.float64, (2, 3), elements=NUMBERS),
+    metrics=METRICS,
+    times=st.integers(min_value=0, max_value=3),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_one_node_sends_it_moves_the_release_by_no_more_than_its_share(
+    sent_by_one: NDArray[np.float64], metrics: dict[str, int | float | list[int] | list[float]], times: int
+) -> None:
+    start = {"w": np.zeros((2, 3))}
+
+    def answer(message: Message) -> Message:
+        if message.metadata.dst_node_id != NODES[3]:
+            return honest(message)
+        content = RecordDict({"arrays": record(w=sent_by_one), "metrics": MetricRecord(metrics)})
+        return sent(Message(content, reply_to=message), message)
+
+    def again(answers: list[Message]) -> list[Message]:
+        its_own = [each for each in answers if each.metadata.src_node_id == NODES[3]]
+        return answers + its_own * times
+
+    found, without_it = (
+        made(planned()).start(Mixed(each, again), record(**start), num_rounds=1).arrays["w"].numpy()
+        for each in (answer, without([NODES[3]]))
+    )
+    assert np.isfinite(found).all()
+    assert np.linalg.norm(found - without_it) <= 0.5 / len(NODES) * (1 + 1e-6)
