@@ -19,6 +19,11 @@ from incrowd.flower.node import Connection, attend
 from incrowd.flower.party import Party
 from incrowd.flower.wire import PartyAnswer, Place, Request, sealed
 
+WRONG = ("nan", "shape", "header", "huge")
+"""Answers that are its own, and are seen to be wrong at once."""
+UNREADABLE = ("long", "another round", "another party", "nothing")
+"""What a network may have done as well: the server asks again, until the round's time is over."""
+
 
 @dataclass
 class BadParty:
@@ -26,11 +31,7 @@ class BadParty:
 
     party: Party
     key: Ed25519PrivateKey
-    kinds: Iterator[str] = field(
-        default_factory=lambda: itertools.cycle(
-            ["nan", "shape", "header", "long", "another round", "another party", "huge", "nothing"]
-        )
-    )
+    kinds: Iterator[str] = field(default_factory=lambda: itertools.chain(UNREADABLE, itertools.cycle(WRONG)))
     last: bytes = b""
 
     def __call__(self, frame: bytes) -> bytes:
