@@ -27,6 +27,7 @@
 | `accountant` | a ledger behind the accountant that Flower's own strategies ask                     |
 | `strategy`   | a strategy of Flower's, made private, over stock nodes                              |
 | `wrapped`    | what such a strategy asks, and what it does with a mean, without meeting a node     |
+| `new`        | an app of Flower's with such a strategy, written for its user to change             |
 | `arrays`     | arrays as Flower carries them, read without trusting who sent them                  |
 """
 
