@@ -117,6 +117,27 @@ def test_the_price_is_that_of_plain_gaussian_noise_over_what_one_client_moves(
     assert accountant.get_delta(epsilon) == pytest.approx(1e-6, rel=1e-3)
 
 
+@given(
+    rounds=st.lists(st.tuples(st.floats(min_value=0.5, max_value=20.0), st.integers(1, 5)), min_size=1, max_size=8),
+    relation=st.sampled_from([Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE]),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_is_said_to_fit_is_charged_and_nothing_else_is(
+    rounds: list[tuple[float, int]], relation: Relation
+) -> None:
+    accountant, releases = in_memory(relation), 0
+    for noise, count in rounds:
+        event = GaussianPrivacyEvent(noise, CLIENTS, CLIENTS)
+        if accountant.would_exceed(event, count=count):
+            with pytest.raises(BudgetExceeded):
+                accountant.compose(event, count)
+        else:
+            accountant.compose(event, count)
+            releases += count
+        assert accountant.num_releases == releases
+        assert accountant.get_epsilon(BUDGET.delta) <= BUDGET.epsilon
+
+
 def test_a_cohort_of_a_fixed_size_costs_what_our_own_samplers_say_without_amplification() -> None:
     everyone, replaced = in_memory(Relation.REPLACE_SPECIAL), in_memory(Relation.REPLACE_ONE)
     for accountant in (everyone, replaced):
