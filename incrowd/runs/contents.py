@@ -25,6 +25,7 @@ OF_A_RUN = (
     Content("card.md", "the model's card: data, promise, how good it is, columns, settings", "as it is"),
     Content("statement.txt", "what is promised, to whom, and what is not", "as it is"),
     Content("statement.json", "the same for programs", "as it is"),
+    Content("evaluation.json", "how good it is on the clients' own examples, noised and paid for", "as it is"),
     Content("curve.png", "accuracy and epsilon over the rounds", "as it is"),
     Content("summary.json", "the result", "in part"),
     Content("run.sqlite", "the settings, and for each round its epsilon, accuracy, clip and noise", "in part"),
