@@ -18,7 +18,7 @@ from incrowd.flower.memory import PartyMemory
 from incrowd.flower.offer import Offer
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
-from incrowd.flower.work import RoundTask, part
+from incrowd.flower.work import RoundTask, part, trainer_of
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
@@ -144,14 +144,17 @@ class Party:
 
     def _check(self, offer: Offer) -> None:
         """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
-        size, clip = self._engine(offer).model.size, offer.plan.start(offer.size).clip
-        if size != offer.size:
-            raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        engine, clip = self._engine(offer), offer.plan.start(offer.size).clip
+        if engine.model.size != offer.weights:
+            raise SpecificationRefused(
+                f"the offer has {offer.weights} weights, and the model that it describes {engine.model.size}"
+            )
         try:
+            trainer_of(offer, engine, np.zeros(offer.weights, np.float32), randomness=self._randomness)
             task = RoundTask.stated(offer, 0, clip)
-            clip_rows(task.clip, np.zeros((1, size)))
+            clip_rows(task.clip, np.zeros((1, offer.size)))
             if isinstance(task.clip, ScalingClip):
-                part_norms(np.zeros((1, size)), task.clip.parts)
+                part_norms(np.zeros((1, offer.size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
@@ -161,7 +164,7 @@ class Party:
         offer = self._offer(request.place.plan)
         if offer is None:
             raise SpecificationRefused("a round of a plan that this party has not accepted")
-        if request.clients or request.weights.size != offer.size:
+        if request.clients or request.weights.size != offer.weights:
             raise SpecificationRefused("a question that is not for this party and this model")
         try:
             return RoundTask.of(offer, request)

@@ -15,7 +15,8 @@ class PartyPolicy:
 
     `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
     that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
-    named. No round may have less noise than `least_noise`, a noise multiplier.
+    named. No round may have less noise than `least_noise`, a noise multiplier. `evaluations` says whether models may be
+    scored on the party's examples, which costs as a round does.
     """
 
     budget: Budget
@@ -25,6 +26,7 @@ class PartyPolicy:
     models: Collection[str] | None = None
     most_weights: int = 10_000_000
     most_rounds: int = 10_000
+    evaluations: bool = True
 
     def __post_init__(self) -> None:
         _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
@@ -41,13 +43,15 @@ class PartyPolicy:
                 raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
         if self.models is not None and offer.model not in self.models:
             raise SpecificationRefused(f"a model of the kind {offer.model!r} is not one that this party trains")
+        if offer.scoring is not None and not self.evaluations:
+            raise SpecificationRefused("an evaluation, and this party lets no model be scored on its examples")
         if offer.plan.noise_multiplier < self.least_noise:
             raise SpecificationRefused(
                 f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "
                 f"{self.least_noise:g}"
             )
         for what, value, most in (
-            ("weights", offer.size, self.most_weights),
+            ("weights", max(offer.size, offer.weights), self.most_weights),
             ("rounds", offer.plan.rounds, self.most_rounds),
         ):
             if value > most:

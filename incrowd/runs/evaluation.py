@@ -152,7 +152,7 @@ class Evaluation:
         release = opened.release()
         folder, summary = self.folder, summary_in(self.folder)
         claims = self._claims()
-        found = self._summary(release, claims)
+        found: Summary = json.loads(json.dumps(self._summary(release, claims)))  # as it is read again
         path = folder / EVALUATION
         before = json.loads(path.read_text())["evaluations"] if path.exists() else []
         _files.write(path, json.dumps({"evaluations": [*before, found]}, indent=1, allow_nan=False))
@@ -249,8 +249,8 @@ def _with_room(ledger: Ledger, plan: Plan, label: str) -> Ledger:
         ledger.reserve(plan.runs, label=label)
     except BudgetExceeded as error:
         raise BudgetExceeded(
-            f"{error}. An evaluation is paid from the ledger that training is paid from: begin that with room for both "
-            "(incrowd ledger new), or train with less (privacy.epsilon)"
+            f"{error}. An evaluation is paid from the ledger that training is paid from: begin that with room for it "
+            "(privacy.room, or incrowd ledger new)"
         ) from error
     return ledger
 
