@@ -10,19 +10,21 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.flower.network import Deal, Network, Node
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import ask
-from incrowd.flower.wire import Place, unsealed
+from incrowd.flower.wire import Place, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 
+_LONGEST_REPLY = 2**15
+
 
 def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None) -> Summary:
     """Measure a finished run's model on the examples of the parties that trained it, over the network that did.
 
     The parties are offered the evaluation and charge it to their own ledgers, each once, as a round; the server charges
-    its own. Those that do not accept in time are not asked, and count as one half.
+    its own. Those that refuse, or do not accept in time, are not asked, and count as one half.
 
     Guarantee: the figures are those of `Run.evaluate` where all examples are on one machine, to the last bit under the
     same seeds. Cut off and begun again in the same words, it is the same offer and the same question, for which parties
@@ -74,10 +76,12 @@ def accepted(network: Network) -> set[Node]:
 
     def read(number: int, answer: bytes) -> bool:
         node = nodes[number]
+        if read_refusal(answer, key=node.key) is not None:
+            return False
         place, _, _ = unsealed(answer, kind="acceptance", key=node.key, most=0)
         if place != Place(plan=offer.fingerprint, round=0, party=node.party):
             raise DataError("an acceptance of another offer")
         return True
 
-    found = ask(network.line, dict.fromkeys(nodes, frame), longest=2**13, read=read, patience=network.patience)
-    return {nodes[number] for number in found}
+    found = ask(network.line, dict.fromkeys(nodes, frame), longest=_LONGEST_REPLY, read=read, patience=network.patience)
+    return {nodes[number] for number, yes in found.items() if yes}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -15,7 +15,7 @@ from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.memory import PartyMemory
-from incrowd.flower.offer import Offer
+from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part, trainer_of
@@ -96,12 +96,14 @@ class Party:
             self._ledger.close()
 
     def reply(self, frame: object) -> bytes:
-        """What the party says to an offer or a request. Edge cases: as `accept` and `answer`."""
-        try:
-            offer = Offer.read(frame, key=self.identity.server)
-        except DataError:
-            return self.answer(frame)
-        return self._accepted(offer, frame)
+        """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
+        for kind, answered in _OFFERS.items():
+            try:
+                offer = Offer.read(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            return answered(self, offer, frame)
+        return self.answer(frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
@@ -130,32 +132,43 @@ class Party:
                 raise
 
     def _accepted(self, offer: Offer, frame: object) -> bytes:
-        identity = self.identity
         with self._turn:
-            if identity.name not in offer.parties:
-                raise SpecificationRefused(f"the offer names no party {identity.name}")
-            self.policy.check(offer)
             self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
-            self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
-        place = Place(plan=offer.fingerprint, round=0, party=identity.name)
-        return sealed("acceptance", place, {}, b"", key=identity.key)
+            self._memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
+        return self._agreement(offer)
+
+    def _tried(self, offer: Offer, _: object) -> bytes:
+        """See whether an offer would be taken up; nothing is reserved."""
+        with self._turn:
+            self._check(offer)
+            self._open(offer).check_room(offer.plan.runs)
+        return self._agreement(offer)
+
+    def _agreement(self, offer: Offer) -> bytes:
+        place = Place(plan=offer.fingerprint, round=0, party=self.identity.name)
+        return sealed("acceptance", place, {}, b"", key=self.identity.key)
 
     def _check(self, offer: Offer) -> None:
-        """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
+        """Refuse what is not allowed, and what could be paid for and not be done: data, weights or a clip that do not
+        fit.
+        """
+        if self.identity.name not in offer.parties:
+            raise SpecificationRefused(f"the offer names no party {self.identity.name}")
+        self.policy.check(offer)
         engine, clip = self._engine(offer), offer.plan.start(offer.size).clip
-        if engine.model.size != offer.weights:
-            raise SpecificationRefused(
-                f"the offer has {offer.weights} weights, and the model that it describes {engine.model.size}"
-            )
+        size = engine.model.size
+        if size != offer.weights:
+            raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         try:
-            trainer_of(offer, engine, np.zeros(offer.weights, np.float32), randomness=self._randomness)
             task = RoundTask.stated(offer, 0, clip)
             clip_rows(task.clip, np.zeros((1, offer.size)))
             if isinstance(task.clip, ScalingClip):
                 part_norms(np.zeros((1, offer.size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
+            engine.rehearse(np.zeros(size, np.float32))
+            trainer_of(offer, engine, np.zeros(size, np.float32), randomness=self._randomness)
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
@@ -281,6 +294,12 @@ class Party:
                 f"{self._ledger.relation.name}"
             )
         return self._ledger
+
+
+_OFFERS: Mapping[OfferKind, Callable[[Party, Offer, object], bytes]] = {
+    "offer": Party._accepted,
+    "trial": Party._tried,
+}
 
 
 def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:

@@ -36,6 +36,7 @@ from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
+from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.figures import RunCurve
@@ -187,8 +188,14 @@ class Run:
         }
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
+        """Train to the end, from wherever the run stands, and write the results; a run that is over says them again.
+
+        Edge cases: nobody asks the parties of a run whose data are elsewhere: `ConfigError`.
+        """
         wanted = self.config
+        if isinstance(wanted.data, Parties) and not self.work.asks_others:
+            remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
+            raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with RoundLoop.begin(self.folder, wanted.run, wanted.stop, rounds=self.work.rounds) as loop:
             summary = results.of_stopped(self.folder)
             if summary is None:
@@ -221,8 +228,12 @@ class Run:
 
     def evaluate(self, wanted: EvaluationConfig, *, weights: ArrayLike | None = None) -> Summary:
         """Measure the released model, or other weights for it, on the clients' own examples: noised, and charged to the
-        ledger of the data like one more round. Edge cases: as `Evaluation`.
+        ledger of the data like one more round. Edge cases: as `Evaluation`; clients whose examples are not here are a
+        `ConfigError`.
         """
+        if isinstance(self.config.data, Parties):
+            remedy = "the examples are with the parties: they are asked over the network (incrowd.flower.evaluation)"
+            raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with Evaluation.begin(self, wanted, weights=weights) as evaluation:
             return evaluation.release(evaluation.here)
 
