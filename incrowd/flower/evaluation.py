@@ -7,12 +7,17 @@ from dataclasses import replace
 from numpy.typing import ArrayLike
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.flower.network import Deal, Network, Node
+from incrowd.flower.invitation import question_key
+from incrowd.flower.network import Deal, Network, Node, by_party
 from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import ask
+from incrowd.flower.serve import PartyLine, Server, enrolments
 from incrowd.flower.wire import Place, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
+from incrowd.runs.client_work import ClientWork
+from incrowd.runs.data_config import Parties
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
@@ -39,6 +44,27 @@ def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: A
         if not nodes:
             raise DataError("no party has accepted the evaluation: nothing was asked or charged here")
         return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
+
+
+def evaluate_over(server: Server, link: PartyLine, run: Run, wanted: EvaluationConfig) -> Summary:
+    """The same for a server's own run, whose parties are those that are enrolled and connected now.
+
+    Edge cases: data that are not with parties are refused (`ConfigError`): `Run.evaluate` is for them.
+    """
+    if not isinstance(run.work, ClientWork) or not isinstance(run.config.data, Parties):
+        remedy = "the data are here: `incrowd evaluate` asks them"
+        raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
+    offer, there = offer_to_train(run.work), link.nodes
+    keys = {each.name: each.verifier() for each in enrolments(run.config.data)}
+    nodes = {
+        place: Node(id=there[name], party=name, key=keys[name])
+        for place, name in enumerate(offer.parties)
+        if name in there and name in keys and name in link.present()
+    }
+    network = Network(
+        line=link, offer=offer, deal=by_party(nodes), key=question_key(server.keys), patience=server.patience
+    )
+    return evaluate(run, wanted, network)
 
 
 def _among(nodes: Collection[Node], deal: Deal) -> Deal:

@@ -10,14 +10,15 @@ import pytest
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
-from incrowd.flower.evaluation import evaluate, offer_of
-from incrowd.flower.given import LEDGER
+from incrowd.federation import Federation
+from incrowd.flower.evaluation import evaluate, evaluate_over, offer_of
+from incrowd.flower.given import LEDGER, given
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of as offered
 from incrowd.flower.party import Party
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
-from incrowd.flower.simulation import offer_of as offered
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.scoring import Scoring
 from incrowd.privacy.account.accounting import Budget
@@ -26,6 +27,8 @@ from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.plan import forms
 from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.run import Run
+from tests.flower.members import NAMES as MEMBERS
+from tests.flower.members import Hospitals, MemberLine, settings_text
 from tests.flower.nodes import Answers, PlainLine, VirtualClock, WildLine
 from tests.flower.parties import MODEL, Made, plan_of
 from tests.flower.parties import NAMES as MADE_NAMES
@@ -128,7 +131,10 @@ class CutLine(PlainLine):
         return super().pull(asked, longest)
 
 
-REFUSING = {"policy": {"evaluations": False}, "budget": {"budget": Budget(epsilon=0.1, delta=1e-3)}}
+REFUSING: dict[str, dict[str, Any]] = {
+    "policy": {"evaluations": False},
+    "budget": {"budget": Budget(epsilon=0.1, delta=1e-3)},
+}
 
 
 @pytest.mark.parametrize("why", REFUSING)
@@ -171,6 +177,41 @@ def test_blocks_are_told_to_evaluate_here(tmp_path: Path) -> None:
     nodes = {number: Node(id=number, party="block", key=KEYS["north"].public_key(), block=True) for number in range(3)}
     with pytest.raises(ConfigError, match="incrowd evaluate"):
         evaluate(run, WANTED, replace(network, deal=by_party(nodes)))
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Hospitals:
+    """Three parties with tables of their own, and the settings of the same on one machine."""
+    made = Hospitals(tmp_path)
+    for name, here in (("here", True), ("there", False)):
+        text = settings_text(here=here, privacy="epsilon = 20.0\ndelta = 1e-5\nrounds = 2\nroom = 1e3\n")
+        (tmp_path / f"{name}.toml").write_text(text)
+    return made
+
+
+def test_a_server_that_holds_no_data_evaluates_with_the_parties_that_are_there(hospitals: Hospitals) -> None:
+    here, there = (
+        Federation.from_settings(hospitals.folder / f"{name}.toml").run_in(hospitals.folder / name)
+        for name in ("here", "there")
+    )
+    here.train()
+    server, line, wanted = hospitals.server(say=lambda _: None), MemberLine(hospitals), EvaluationConfig(epsilon=10.0)
+    server.train_over(line, there)
+    found = evaluate_over(server, line, there, wanted)
+    assert found == here.evaluate(wanted)
+    with pytest.raises(ConfigError, match=r"data\.name = 'parties': the examples are with the parties"):
+        there.evaluate(wanted)
+    with pytest.raises(ConfigError, match="incrowd evaluate"):
+        evaluate_over(server, line, here, wanted)
+    line.gone.add("cedar")
+    hospitals.state("birch", allow="epsilon = 100.0\ndelta = 1e-5\nevaluations = false\n")
+    line.close()
+    less = evaluate_over(server, line, there, wanted)
+    assert less["accuracy"] != found["accuracy"]
+    line.close()
+    rounds = {name: [row["round"] for row in given(hospitals.folder / name)["events"]] for name in MEMBERS}
+    assert rounds == {"amber": [0, 1, 0, 0], "birch": [0, 1, 0], "cedar": [0, 1, 0]}
+    assert not line.failed
 
 
 # One party, and a server that asks what it likes.

@@ -36,7 +36,8 @@ def tensors(*, clients: int = 5, each: int = 7, seed: int = 2) -> ClientTensors:
 
 
 def scorer(data: ClientTensors, scoring: Scoring = ALL, **rest: Any) -> Scorer:
-    return Scorer(**{"model": MODEL, "data": data, "scoring": scoring, "loss": CROSS_ENTROPY} | rest)
+    given: dict[str, Any] = {"model": MODEL, "data": data, "scoring": scoring, "loss": CROSS_ENTROPY} | rest
+    return Scorer(**given)
 
 
 def weights(seed: int = 4) -> Floats:
