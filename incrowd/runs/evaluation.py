@@ -41,6 +41,8 @@ from incrowd.runs.folder import (
 )
 from incrowd.runs.silo_work import SiloWork
 
+__all__ = ["Evaluation", "EvaluationConfig"]
+
 if TYPE_CHECKING:
     from incrowd.runs.run import Run
 
