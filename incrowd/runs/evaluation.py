@@ -155,12 +155,11 @@ class Evaluation:
         folder, summary = self.folder, summary_in(self.folder)
         claims = self._claims()
         found: Summary = json.loads(json.dumps(self._summary(release, claims)))  # as it is read again
-        path = folder / EVALUATION
-        before = json.loads(path.read_text())["evaluations"] if path.exists() else []
-        _files.write(path, json.dumps({"evaluations": [*before, found]}, indent=1, allow_nan=False))
         summary["epsilon"] = claims.epsilon
         _files.write(folder / CARD, card(settings_in(folder), summary, statement=claims.text()))
-        write_results(folder, claims, summary)
+        write_results(folder, claims, summary)  # before there is any figure that it speaks of
+        all_of_them = {"evaluations": [*evaluations_in(folder), found]}
+        _files.write(folder / EVALUATION, json.dumps(all_of_them, indent=1, allow_nan=False))
         return found
 
     def _summary(self, release: Release, claims: Statement) -> Summary:

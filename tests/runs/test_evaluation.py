@@ -24,6 +24,8 @@ from incrowd.runs.evaluation import Evaluation, EvaluationConfig, evaluations_in
 from incrowd.runs.export import export
 from incrowd.runs.run import Run
 from incrowd.runs.stopping import Stop
+from tests.privacy.ledgers import start, status_of
+from tests.runs.kills import Place, killed_in
 from tests.runs.small import clients_of, seeded, small
 from tests.statistics import ks, rejects_wrong_scale
 
@@ -146,6 +148,30 @@ def test_what_was_reserved_and_not_charged_goes_on_or_is_given_back(folder: Path
         assert [each.released for each in ledger.reservations()] == [False, True, False]
     run.evaluate(EvaluationConfig(epsilon=2.5))
     assert len(evaluations_in(run.folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "paid"),
+    [
+        (Place("privacy/release.py", "charge", "call"), 0),
+        (Place("privacy/release.py", "charge", "return"), 1),
+        (Place("runs/folder.py", "write_results", "call"), 1),
+        (Place("runs/folder.py", "write_results", "return"), 1),
+    ],
+    ids=lambda each: f"{each.function}-{each.happening}" if isinstance(each, Place) else "",
+)
+def test_killed_it_is_charged_once_and_the_next_one_says_all_of_it(place: Place, paid: int, folder: Path) -> None:
+    run = trained(folder / "run", small("privacy.room=1e3"))
+    rounds = charged(run)
+    assert status_of(start(lambda: killed_in(place, lambda: run.evaluate(WANTED)))) != 0
+    assert charged(run) == rounds + paid
+    assert evaluations_in(run.folder) == []
+    found = run.evaluate(WANTED)
+    assert charged(run) == rounds + paid + 1
+    assert evaluations_in(run.folder) == [found]
+    assert f"evaluations: {paid + 1}, of all 12 clients" in found["statement"]["sampler"]
+    with Ledger.read(run.folder / "ledger.sqlite") as ledger:
+        assert found["epsilon_of_all"] == ledger.spent().epsilon == ledger.promised().epsilon
 
 
 def test_a_run_that_stopped_early_is_evaluated_with_what_it_left(folder: Path) -> None:
