@@ -38,6 +38,7 @@ OF_A_RUN = (
     Content("rounds.csv", "the rounds, by the tracker `csv`", "no"),
     Content("rounds.jsonl", "the rounds, by the tracker `jsonl`", "no"),
     Content("tensorboard/*", "the rounds, by the tracker `tensorboard`", "no"),
+    Content("paused", "nothing: while it is there, no round of a served run begins", "no"),
     Content("run.lock", "nothing: keeps two processes apart", "no"),
     Content("silos/*/ledger.sqlite", "what a silo spent", "in part"),
     Content("silos/*/ledger.sqlite.witness", "how far that ledger had come", "no"),
