@@ -246,6 +246,7 @@ class Party:
                     "round": number,
                     "server": self.identity.server_name,
                     "noise_multiplier": said.noise_multiplier,
+                    "what": "training" if offer.scoring is None else "evaluation",
                     "day": day,
                 },
             )

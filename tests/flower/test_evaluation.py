@@ -209,7 +209,9 @@ def test_a_server_that_holds_no_data_evaluates_with_the_parties_that_are_there(h
     less = evaluate_over(server, line, there, wanted)
     assert less["accuracy"] != found["accuracy"]
     line.close()
-    rounds = {name: [row["round"] for row in given(hospitals.folder / name)["events"]] for name in MEMBERS}
+    rows = {name: given(hospitals.folder / name)["events"] for name in MEMBERS}
+    assert [row["what"] for row in rows["amber"]] == ["training", "training", "evaluation", "evaluation"]
+    rounds = {name: [row["round"] for row in its] for name, its in rows.items()}
     assert rounds == {"amber": [0, 1, 0, 0], "birch": [0, 1, 0], "cedar": [0, 1, 0]}
     assert not line.failed
 
