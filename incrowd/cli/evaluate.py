@@ -41,7 +41,7 @@ def evaluate(
     if as_json:
         print_json(found)
         return
-    facts = {
+    facts: dict[str, str] = {
         name: f"{short(found[name])}, give or take {found[f'{name}_std']:.2g} from noise (one standard deviation)"
         for name in ("accuracy", "loss")
         if name in found
