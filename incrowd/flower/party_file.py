@@ -72,6 +72,7 @@ class Allowed(Section):
     most_rounds: Every = 10_000
     most_steps: Every = 32
     most_epochs: Every = 100
+    evaluations: bool = True
 
 
 class PartyFile(Section):
@@ -120,6 +121,7 @@ class PartyFile(Section):
             most_rounds=allow.most_rounds,
             most_steps=allow.most_steps,
             most_epochs=allow.most_epochs,
+            evaluations=allow.evaluations,
         )
 
     @property
