@@ -125,10 +125,10 @@ def serve(
     _need_flower()
     from incrowd.federation import Federation
     from incrowd.flower.rounds import Patience
-    from incrowd.flower.serve import Server
+    from incrowd.flower.serve import PartyServer
     from incrowd.runs.run import free_folder
 
-    server = Server(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
+    server = PartyServer(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
     federation = Federation.from_settings(config, overrides=override or [])
     if try_out:
         found = server.try_out(federation)

@@ -12,7 +12,7 @@ from incrowd.flower.network import Deal, Network, Node, by_party
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import ask
-from incrowd.flower.serve import PartyLine, Server, enrolments
+from incrowd.flower.serve import EnrolledLine, PartyServer, enrolments
 from incrowd.flower.wire import Place, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
@@ -46,7 +46,7 @@ def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: A
         return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
 
 
-def evaluate_over(server: Server, link: PartyLine, run: Run, wanted: EvaluationConfig) -> Summary:
+def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: EvaluationConfig) -> Summary:
     """The same for a server's own run, whose parties are those that are enrolled and connected now.
 
     Edge cases: data that are not with parties are refused (`ConfigError`): `Run.evaluate` is for them.

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.flower.attendance import Attendance
-from incrowd.flower.history import History
+from incrowd.flower.history import AskedBefore
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, read_refusal
@@ -73,7 +73,7 @@ class Network:
     deal: Deal
     key: Ed25519PrivateKey = field(repr=False)
     patience: Patience = field(default_factory=Patience)
-    history: History = field(default_factory=History)
+    history: AskedBefore = field(default_factory=AskedBefore)
     attendance: Attendance = field(default_factory=Attendance)
 
     def trainer(self, weights: Floats) -> "NetworkTrainer":

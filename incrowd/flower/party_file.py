@@ -32,7 +32,7 @@ _ANY_NUMBER = ("squared", "absolute", "huber")
 """Losses that take every number for a label: which of the others fit tells something about the labels."""
 
 
-class Own(Meaning):
+class OwnSection(Meaning):
     """A party's own data: a table, all of whose rows are its own, or what a `function` of its own returns: features and
     labels, which mean ``features * scale + offset``.
     """
@@ -82,7 +82,7 @@ class PartyFile(Section):
     seed: int | None = None
     randomness: Literal["system", "seeded"] = "system"
     threads: Every = 1
-    data: Own
+    data: OwnSection
     allow: Allowed
 
     def model_post_init(self, context: Any, /) -> None:

@@ -15,7 +15,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.flower.attendance import Attendance
 from incrowd.flower.front import Limits
-from incrowd.flower.history import ASKED, History
+from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.invitation import question_key
 from incrowd.flower.keys import Enrolment, read_enrolment
 from incrowd.flower.network import Network, Node, by_party
@@ -50,7 +50,7 @@ def _to_stderr(line: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class PartyServer:
     """A server of real parties: its keys (`incrowd flower keys`), where it listens, and how long it waits.
 
     Before the first round all parties have accepted the offer, or at least `least` of them.
@@ -77,19 +77,19 @@ class Server:
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
-        assert isinstance(work, ClientWork)  # noqa: S101
+        assert isinstance(work, ClientWork)  # noqa: S101  # assembled so
         offer = offer_of(work)
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
         with self.link(data, longest=longest_answer(offer.size)) as link:
             return self.train_over(link, run, watchers)
 
-    def train_over(self, link: "PartyLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+    def train_over(self, link: "EnrolledLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """The same over a way to the parties that is there."""
         work, data = run.work, _of_parties(run.config)
-        assert isinstance(work, ClientWork)  # noqa: S101
+        assert isinstance(work, ClientWork)  # noqa: S101  # assembled so
         meeting = Meeting(server=self, link=link, data=data, offer=offer_of(work), key=question_key(self.keys))
         meeting.gather()
-        history = History(run.folder / ASKED, plan=meeting.offer.fingerprint)
+        history = AskedBefore(run.folder / ASKED, plan=meeting.offer.fingerprint)
         return run.trained_by(partial(self._trainer, meeting, history, run.folder)).train(watchers)
 
     def try_out(self, federation: Federation) -> dict[str, str]:
@@ -97,10 +97,10 @@ class Server:
         with self.link(_of_parties(federation.settings), longest=_LONGEST_REPLY) as link:
             return self.try_over(link, federation)
 
-    def try_over(self, link: "PartyLine", federation: Federation) -> dict[str, str]:
+    def try_over(self, link: "EnrolledLine", federation: Federation) -> dict[str, str]:
         """The same over a way to the parties that is there."""
         config = federation.settings
-        assert isinstance(config, Config)  # noqa: S101
+        assert isinstance(config, Config)  # noqa: S101  # assembled so
         offer = offer_of(assemble(config, given=federation.given, schedule=federation.schedule))
         data, key = _of_parties(config), question_key(self.keys)
         meeting = Meeting(server=self, link=link, data=data, offer=offer, key=key)
@@ -112,7 +112,7 @@ class Server:
         serving = Serving(self.keys, self.host, self.port, limits=self.limits.fitting(longest))
         return SuperLink(self.keys / "serving", enrolments(data), serving)
 
-    def _trainer(self, meeting: "Meeting", history: History, folder: Path, weights: Floats) -> Trainer:
+    def _trainer(self, meeting: "Meeting", history: AskedBefore, folder: Path, weights: Floats) -> Trainer:
         """Who trains the next round."""
         self._wait(folder / PAUSED)
         meeting.renew()
@@ -153,7 +153,7 @@ def enrolments(data: Parties) -> list[Enrolment]:
     return found
 
 
-class PartyLine(Line, Protocol):
+class EnrolledLine(Line, Protocol):
     """A way to parties, who have names and come and go."""
 
     @property
@@ -174,8 +174,8 @@ class PartyLine(Line, Protocol):
 class Meeting:
     """Who is enrolled, who has accepted an offer, and who has not and why."""
 
-    server: Server
-    link: PartyLine
+    server: PartyServer
+    link: EnrolledLine
     data: Parties
     offer: Offer
     key: Ed25519PrivateKey = field(repr=False)
