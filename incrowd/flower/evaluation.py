@@ -13,7 +13,7 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import ask
 from incrowd.flower.serve import EnrolledLine, PartyServer, enrolments
-from incrowd.flower.wire import Place, read_refusal, unsealed
+from incrowd.flower.wire import Place, longest_answer, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.client_work import ClientWork
@@ -46,16 +46,30 @@ def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: A
         return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
 
 
+def evaluate_served(server: PartyServer, run: Run, wanted: EvaluationConfig) -> Summary:
+    """The same for a server's own run, over a SuperLink that is started for it.
+
+    Edge cases: fewer parties than the server needs are there in time: `DataError`, and nobody is asked.
+    """
+    offer = offer_to_train(_work(run))
+    clock, needed = server.patience.clock, server.least or len(offer.parties)
+    with server.link(_parties(run), longest=max(_LONGEST_REPLY, longest_answer(offer.size))) as link:
+        begin = clock.now()
+        while len(link.present()) < needed:
+            if clock.now() - begin > server.patience.timeout:
+                missing = ", ".join(sorted(set(offer.parties) - link.present()))
+                raise DataError(f"not there: {missing}; {needed} are needed: see to them, or ask fewer (--least)")
+            clock.wait(0.5)
+        return evaluate_over(server, link, run, wanted)
+
+
 def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: EvaluationConfig) -> Summary:
     """The same for a server's own run, whose parties are those that are enrolled and connected now.
 
     Edge cases: data that are not with parties are refused (`ConfigError`): `Run.evaluate` is for them.
     """
-    if not isinstance(run.work, ClientWork) or not isinstance(run.config.data, Parties):
-        remedy = "the data are here: `incrowd evaluate` asks them"
-        raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
-    offer, there = offer_to_train(run.work), link.nodes
-    keys = {each.name: each.verifier() for each in enrolments(run.config.data)}
+    offer, there = offer_to_train(_work(run)), link.nodes
+    keys = {each.name: each.verifier() for each in enrolments(_parties(run))}
     nodes = {
         place: Node(id=there[name], party=name, key=keys[name])
         for place, name in enumerate(offer.parties)
@@ -65,6 +79,21 @@ def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: Eva
         line=link, offer=offer, deal=by_party(nodes), key=question_key(server.keys), patience=server.patience
     )
     return evaluate(run, wanted, network)
+
+
+def _parties(run: Run) -> Parties:
+    if isinstance(run.config.data, Parties):
+        return run.config.data
+    remedy = "the data are here: leave the server's keys out, and it is measured here"
+    raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
+
+
+def _work(run: Run) -> ClientWork:
+    _parties(run)
+    if isinstance(run.work, ClientWork):
+        return run.work
+    remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
+    raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
 
 
 def _among(nodes: Collection[Node], deal: Deal) -> Deal:
