@@ -91,7 +91,7 @@ class PartyMemory:
             old = "UPDATE questions SET answer = NULL WHERE plan = ? AND round <= ? AND answer IS NOT NULL"
             connection.execute(old, (plan, number - self._keep))
 
-    def refuse(self, why: str, *, server: str, plan: str, number: int) -> None:
+    def refuse(self, why: str, *, server: str, plan: str, number: int | None) -> None:
         """Remember what was refused, as long as there is room: who is refused can ask again and again."""
         with self._whole() as connection:
             connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why))

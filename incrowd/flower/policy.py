@@ -34,13 +34,7 @@ class PartyPolicy:
 
     def check(self, offer: Offer) -> None:
         """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
-        if self.fields is not None and not offer.columns:
-            raise SpecificationRefused("an offer that does not say which fields its model uses")
-        for name in offer.columns:
-            if self.fields is not None and name not in self.fields:
-                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
-        if self.models is not None and offer.model not in self.models:
-            raise SpecificationRefused(f"a model of the kind {offer.model!r} is not one that this party trains")
+        self.check_model(offer.columns, offer.model)
         if offer.plan.noise_multiplier < self.least_noise:
             raise SpecificationRefused(
                 f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "
@@ -52,3 +46,13 @@ class PartyPolicy:
         ):
             if value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
+
+    def check_model(self, columns: Collection[str], kind: str) -> None:
+        """Refuse (`SpecificationRefused`) a model of this kind, or from these columns, that this policy does not allow."""
+        if self.fields is not None and not columns:
+            raise SpecificationRefused("an offer that does not say which fields its model uses")
+        for name in columns:
+            if self.fields is not None and name not in self.fields:
+                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
+        if self.models is not None and kind not in self.models:
+            raise SpecificationRefused(f"a model of the kind {kind!r} is not one that this party trains")
