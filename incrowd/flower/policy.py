@@ -48,7 +48,7 @@ class PartyPolicy:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
 
     def check_model(self, columns: Collection[str], kind: str) -> None:
-        """Refuse (`SpecificationRefused`) a model of this kind, or from these columns, that this policy does not allow."""
+        """Refuse (`SpecificationRefused`) a kind of model, or columns that it uses, that this policy does not allow."""
         if self.fields is not None and not columns:
             raise SpecificationRefused("an offer that does not say which fields its model uses")
         for name in columns:

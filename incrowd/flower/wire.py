@@ -36,6 +36,8 @@ _MOST_HEAD = {
     "acceptance": 2**12,
     "answer": 2**12,
     "silo": 2**12,
+    "silo offer": 2**22,  # it lists the plans of all silos
+    "statement": 2**16,
 }
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 

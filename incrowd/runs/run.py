@@ -290,5 +290,6 @@ def _work(
 ) -> UnitWork:
     """What the settings come to."""
     if isinstance(config, SiloConfig):
-        return SiloWork(federation=assemble_silos(config, given=given))
+        federation = assemble_silos(config, given=given)
+        return SiloWork(federation=federation) if given.silos is None else given.silos(federation)
     return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)

@@ -40,7 +40,7 @@ class SiloLedgers:
             )
             for plan, identity in zip(plans, identities_of_silos(config, federation.held), strict=True)
         ]
-        ledgers = cls(silos=tuple(run_ledgers), server=_server(federation, folder))
+        ledgers = cls(silos=tuple(run_ledgers), server=server_ledger(federation, folder))
         with ExitStack() as stack:
             opened = [stack.enter_context(each) for each in ledgers.open(folder, [plan.name for plan in plans])]
             for plan, ledger in zip(plans, opened, strict=True):
@@ -80,7 +80,8 @@ def own_place(folder: Path, silo: str) -> Path:
     return folder / SILOS / silo / LEDGER
 
 
-def _server(federation: SiloFederation, folder: Path) -> RunLedger | None:
+def server_ledger(federation: SiloFederation, folder: Path) -> RunLedger | None:
+    """The server's own ledger, which has room for its plan; None where silos are not protected as a whole."""
     plan, config = federation.clients, federation.config
     if plan is None:
         return None

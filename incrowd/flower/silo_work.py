@@ -1,0 +1,228 @@
+"""A run whose silos are real parties, each on a machine of its own: the server holds no record, and no ledger of theirs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd._random import Floats
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated import State
+from incrowd.federated.silo import Answer
+from incrowd.federated.silo_report import figures
+from incrowd.flower.network import Node
+from incrowd.flower.rounds import Line, Patience
+from incrowd.flower.silo_claims import recomputed
+from incrowd.flower.silo_offer import SiloOffer
+from incrowd.flower.silo_server import Said, SiloServer
+from incrowd.privacy.statement import Claims
+from incrowd.runs.contents import shown_settings
+from incrowd.runs.database import Record
+from incrowd.runs.folder import LEDGER, SERVER, Summary
+from incrowd.runs.identity import identity_of
+from incrowd.runs.round_loop import RoundLoop
+from incrowd.runs.silo_build import SiloFederation
+from incrowd.runs.silo_ledgers import SiloLedgers, server_ledger
+from incrowd.runs.silo_work import SiloSession, SiloWork
+
+
+def silo_offer(federation: SiloFederation, settings: Mapping[str, Any] | None = None) -> SiloOffer:
+    """What a run of silos offers them; `settings` beside those of features, model and training, which are the run's."""
+    shown, config = shown_settings(federation.config.model_dump(mode="json")), federation.config
+    own = {name: shown.get(name, {}) for name in ("data", "features")}
+    own |= {name: getattr(config, name).model_dump(mode="json") for name in ("model", "local")}
+    return SiloOffer(
+        plans=federation.plans,
+        size=federation.model.size,
+        columns=tuple(federation.data.columns),
+        classes=federation.data.examples.classes,
+        settings={**(settings or {}), **own},
+    )
+
+
+def served_silos(
+    *,
+    line: Line,
+    nodes: Mapping[int, Node],
+    key: Ed25519PrivateKey,
+    patience: Patience | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Callable[[SiloFederation], "ServedSilos"]:
+    """What `Given.silos` takes: the silos of a run are asked through these nodes, one for each by its place.
+
+    Edge cases: other nodes than the run's silos, by their names, and checkpoints that are not kept after every round
+    are a `ConfigError`: see `ServedSilos`.
+    """
+
+    def served(federation: SiloFederation) -> ServedSilos:
+        server = SiloServer(
+            line=line,
+            offer=silo_offer(federation, settings),
+            nodes=nodes,
+            key=key,
+            descent=federation.config.local,
+            patience=patience or Patience(),
+        )
+        return ServedSilos(federation=federation, server=server)
+
+    return served
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedSilos(SiloWork):
+    """A federation of silos that are asked over a network. The only ledger here is the server's own, if it has a plan.
+
+    Guarantee: a server that is killed and started again asks the same questions again, and so gets the same bytes.
+
+    Edge cases: checkpoints have to be kept after every round, because a silo may be absent at one time and not at
+    another: `ConfigError`.
+    """
+
+    server: SiloServer
+
+    def __post_init__(self) -> None:
+        every = self.config.run.checkpoint_every
+        if every != 1:
+            remedy = "silos that are asked are asked once: leave it out, and every round is kept"
+            raise ConfigError(field="run.checkpoint_every", value=every, remedy=remedy)
+
+    def find_ledger(self, folder: Path) -> "ServedSilos":
+        """See `SiloWork.find_ledger`: the server's own."""
+        return replace(self, ledger=SiloLedgers(silos=(), server=server_ledger(self.federation, folder)))
+
+    def check_same(self) -> None:
+        """The server's ledger is about these silos (`DataError`)."""
+        if (server := self.payer.server) is not None:
+            server.check_same(identity_of(self.config, self.federation.held))
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator["ServedSession"]:
+        """Ready to train, for as long as the `with` block lasts."""
+        with ExitStack() as stack:
+            own, heard = self.payer.server, Heard(self.server)
+            ledger = None if own is None else stack.enter_context(own.open(folder / LEDGER))
+            asks = tuple(map(_not_here, self.federation.plans))
+            algorithm = self.federation.algorithm(asks, ledger, label="" if own is None else own.label)
+            algorithm = replace(algorithm, together=heard.answers)
+            yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
+
+
+class Heard:
+    """What a server has heard of its silos in a run, for all that it says of them."""
+
+    def __init__(self, server: SiloServer) -> None:
+        names = server.offer.silos
+        self.server = server
+        self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
+        self.noises: dict[str, dict[int, float]] = {name: {} for name in names}
+        self.last: Mapping[str, Said | None] = {}
+
+    def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
+        """What the silos send: see `SiloServer.answers`. Who says nothing has spent at least what it said before."""
+        heard = self.server.answers(number, weights)
+        for answer in heard:
+            if answer.absence not in ("no answer", "refused"):
+                self.epsilons[answer.silo] = answer.epsilon
+        return [replace(answer, epsilon=self.epsilons[answer.silo]) for answer in heard]
+
+    def remember(self, number: int, standings: Iterable[Mapping[str, Any]]) -> None:
+        """How the silos stood after a round."""
+        for standing in standings:
+            name, noise = standing["silo"], standing["noise_multiplier"]
+            self.epsilons[name] = standing["epsilon"]
+            if standing["absence"] is None and noise is not None:
+                self.noises[name][number] = noise
+
+    def claims(self) -> Claims:
+        """What each silo says that it may claim; of one that does not, or not rightly, what its answers come to."""
+        found = {}
+        for plan in self.server.offer.plans:
+            said = self.last.get(plan.name)
+            own = recomputed(plan, self._noises(plan.name), reported=False) if said is None else said.statement
+            found[plan.name] = own
+        return Claims(by_party=found)
+
+    def ask_last(self, weights: Floats) -> None:
+        """Ask what the silos say at the end."""
+        noises = {name: self._noises(name) for name in self.noises}
+        self.last = self.server.last(weights, noises)
+        for name, said in self.last.items():
+            if said is not None:
+                self.epsilons[name] = said.statement.epsilon
+
+    def _noises(self, name: str) -> Sequence[float]:
+        return [noise for _, noise in sorted(self.noises[name].items())]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedSession(SiloSession):
+    """The work with the server's ledger open."""
+
+    work: ServedSilos
+    heard: Heard = field(repr=False)
+
+    def restored(self, loop: RoundLoop) -> State:
+        """See `SiloSession.restored`: what silos have spent they say themselves."""
+        private, past = self.algorithm.private, loop.database.rounds()
+        done = max((record.round + 1 for record in past), default=0)
+        charged = max(done, 0 if private is None else private.next_round)
+        state = loop.start_from(self.algorithm.init(), charged=charged)
+        for record in past:
+            if record.round < state.round:
+                self.heard.remember(record.round, record.silos or ())
+        if private is None:
+            return state
+        return loop.caught_up(
+            state,
+            charged=private.next_round,
+            repeats=self.work.randomness.simulated,
+            epsilon=lambda _: max(self._spent.values()),
+        )
+
+    def rehearse(self, state: State) -> None:
+        """Offer the plans. Edge cases: nobody accepts them: `DataError`, and nothing is spent."""
+        if not self.work.server.offered():
+            names = ", ".join(self.work.server.offer.silos)
+            raise DataError(f"none of {names} has accepted the plan in time: each says why at its own place")
+
+    def step(self, state: State) -> tuple[State, Record]:
+        """Take a state through its round."""
+        after, record = super().step(state)
+        self.heard.remember(record.round, record.silos or ())
+        return after, record
+
+    def report(self, state: State) -> Summary:
+        """What each silo says of the model on its own records; None of one that says nothing. All are asked for their
+        statements with it.
+        """
+        server, std = self.work.server, self.work.config.privacy.report_std
+        server.offered()
+        self.heard.ask_last(state.published)
+        if std is None:
+            return {}
+        said = {name: self.heard.last.get(name) for name in server.offer.silos}
+        tables = {name: None if each is None else each.table for name, each in said.items()}
+        return {
+            "report_by_silo": {
+                name: None if table is None else figures(table, std=std) for name, table in tables.items()
+            }
+        }
+
+    def claims(self) -> Claims:
+        """What each silo may claim of its records, and the server of silos as a whole."""
+        claims, private = self.heard.claims(), self.algorithm.private
+        return claims if private is None else Claims(by_party={**claims.by_party, SERVER: private.statement()})
+
+    @property
+    def _spent(self) -> dict[str, float]:
+        return dict(self.heard.epsilons)
+
+
+def _not_here(_: object) -> Callable[[int, Floats], Answer]:
+    def ask(number: int, _: Floats) -> Answer:
+        raise DataError(f"silos that are elsewhere are asked together, in round {number} too")
+
+    return ask
