@@ -1,4 +1,4 @@
-"""A run whose silos are real parties, each on a machine of its own: the server holds no record, and no ledger of theirs."""
+"""A run whose silos are real parties on machines of their own: the server holds no record, and no ledger of theirs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

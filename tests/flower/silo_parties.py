@@ -1,0 +1,136 @@
+"""Three silos of a small run, each a party with a folder of its own, who can be killed and started again."""
+
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd._random import Floats, Randomness
+from incrowd.errors import IncrowdError
+from incrowd.federated.counter import Counter
+from incrowd.flower.brake import Identity
+from incrowd.flower.given import LEDGER
+from incrowd.flower.network import Node
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.rounds import Line, Patience
+from incrowd.flower.silo_offer import LAST, SiloOffer
+from incrowd.flower.silo_party import OwnRecords, SiloParty
+from incrowd.flower.silo_work import served_silos, silo_offer
+from incrowd.flower.wire import Place, Request
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.build import Given
+from incrowd.runs.run import Run
+from incrowd.runs.silo_build import SiloFederation, assemble_silos
+from tests.flower.nodes import PlainLine, VirtualClock
+from tests.runs.test_silo_run import SEEDED
+from tests.runs.test_silo_run import small as silos
+
+NAMES = ("silo-1", "silo-2", "silo-3")
+SERVER = Ed25519PrivateKey.generate()
+KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
+THREE = ("data.clients=3",)
+BUDGET = Budget(epsilon=8.0, delta=1e-5)
+
+
+def federation_of(*overrides: str, seeded: bool = True) -> SiloFederation:
+    """The silos of a small run, as if they were in one place."""
+    return assemble_silos(silos(*THREE, *(SEEDED if seeded else ()), *overrides))
+
+
+@dataclass
+class Hospitals:
+    """Parties behind a line; what each refused is kept."""
+
+    folder: Path
+    federation: SiloFederation
+    policy: PartyPolicy = field(default_factory=lambda: PartyPolicy(budget=BUDGET))
+    randomness: Randomness | None = None
+    today: date = date(2026, 3, 1)
+    refused: list[str] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    parties: dict[int, SiloParty] = field(default_factory=dict)
+
+    def party(self, place: int) -> SiloParty:
+        """A silo's present life."""
+        if place not in self.parties:
+            name = NAMES[place]
+            self.parties[place] = SiloParty(
+                self.folder / name,
+                identity=Identity(name=name, key=KEYS[name], server=SERVER.public_key()),
+                policy=self.policy,
+                learner=lambda _: self.own(place),
+                randomness=self.randomness or self.federation.randomness,
+                today=lambda: self.today,
+            )
+        return self.parties[place]
+
+    def own(self, place: int) -> OwnRecords:
+        records = self.federation.records[place]
+        return OwnRecords(
+            engine=self.federation.engines[place], counter=Counter(model=self.federation.model, records=records)
+        )
+
+    def kill(self, place: int) -> None:
+        """A silo's life ends; the next begins when it is asked again."""
+        if place in self.parties:
+            self.parties.pop(place).close()
+
+    def reply(self, place: int, frame: bytes) -> bytes:
+        """What the line carries back."""
+        if place in self.gone:
+            return b""
+        try:
+            found = self.party(place).reply(frame)
+        except IncrowdError as error:
+            self.refused.append(str(error))
+            return b""
+        self.answers.append(found)
+        return found
+
+    def line(self) -> PlainLine:
+        """The way to them."""
+
+        def node(place: int) -> Any:
+            return lambda frame: self.reply(place, frame)
+
+        return PlainLine({10 + place: node(place) for place in range(3)})
+
+    def given(self, line: Line | None = None) -> Given:
+        """What a server's run is given."""
+        nodes = {
+            place: Node(id=10 + place, party=name, key=KEYS[name].public_key()) for place, name in enumerate(NAMES)
+        }
+        patience = Patience(timeout=3, clock=VirtualClock())
+        return Given(silos=served_silos(line=line or self.line(), nodes=nodes, key=SERVER, patience=patience))
+
+    def run(self, folder: Path, line: Line | None = None) -> Run:
+        """A server's run, or the one that is there."""
+        if (folder / "run.sqlite").exists():
+            return Run.open(folder, given=self.given(line))
+        return Run.create(self.federation.config, folder, given=self.given(line))
+
+    @property
+    def offer(self) -> SiloOffer:
+        """What the server offers."""
+        return silo_offer(self.federation)
+
+    def charged(self, place: int) -> list[int]:
+        """The rounds on a silo's ledger, in order; the report is that after the last."""
+        path = self.folder / NAMES[place] / LEDGER
+        if not path.exists():
+            return []
+        with Ledger.read(path) as ledger:
+            return [int(e.content()["note"]["round"]) for e in ledger.entries() if e.kind == "charge"]
+
+
+def asked(offer: SiloOffer, number: int, *, weights: float | Floats = 0.0) -> bytes:
+    """A server's question in a round, or the last one."""
+    clip = dict(LAST) if number == offer.rounds else {}
+    place = Place(plan=offer.fingerprint, round=number, party="")
+    vector = np.full(offer.size, weights, np.float32) if isinstance(weights, float) else weights.astype(np.float32)
+    return Request(place=place, weights=vector, clip=clip).to_bytes(SERVER)
