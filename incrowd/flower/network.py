@@ -11,7 +11,7 @@ from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import Line, Patience, ask
-from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer
+from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, read_refusal
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
@@ -84,6 +84,8 @@ class Network:
 
         def read(number: int, frame: bytes) -> PartyAnswer | None:
             node, its = dealt[number]
+            if read_refusal(frame, key=node.key) is not None:
+                return None  # asked again it would say the same
             expected = task.expected(self._place(node, round), contributions=len(its))
             signed = read_answer(frame, expected=expected, key=node.key)
             try:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -15,6 +15,8 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 
 FORMAT = "incrowd offer 1"
+
+OfferKind = Literal["offer", "trial"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +86,15 @@ class Offer:
             parties=tuple(map(str, parties)),
         )
 
-    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
-        """The frame, signed by the server."""
+    def to_bytes(self, key: Ed25519PrivateKey, *, kind: OfferKind = "offer") -> bytes:
+        """The frame, signed by the server; a "trial" is tried out on made-up records, and not taken up."""
         place = Place(plan=self.fingerprint, round=0, party="")
-        return sealed("offer", place, {"offer": self.to_json()}, b"", key=key)
+        return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
 
     @classmethod
-    def read(cls, data: object, *, key: Ed25519PublicKey) -> "Offer":
+    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
         """What a frame offers. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
-        place, head, _ = unsealed(data, kind="offer", key=key, most=0)
+        place, head, _ = unsealed(data, kind=kind, key=key, most=0)
         form = head.get("offer")
         if not isinstance(form, dict):
             raise DataError("an offer that offers nothing")

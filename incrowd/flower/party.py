@@ -1,6 +1,6 @@
 """A real party: it trains on its own data, and trusts its own ledger rather than the server's word."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
 from incrowd.flower.brake import Brake, Identity
-from incrowd.flower.offer import Offer
+from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part
@@ -70,12 +70,14 @@ class Party:
         self._brake.close()
 
     def reply(self, frame: object) -> bytes:
-        """What the party says to an offer or a request. Edge cases: as `accept` and `answer`."""
-        try:
-            offer = Offer.read(frame, key=self.identity.server)
-        except DataError:
-            return self.answer(frame)
-        return self._accepted(offer, frame)
+        """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
+        for kind, answered in _OFFERS.items():
+            try:
+                offer = Offer.read(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            return answered(self, offer, frame)
+        return self.answer(frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
@@ -100,21 +102,33 @@ class Party:
             return self._trained(task, request) if kept is None else kept
 
     def _accepted(self, offer: Offer, frame: object) -> bytes:
-        identity = self.identity
         with self._turn:
-            if identity.name not in offer.parties:
-                raise SpecificationRefused(f"the offer names no party {identity.name}")
-            self.policy.check(offer)
             self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
-            self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
-        place = Place(plan=offer.fingerprint, round=0, party=identity.name)
-        return sealed("acceptance", place, {}, b"", key=identity.key)
+            self._memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
+        return self._agreement(offer)
+
+    def _tried(self, offer: Offer, _: object) -> bytes:
+        """See whether an offer would be taken up; nothing is reserved."""
+        with self._turn:
+            self._check(offer)
+            self._open(offer).check_room(offer.plan.runs)
+        return self._agreement(offer)
+
+    def _agreement(self, offer: Offer) -> bytes:
+        place = Place(plan=offer.fingerprint, round=0, party=self.identity.name)
+        return sealed("acceptance", place, {}, b"", key=self.identity.key)
 
     def _check(self, offer: Offer) -> None:
-        """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
-        size, clip = self._engine(offer).model.size, offer.plan.start(offer.size).clip
+        """Refuse what is not allowed, and what could be paid for and not be done: data, weights or a clip that do not
+        fit.
+        """
+        if self.identity.name not in offer.parties:
+            raise SpecificationRefused(f"the offer names no party {self.identity.name}")
+        self.policy.check(offer)
+        engine, clip = self._engine(offer), offer.plan.start(offer.size).clip
+        size = engine.model.size
         if size != offer.size:
             raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
         try:
@@ -123,6 +137,7 @@ class Party:
             if isinstance(task.clip, ScalingClip):
                 part_norms(np.zeros((1, size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
+            engine.rehearse(np.zeros(size, np.float32))
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
@@ -217,6 +232,12 @@ class Party:
 
     def _open(self, offer: Offer) -> Ledger:
         return self._brake.ledger(offer.plan.relation)
+
+
+_OFFERS: Mapping[OfferKind, Callable[[Party, Offer, object], bytes]] = {
+    "offer": Party._accepted,
+    "trial": Party._tried,
+}
 
 
 def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:

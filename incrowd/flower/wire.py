@@ -33,12 +33,15 @@ _SIGNATURE = 64
 _MOST_HEAD = {
     "request": 2**22,  # it lists the clients of a block
     "offer": 2**22,  # it lists the parties
+    "trial": 2**22,  # an offer that is tried out and not taken up
     "acceptance": 2**12,
+    "refusal": 2**13,
     "answer": 2**12,
     "silo": 2**12,
     "silo offer": 2**22,  # it lists the plans of all silos
     "statement": 2**16,
 }
+_MOST_WORDS = 1000
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
@@ -194,6 +197,20 @@ def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: E
     text = canonical(whole).encode()
     front = _LENGTHS.pack(_MAGIC, len(text), len(body)) + text + body
     return front + key.sign(_statement(kind, front))
+
+
+def refusal(why: str, place: Place, *, key: Ed25519PrivateKey) -> bytes:
+    """A frame in which a party says why it does not do what it was asked."""
+    return sealed("refusal", place, {"why": why[:_MOST_WORDS]}, b"", key=key)
+
+
+def read_refusal(data: object, *, key: Ed25519PublicKey) -> str | None:
+    """Why a party does not do what it was asked; None where the frame is no refusal of its own."""
+    try:
+        _, head, _ = unsealed(data, kind="refusal", key=key, most=0)
+    except DataError:
+        return None
+    return "".join(one if one.isprintable() else " " for one in str(head.get("why", "")))[:_MOST_WORDS]
 
 
 def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tuple[Place, dict[str, Any], memoryview]:
