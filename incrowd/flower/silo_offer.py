@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
+from incrowd.flower.offer import OfferKind
 from incrowd.flower.wire import Place, sealed, unsealed
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.silo_plan import SiloPlan
@@ -38,11 +39,11 @@ class SiloOffer:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _validate.count(size=self.size, silos=len(self.plans))
+        _validate.count(size=self.size, parties=len(self.plans))
         if self.classes is not None:
             _validate.count(classes=self.classes)
-        if len(set(self.silos)) != len(self.plans):
-            raise ConfigError(field="silos", value=self.silos, remedy="give each silo a name of its own")
+        if len(set(self.parties)) != len(self.plans):
+            raise ConfigError(field="parties", value=self.parties, remedy="give each silo a name of its own")
         for plan in self.plans:
             _validate.count(steps=plan.steps)
             if plan.rounds != self.rounds:
@@ -53,7 +54,7 @@ class SiloOffer:
                 raise ConfigError(field="classes", value=None, remedy=remedy)
 
     @property
-    def silos(self) -> tuple[str, ...]:
+    def parties(self) -> tuple[str, ...]:
         """The names, in order."""
         return tuple(plan.name for plan in self.plans)
 
@@ -105,10 +106,10 @@ class SiloOffer:
             settings=dict(settings),
         )
 
-    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
-        """The frame, signed by the server."""
+    def to_bytes(self, key: Ed25519PrivateKey, *, kind: OfferKind = "offer") -> bytes:
+        """The frame, signed by the server: see `Offer.to_bytes`."""
         place = Place(plan=self.fingerprint, round=0, party="")
-        return sealed("silo offer", place, {"offer": self.to_json()}, b"", key=key)
+        return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,9 @@ class OfferedSilos:
     form: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def read(cls, data: object, *, key: Ed25519PublicKey) -> "OfferedSilos":
+    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "OfferedSilos":
         """What a frame says. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
-        place, head, _ = unsealed(data, kind="silo offer", key=key, most=0)
+        place, head, _ = unsealed(data, kind=kind, key=key, most=0)
         form = head.get("offer")
         if not isinstance(form, dict):
             raise DataError("an offer that offers nothing")

@@ -13,6 +13,7 @@ from incrowd.federated.counter import Counter
 from incrowd.federated.rehearsal import rehearse
 from incrowd.federated.silo import Silo
 from incrowd.flower.brake import Brake, Identity
+from incrowd.flower.offer import OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.silo_account import PartyAccount
 from incrowd.flower.silo_offer import LAST, OfferedSilos, SiloOffer
@@ -29,6 +30,8 @@ from incrowd.runs.durable_silo import DurableSilo
 
 MOST_STEPS, MOST_BATCH = 100_000, 2**16
 """More steps a round, and more records at once, than these would take a party's time and memory for nothing."""
+
+_KINDS: tuple[OfferKind, ...] = ("offer", "trial")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,12 +89,14 @@ class SiloParty:
         self._brake.close()
 
     def reply(self, frame: object) -> bytes:
-        """What the silo says to an offer or a request. Edge cases: as `accept` and `answer`."""
-        try:
-            offered = OfferedSilos.read(frame, key=self.identity.server)
-        except DataError:
-            return self.answer(frame)
-        return self._accepted(offered, frame)
+        """What the silo says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
+        for kind in _KINDS:
+            try:
+                offered = OfferedSilos.read(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            return self._accepted(offered, frame, kind)
+        return self.answer(frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plans that a server offers, if the policy allows it; again, if it was accepted before.
@@ -137,22 +142,24 @@ class SiloParty:
         body = b"" if table is None else table.astype("<f8").tobytes()
         return sealed("statement", self._place(request), head, body, key=self.identity.key)
 
-    def _accepted(self, offered: OfferedSilos, frame: object) -> bytes:
+    def _accepted(self, offered: OfferedSilos, frame: object, kind: OfferKind = "offer") -> bytes:
+        """Take an offer up, or see whether it would be, where it is a trial."""
         identity, name = self.identity, self.identity.name
         with self._brake.turn, self._brake.noting(offered.plan, None, IncrowdError):
             offer = offered.stated()
-            if name not in offer.silos:
-                raise SpecificationRefused(f"the offer names no silo {name}")
+            if name not in offer.parties:
+                raise SpecificationRefused(f"the offer names no party {name}")
             if self._memory.offer(offer.fingerprint) is None:
-                plan = offer.plans[offer.silos.index(name)]
+                plan = offer.plans[offer.parties.index(name)]
                 self._check(offer, plan)
                 own = self._learner(offer)
                 self._check_records(offer, plan, own)
-                silo = self._silo(offer, own).silo
-                _check_room(plan, silo.account.ledger, size=offer.size, least_noise=self.policy.least_noise)
-                silo.account.reserve_report(plan)
-                assert isinstance(frame, bytes)  # noqa: S101 - it was read
-                self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
+                account = self._silo(offer, own).silo.account
+                _check_room(plan, account.ledger, size=offer.size, least_noise=self.policy.least_noise)
+                if kind == "offer":
+                    account.reserve_report(plan)
+                    assert isinstance(frame, bytes)  # noqa: S101 - it was read
+                    self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
         place = Place(plan=offer.fingerprint, round=0, party=name)
         return sealed("acceptance", place, {}, b"", key=identity.key)
 
@@ -209,7 +216,7 @@ class SiloParty:
         """The silo on its ledger, as long as this process lives."""
         label = offer.fingerprint
         if label not in self._silos:
-            own, number = own or self._learner(offer), offer.silos.index(self.identity.name)
+            own, number = own or self._learner(offer), offer.parties.index(self.identity.name)
             ledger, source = self._brake.ledger(RELATION), self._randomness
             account = PartyAccount(ledger=ledger, randomness=source, label=label, place=number, brake=self._brake)
             silo = Silo(offer.plans[number], account, engine=own.engine, counter=own.counter, threads=own.threads)

@@ -14,61 +14,57 @@ from incrowd.federated import State
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_report import figures
 from incrowd.flower.network import Node
+from incrowd.flower.offered import settings_of
 from incrowd.flower.rounds import Line, Patience
 from incrowd.flower.silo_claims import recomputed
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_server import Said, SiloServer
 from incrowd.privacy.statement import Claims
-from incrowd.runs.contents import shown_settings
 from incrowd.runs.database import Record
 from incrowd.runs.folder import LEDGER, SERVER, Summary
-from incrowd.runs.identity import identity_of
 from incrowd.runs.round_loop import RoundLoop
-from incrowd.runs.silo_build import SiloFederation
-from incrowd.runs.silo_ledgers import SiloLedgers, server_ledger
+from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloSession, SiloWork
 
 
-def silo_offer(federation: SiloFederation, settings: Mapping[str, Any] | None = None) -> SiloOffer:
-    """What a run of silos offers them; `settings` beside those of features, model and training, which are the run's."""
-    shown, config = shown_settings(federation.config.model_dump(mode="json")), federation.config
-    own = {name: shown.get(name, {}) for name in ("data", "features")}
-    own |= {name: getattr(config, name).model_dump(mode="json") for name in ("model", "local")}
+def silo_offer(work: SiloWork) -> SiloOffer:
+    """What a run of silos offers them to learn."""
+    federation = work.federation
     return SiloOffer(
         plans=federation.plans,
-        size=federation.model.size,
-        columns=tuple(federation.data.columns),
-        classes=federation.data.examples.classes,
-        settings={**(settings or {}), **own},
+        size=work.model.size,
+        columns=tuple(work.data.columns),
+        classes=work.data.examples.classes,
+        settings=settings_of(work, sections=("model", "local", "data", "features")),
     )
 
 
-def served_silos(
+def served(
+    run: Run,
     *,
     line: Line,
-    nodes: Mapping[int, Node],
+    nodes: Callable[[], Mapping[int, Node]],
     key: Ed25519PrivateKey,
     patience: Patience | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> Callable[[SiloFederation], "ServedSilos"]:
-    """What `Given.silos` takes: the silos of a run are asked through these nodes, one for each by its place.
+) -> Run:
+    """The same run, whose silos are asked over a line, and have accepted its `silo_offer`: see `SiloServer`.
 
-    Edge cases: other nodes than the run's silos, by their names, and checkpoints that are not kept after every round
-    are a `ConfigError`: see `ServedSilos`.
+    Edge cases: a run of whole clients, of silos that are here, and one whose checkpoints are not kept after every round
+    are a `ConfigError`.
     """
-
-    def served(federation: SiloFederation) -> ServedSilos:
-        server = SiloServer(
-            line=line,
-            offer=silo_offer(federation, settings),
-            nodes=nodes,
-            key=key,
-            descent=federation.config.local,
-            patience=patience or Patience(),
-        )
-        return ServedSilos(federation=federation, server=server)
-
-    return served
+    work = run.work
+    if not isinstance(work, SiloWork) or not work.federation.elsewhere:
+        remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
+        raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)
+    server = SiloServer(
+        line=line,
+        offer=silo_offer(work),
+        nodes=nodes,
+        key=key,
+        descent=work.config.local,
+        patience=patience or Patience(),
+    )
+    return Run(run.folder, ServedSilos(federation=work.federation, ledger=work.ledger, server=server))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,14 +85,10 @@ class ServedSilos(SiloWork):
             remedy = "silos that are asked are asked once: leave it out, and every round is kept"
             raise ConfigError(field="run.checkpoint_every", value=every, remedy=remedy)
 
-    def find_ledger(self, folder: Path) -> "ServedSilos":
-        """See `SiloWork.find_ledger`: the server's own."""
-        return replace(self, ledger=SiloLedgers(silos=(), server=server_ledger(self.federation, folder)))
-
-    def check_same(self) -> None:
-        """The server's ledger is about these silos (`DataError`)."""
-        if (server := self.payer.server) is not None:
-            server.check_same(identity_of(self.config, self.federation.held))
+    @property
+    def asks_others(self) -> bool:
+        """See `SiloWork.asks_others`."""
+        return True
 
     @contextmanager
     def open(self, folder: Path) -> Iterator["ServedSession"]:
@@ -114,11 +106,11 @@ class Heard:
     """What a server has heard of its silos in a run, for all that it says of them."""
 
     def __init__(self, server: SiloServer) -> None:
-        names = server.offer.silos
+        names = server.offer.parties
         self.server = server
         self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
         self.noises: dict[str, dict[int, float]] = {name: {} for name in names}
-        self.last: Mapping[str, Said | None] = {}
+        self.last: Mapping[str, Said] = {}
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
         """What the silos send: see `SiloServer.answers`. Who says nothing has spent at least what it said before."""
@@ -149,9 +141,7 @@ class Heard:
         """Ask what the silos say at the end."""
         noises = {name: self._noises(name) for name in self.noises}
         self.last = self.server.last(weights, noises)
-        for name, said in self.last.items():
-            if said is not None:
-                self.epsilons[name] = said.statement.epsilon
+        self.epsilons |= {name: said.statement.epsilon for name, said in self.last.items()}
 
     def _noises(self, name: str) -> Sequence[float]:
         return [noise for _, noise in sorted(self.noises[name].items())]
@@ -183,10 +173,7 @@ class ServedSession(SiloSession):
         )
 
     def rehearse(self, state: State) -> None:
-        """Offer the plans. Edge cases: nobody accepts them: `DataError`, and nothing is spent."""
-        if not self.work.server.offered():
-            names = ", ".join(self.work.server.offer.silos)
-            raise DataError(f"none of {names} has accepted the plan in time: each says why at its own place")
+        """Nothing: each silo has tried the plan out before it accepted it."""
 
     def step(self, state: State) -> tuple[State, Record]:
         """Take a state through its round."""
@@ -199,11 +186,10 @@ class ServedSession(SiloSession):
         statements with it.
         """
         server, std = self.work.server, self.work.config.privacy.report_std
-        server.offered()
         self.heard.ask_last(state.published)
         if std is None:
             return {}
-        said = {name: self.heard.last.get(name) for name in server.offer.silos}
+        said = {name: self.heard.last.get(name) for name in server.offer.parties}
         tables = {name: None if each is None else each.table for name, each in said.items()}
         return {
             "report_by_silo": {

@@ -38,7 +38,6 @@ _MOST_HEAD = {
     "refusal": 2**13,
     "answer": 2**12,
     "silo": 2**12,
-    "silo offer": 2**22,  # it lists the plans of all silos
     "statement": 2**16,
 }
 _MOST_WORDS = 1000

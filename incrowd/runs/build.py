@@ -2,11 +2,11 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -76,23 +76,17 @@ from incrowd.runs.data_config import (
 from incrowd.runs.functions import call
 from incrowd.settings.local import GIVEN
 
-if TYPE_CHECKING:
-    from incrowd.runs.silo_build import SiloFederation
-    from incrowd.runs.silo_work import SiloWork
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Given:
     """What a program hands over in place of what settings name. `start` is the whole state of a module of one's own
-    with which a run began that goes on. With `silos` the silos are elsewhere, and asked as it says: `data` then stand
-    for theirs, and no record of them is used.
+    with which a run began that goes on.
     """
 
     data: Clients | None = None
     model: Model | None = None
     loss: Loss | None = None
     start: Mapping[str, Tensor] | None = None
-    silos: "Callable[[SiloFederation], SiloWork] | None" = None
 
 
 NOTHING = Given()

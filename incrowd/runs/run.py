@@ -297,6 +297,5 @@ def _work(
 ) -> UnitWork:
     """What the settings come to."""
     if isinstance(config, SiloConfig):
-        federation = assemble_silos(config, given=given)
-        return SiloWork(federation=federation) if given.silos is None else given.silos(federation)
+        return SiloWork(federation=assemble_silos(config, given=given))
     return assemble(config, given=given, schedule=schedule, chunk=chunk, data=data)

@@ -34,15 +34,14 @@ from incrowd.runs.build import (
     section,
 )
 from incrowd.runs.clip_config import clip_of
+from incrowd.runs.data_config import Parties
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
 from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloFederation:
-    """Everything that a run of silos needs but its ledgers. Of silos that are elsewhere there are neither records nor
-    engines.
-    """
+    """Everything that a run of silos needs but its ledgers. Of real parties there are neither records nor engines."""
 
     config: SiloConfig
     data: Clients
@@ -55,6 +54,11 @@ class SiloFederation:
     clients: Plan | None
     randomness: Randomness
     noise_multiplier: float
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the silos are real parties, whose records and ledgers are their own."""
+        return isinstance(self.config.data, Parties)
 
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
@@ -96,7 +100,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     source = federated_data(config, given)
     data = featured(config, source)
     check_watched(config.stop, data, counted=config.privacy.count_std is not None)
-    wanted, elsewhere = config.local, given.silos is not None
+    wanted, elsewhere = config.local, isinstance(config.data, Parties)
     with section("local"):
         loss = loss_of(wanted.loss, data.examples, given)
     with section("model"):

@@ -18,13 +18,15 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Line, Patience
 from incrowd.flower.silo_offer import LAST, SiloOffer
 from incrowd.flower.silo_party import OwnRecords, SiloParty
-from incrowd.flower.silo_work import served_silos, silo_offer
+from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.wire import Place, Request
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.runs.build import Given
 from incrowd.runs.run import Run
+from incrowd.runs.settings import parse
 from incrowd.runs.silo_build import SiloFederation, assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import SiloWork
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.runs.test_silo_run import SEEDED
 from tests.runs.test_silo_run import small as silos
@@ -32,7 +34,7 @@ from tests.runs.test_silo_run import small as silos
 NAMES = ("silo-1", "silo-2", "silo-3")
 SERVER = Ed25519PrivateKey.generate()
 KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
-THREE = ("data.clients=3",)
+THREE = ("data.clients=3", "privacy.records=500")
 BUDGET = Budget(epsilon=8.0, delta=1e-5)
 
 
@@ -100,24 +102,45 @@ class Hospitals:
 
         return PlainLine({10 + place: node(place) for place in range(3)})
 
-    def given(self, line: Line | None = None) -> Given:
-        """What a server's run is given."""
-        nodes = {
-            place: Node(id=10 + place, party=name, key=KEYS[name].public_key()) for place, name in enumerate(NAMES)
-        }
-        patience = Patience(timeout=3, clock=VirtualClock())
-        return Given(silos=served_silos(line=line or self.line(), nodes=nodes, key=SERVER, patience=patience))
+    def nodes(self) -> dict[int, Node]:
+        """All of them, whether they answer or not."""
+        return {place: Node(id=10 + place, party=name, key=KEYS[name].public_key()) for place, name in enumerate(NAMES)}
 
     def run(self, folder: Path, line: Line | None = None) -> Run:
         """A server's run, or the one that is there."""
-        if (folder / "run.sqlite").exists():
-            return Run.open(folder, given=self.given(line))
-        return Run.create(self.federation.config, folder, given=self.given(line))
+        there = (folder / "run.sqlite").exists()
+        run = Run.open(folder) if there else Run.create(self.config, folder)
+        patience = Patience(timeout=3, clock=VirtualClock())
+        return served(run, line=line or self.line(), nodes=self.nodes, key=SERVER, patience=patience)
+
+    @property
+    def config(self) -> SiloConfig:
+        """The settings of a server, which holds no data."""
+        enrolled = self.folder / "enrolled"
+        enrolled.mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            (enrolled / f"{name}.pub").touch()
+        settings = self.federation.config.model_dump(mode="json")
+        settings["data"] = {
+            "name": "parties",
+            "federation": f"hospitals in {self.folder.name}",  # whose server has a ledger of its own
+            "enrolled": str(enrolled),
+            "shape": [64],
+            "type": "uint8",
+            "scale": 0.0625,
+            "classes": 10,
+        }
+        return parse(settings, SiloConfig)
 
     @property
     def offer(self) -> SiloOffer:
         """What the server offers."""
-        return silo_offer(self.federation)
+        return silo_offer(SiloWork(federation=assemble_silos(self.config)))
+
+    def accept(self) -> None:
+        """All accept the offer."""
+        for place in range(3):
+            assert self.party(place).accept(self.offer.to_bytes(SERVER))
 
     def charged(self, place: int) -> list[int]:
         """The rounds on a silo's ledger, in order; the report is that after the last."""

