@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated.silo import Answer
+from incrowd.federated.silo_fedavg import SiloFedAvg
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_claims import (
@@ -24,7 +26,7 @@ from incrowd.flower.silo_claims import (
 )
 from incrowd.flower.silo_work import served
 from incrowd.flower.silos import sealed_answer
-from incrowd.flower.wire import Place, Request, refusal, sealed
+from incrowd.flower.wire import Place, Request, refusal, sealed, unsealed
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.step_noise import FastNoise
 from incrowd.privacy.ledger.ledger import Ledger, verify
@@ -34,7 +36,7 @@ from incrowd.settings.descent import Descent
 from tests.federated import silos as small
 from tests.flower.nodes import PlainLine, VirtualClock
 from tests.flower.silo_parties import KEYS, NAMES, SERVER, Hospitals, federation_of
-from tests.flower.test_silo_party import CLIENTS, rows, weights
+from tests.flower.test_silo_party import CLIENTS, opened, rows, weights
 from tests.runs.small import seeded
 from tests.runs.test_silo_run import small as settings
 from tests.runs.test_silo_run import standings
@@ -106,6 +108,7 @@ def test_the_mean_is_over_those_who_sent(hospitals: Hospitals, tmp_path: Path) -
     assert [answer.absence for answer in answers] == [None, None, "no answer"]
     run = hospitals.run(tmp_path / "again")
     with run.work.open(run.folder) as session:
+        assert isinstance(session.algorithm, SiloFedAvg)
         state = replace(session.algorithm.init(), weights=start)
         mean, _ = session.algorithm._combined(state, answers)
     assert mean is not None
@@ -119,12 +122,13 @@ def test_with_a_promise_to_clients_the_denominator_stays_the_plans(tmp_path: Pat
     answers = [Answer(silo=name, round=0, epsilon=1.0, update=update) for name in NAMES[:2]]
     answers.append(Answer(silo=NAMES[2], round=0, epsilon=0.0, absence="no answer"))
     with run.work.open(run.folder) as session:
+        assert isinstance(session.algorithm, SiloFedAvg)
         mean, _ = session.algorithm._combined(session.algorithm.init(), answers)
     assert mean is not None
     assert np.linalg.norm(mean) == pytest.approx(2 / 3, rel=0.05)  # each is clipped to a norm of 1
 
 
-ODD: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # type: ignore[type-arg]  # floats
+ODD: dict[str, Callable[[Floats], Floats]] = {
     "too large for float32": lambda update: update * 0 + 1e39,
     "beyond squares": lambda update: update * 0 + 1e200,
     "not a number": lambda update: update * math.nan,
@@ -137,8 +141,6 @@ ODD: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # type: ignore[type-arg]
 def test_what_a_silo_cannot_have_made_is_refused_by_name_and_the_run_goes_on(
     odd: str, hospitals: Hospitals, tmp_path: Path
 ) -> None:
-    from tests.flower.test_silo_party import opened
-
     def change(frame: bytes, number: int) -> bytes:
         if number != 1:
             return frame
@@ -217,8 +219,6 @@ def test_a_server_that_is_killed_asks_the_same_again_and_nobody_pays_twice(
         if rounds[0] == 2:
             raise Killed
         return original(self, state, answers)
-
-    from incrowd.federated.silo_fedavg import SiloFedAvg
 
     original = SiloFedAvg._combined
     with monkeypatch.context() as patched:
@@ -337,8 +337,6 @@ def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hosp
         if number != 3:
             return frame
         place = Place(plan=hospitals.offer.fingerprint, round=3, party="silo-2")
-        from incrowd.flower.wire import unsealed
-
         _, head, _ = unsealed(frame, kind="statement", key=KEYS["silo-2"].public_key(), most=0)
         lies = {"statement": head["statement"] | {"epsilon": 0.1}}
         return sealed("statement", place, lies, b"", key=KEYS["silo-2"])
