@@ -32,6 +32,7 @@ from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.step_noise import FastNoise
 from incrowd.privacy.ledger.ledger import Ledger, verify
 from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.statement import Statement
 from incrowd.runs.run import Run
 from incrowd.settings.descent import Descent
 from tests.federated import silos as small
@@ -345,7 +346,7 @@ def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hosp
             return frame
         place = Place(plan=hospitals.offer.fingerprint, round=3, party="silo-2")
         _, head, _ = unsealed(frame, kind="statement", key=KEYS["silo-2"].public_key(), most=0)
-        lies = {"statement": head["statement"] | {"epsilon": 0.1}}
+        lies = {"statement": replace(Statement.from_json(head["statement"]), epsilon=0.1).to_json()}
         return sealed("statement", place, lies, b"", key=KEYS["silo-2"])
 
     found = hospitals.run(tmp_path / "run", changed(hospitals, change)).train()
