@@ -4,7 +4,10 @@
 | ------------ | ----------------------------------------------------------------------------------- |
 | `wire`       | what goes over the network: signed, of known length, checked before it is decoded   |
 | `offer`      | what a server wants to learn: the plan, and how clients train; it has a fingerprint |
+| `extent`     | how much there is to reckon in an offer, before anything of it is reckoned          |
+| `history`    | what a server has asked, round by round, which goes along with every question       |
 | `rounds`     | asks nodes all at once, and takes the first answer of each                          |
+| `attendance` | who is waited for, and who is not, because it stays away                            |
 | `network`    | who trains is a network: the round's sum comes from nodes                           |
 | `silos`      | silos that are asked over a network                                                 |
 | `work`       | what a node does in a round: its clients' part of the sum                           |

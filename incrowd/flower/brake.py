@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from incrowd import _files
 from incrowd.errors import IncrowdError, NotToday, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
+from incrowd.flower.history import DIGEST, chained
 from incrowd.flower.memory import PartyMemory
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Request
@@ -80,7 +81,8 @@ class Brake:
     def kept(self, request: Request) -> bytes | None:
         """The answer that was given to this question before; None for one that is new, or was not answered yet.
 
-        Edge cases: another question in a round that was asked for, and a round before the last: `SpecificationRefused`.
+        Edge cases: another question in a round that was asked for, a round before the last, and a server that does not
+        know what it asked before: `SpecificationRefused`.
         """
         plan, number = request.place.plan, request.place.round
         before, last = self.memory.question(plan, number), self.memory.last(plan)
@@ -95,13 +97,27 @@ class Brake:
             raise SpecificationRefused(
                 f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
             )
+        self._check_history(request, last)
         return None
 
     def take_up(self, request: Request) -> None:
         """Remember a question, before anything is done for it."""
         plan, number = request.place.plan, request.place.round
         if self.memory.question(plan, number) is None:
-            self.memory.take_up(plan, number, request.digest)
+            whole = chained(request.history + bytes.fromhex(request.digest))
+            self.memory.take_up(plan, number, request.digest, whole)
+
+    def _check_history(self, request: Request, last: int) -> None:
+        """Refuse a server that does not know what this party was asked last, and all that was asked before that."""
+        if len(request.history) != DIGEST * request.place.round:
+            raise SpecificationRefused("a question that does not say what was asked in the rounds before it")
+        known = self.memory.question(request.place.plan, last)
+        whole = request.history + bytes.fromhex(request.digest)
+        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known.history:
+            raise SpecificationRefused(
+                f"up to round {last} the server says it asked something else than it did: it was restarted from an old "
+                "copy, or there are two of it"
+            )
 
     def ledger(self, relation: Relation) -> Ledger:
         """The party's ledger, begun where there is none.

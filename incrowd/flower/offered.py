@@ -50,7 +50,7 @@ def offer_of(work: ClientWork) -> Offer:
         settings=settings_of(work, sections=("model", "local", *(("data", "features") if of_parties else ()))),
         parties=enrolled(data) if isinstance(data, Parties) else (),
     )
-    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
+    RoundTask.stated(offer, 0, offer.clip)
     return offer
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.brake import Brake, Identity
-from incrowd.flower.offer import Offer, OfferKind
+from incrowd.flower.offer import Offer, Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part
@@ -18,9 +18,11 @@ from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipping import QuantileClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
 
 __all__ = ["Identity", "Learner", "Party", "alone"]
+
+_ENGINES = 2
 
 Learner = Callable[[Offer], CohortEngine]
 """Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
@@ -73,19 +75,21 @@ class Party:
         """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
         for kind, answered in _OFFERS.items():
             try:
-                offer = Offer.read(frame, key=self.identity.server, kind=kind)
+                offered = Offered.read(frame, key=self.identity.server, kind=kind)
             except DataError:
                 continue
-            return answered(self, offer, frame)
+            return answered(self, offered, frame)
         return self.answer(frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
 
+        Guarantee: what the server has signed and the party does not accept is noted, whatever is wrong with it.
+
         Edge cases: what the server has not signed: `DataError`; what the policy does not allow: `SpecificationRefused`;
         a plan that the ledger has no room for: `BudgetExceeded`; data that do not fit it: as the learner says.
         """
-        return self._accepted(Offer.read(frame, key=self.identity.server), frame)
+        return self._accepted(Offered.read(frame, key=self.identity.server), frame)
 
     def answer(self, frame: object) -> bytes:
         """The party's contribution to a round.
@@ -101,17 +105,24 @@ class Party:
             kept = self._kept(request)
             return self._trained(task, request) if kept is None else kept
 
-    def _accepted(self, offer: Offer, frame: object) -> bytes:
-        with self._turn:
+    def _accepted(self, offered: Offered, frame: object) -> bytes:
+        with self._turn, self._brake.noting(offered.plan, None, IncrowdError):
+            offer = self._priced(offered)
             self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
             self._memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
         return self._agreement(offer)
 
-    def _tried(self, offer: Offer, _: object) -> bytes:
+    def _priced(self, offered: Offered) -> Offer:
+        """An offer, if it is not more than this party allows: to price it takes time."""
+        self.policy.look(offered.form)
+        return offered.priced()
+
+    def _tried(self, offered: Offered, _: object) -> bytes:
         """See whether an offer would be taken up; nothing is reserved."""
-        with self._turn:
+        with self._turn, self._brake.noting(offered.plan, None, IncrowdError):
+            offer = self._priced(offered)
             self._check(offer)
             self._open(offer).check_room(offer.plan.runs)
         return self._agreement(offer)
@@ -127,10 +138,12 @@ class Party:
         if self.identity.name not in offer.parties:
             raise SpecificationRefused(f"the offer names no party {self.identity.name}")
         self.policy.check(offer)
-        engine, clip = self._engine(offer), offer.plan.start(offer.size).clip
-        size = engine.model.size
+        engine, clip = self._engine(offer), offer.clip
+        size, parts = engine.model.size, engine.model.parts
         if size != offer.size:
             raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        if isinstance(clip, PerLayerClip) and clip.parts != parts:
+            raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
         try:
             task = RoundTask.stated(offer, 0, clip)
             clip_rows(task.clip, np.zeros((1, size)))
@@ -215,6 +228,8 @@ class Party:
             return
         ledger = self._open(offer)
         charged = ledger.reservation(plan).charged
+        if number < charged:
+            return
         self._brake.check_day(ledger, [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)])
 
     def _offer(self, plan: str) -> Offer | None:
@@ -227,6 +242,8 @@ class Party:
 
     def _engine(self, offer: Offer) -> CohortEngine:
         if offer.fingerprint not in self._engines:
+            while len(self._engines) >= _ENGINES:  # whatever is offered and refused
+                del self._engines[next(iter(self._engines))]
             self._engines[offer.fingerprint] = self._learner(offer)
         return self._engines[offer.fingerprint]
 
@@ -234,7 +251,7 @@ class Party:
         return self._brake.ledger(offer.plan.relation)
 
 
-_OFFERS: Mapping[OfferKind, Callable[[Party, Offer, object], bytes]] = {
+_OFFERS: Mapping[OfferKind, Callable[[Party, Offered, object], bytes]] = {
     "offer": Party._accepted,
     "trial": Party._tried,
 }

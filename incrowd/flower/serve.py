@@ -13,7 +13,9 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
+from incrowd.flower.attendance import Attendance
 from incrowd.flower.front import Limits
+from incrowd.flower.history import ASKED, History
 from incrowd.flower.invitation import question_key
 from incrowd.flower.keys import Enrolment, read_enrolment
 from incrowd.flower.network import Network, Node, by_party
@@ -21,7 +23,7 @@ from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.superlink import Serving, SuperLink
-from incrowd.flower.wire import read_refusal, unsealed
+from incrowd.flower.wire import longest_answer, read_refusal, unsealed
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.release import Trainer
 from incrowd.runs.build import enrolled
@@ -76,9 +78,9 @@ class Server:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
         assert isinstance(work, ClientWork)  # noqa: S101
-        offer_of(work)
+        offer = offer_of(work)
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
-        with self.link(data) as link:
+        with self.link(data, longest=longest_answer(offer.size)) as link:
             return self.train_over(link, run, watchers)
 
     def train_over(self, link: "PartyLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
@@ -87,11 +89,12 @@ class Server:
         assert isinstance(work, ClientWork)  # noqa: S101
         meeting = Meeting(server=self, link=link, data=data, offer=offer_of(work), key=question_key(self.keys))
         meeting.gather()
-        return run.trained_by(partial(self._trainer, meeting, run.folder)).train(watchers)
+        history = History(run.folder / ASKED, plan=meeting.offer.fingerprint)
+        return run.trained_by(partial(self._trainer, meeting, history, run.folder)).train(watchers)
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
-        with self.link(_of_parties(federation.settings)) as link:
+        with self.link(_of_parties(federation.settings), longest=_LONGEST_REPLY) as link:
             return self.try_over(link, federation)
 
     def try_over(self, link: "PartyLine", federation: Federation) -> dict[str, str]:
@@ -104,12 +107,12 @@ class Server:
         found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
         return {name: {None: "no answer", "": "yes"}.get(found.get(name), str(found.get(name))) for name in link.nodes}
 
-    def link(self, data: Parties) -> SuperLink:
-        """The way to the enrolled parties."""
-        serving = Serving(self.keys, self.host, self.port, limits=self.limits)
+    def link(self, data: Parties, *, longest: int) -> SuperLink:
+        """The way to the enrolled parties, whose answers have at most so many bytes."""
+        serving = Serving(self.keys, self.host, self.port, limits=self.limits.fitting(longest))
         return SuperLink(self.keys / "serving", enrolments(data), serving)
 
-    def _trainer(self, meeting: "Meeting", folder: Path, weights: Floats) -> Trainer:
+    def _trainer(self, meeting: "Meeting", history: History, folder: Path, weights: Floats) -> Trainer:
         """Who trains the next round."""
         self._wait(folder / PAUSED)
         meeting.renew()
@@ -119,6 +122,8 @@ class Server:
             deal=by_party(meeting.nodes),
             key=meeting.key,
             patience=self.patience,
+            history=history,
+            attendance=meeting.attendance,
         )
         return network.trainer(weights)
 
@@ -176,6 +181,7 @@ class Meeting:
     key: Ed25519PrivateKey = field(repr=False)
     accepted: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    attendance: Attendance = field(default_factory=Attendance)
     _asked: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

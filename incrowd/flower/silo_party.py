@@ -31,6 +31,7 @@ from incrowd.runs.durable_silo import DurableSilo
 MOST_STEPS, MOST_BATCH = 100_000, 2**16
 """More steps a round, and more records at once, than these would take a party's time and memory for nothing."""
 
+_SILOS = 2  # whose engines are kept from round to round
 _KINDS: tuple[OfferKind, ...] = ("offer", "trial")
 
 
@@ -154,7 +155,7 @@ class SiloParty:
                 self._check(offer, plan)
                 own = self._learner(offer)
                 self._check_records(offer, plan, own)
-                account = self._silo(offer, own).silo.account
+                account = self._durable(offer, own).silo.account
                 _check_room(plan, account.ledger, size=offer.size, least_noise=self.policy.least_noise)
                 if kind == "offer":
                     account.reserve_report(plan)
@@ -212,18 +213,23 @@ class SiloParty:
             self._offers[plan] = OfferedSilos.read(frame, key=self.identity.server).stated()
         return self._offers[plan]
 
-    def _silo(self, offer: SiloOffer, own: OwnRecords | None = None) -> DurableSilo:
-        """The silo on its ledger, as long as this process lives."""
+    def _silo(self, offer: SiloOffer) -> DurableSilo:
+        """The silo on its ledger, for as long as it is asked."""
         label = offer.fingerprint
         if label not in self._silos:
-            own, number = own or self._learner(offer), offer.parties.index(self.identity.name)
-            ledger, source = self._brake.ledger(RELATION), self._randomness
-            account = PartyAccount(ledger=ledger, randomness=source, label=label, place=number, brake=self._brake)
-            silo = Silo(offer.plans[number], account, engine=own.engine, counter=own.counter, threads=own.threads)
-            sent = self.folder / "offers" / label[:32] / "sent"
-            # The last answer alone: what was sent is in the memory, and this is for who is killed before it is there.
-            self._silos[label] = DurableSilo(silo, Checkpoints(sent, keep=1))
+            while len(self._silos) >= _SILOS:
+                del self._silos[next(iter(self._silos))]
+            self._silos[label] = self._durable(offer, self._learner(offer))
         return self._silos[label]
+
+    def _durable(self, offer: SiloOffer, own: OwnRecords) -> DurableSilo:
+        label, number = offer.fingerprint, offer.parties.index(self.identity.name)
+        ledger, source = self._brake.ledger(RELATION), self._randomness
+        account = PartyAccount(ledger=ledger, randomness=source, label=label, place=number, brake=self._brake)
+        silo = Silo(offer.plans[number], account, engine=own.engine, counter=own.counter, threads=own.threads)
+        sent = self.folder / "offers" / label[:32] / "sent"
+        # The last answer alone: what was sent is in the memory, and this is for who is killed before it is there.
+        return DurableSilo(silo, Checkpoints(sent, keep=1))
 
     def _place(self, request: Request) -> Place:
         return Place(plan=request.place.plan, round=request.place.round, party=self.identity.name)

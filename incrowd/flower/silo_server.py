@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated.silo import Answer
+from incrowd.flower.attendance import Attendance
+from incrowd.flower.history import History
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.silo_claims import check_answer, checked_statement
@@ -52,6 +54,8 @@ class SiloServer:
     key: Ed25519PrivateKey = field(repr=False)
     descent: Descent
     patience: Patience = field(default_factory=Patience)
+    history: History = field(default_factory=History)
+    attendance: Attendance = field(default_factory=Attendance)
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
         """What the silos send in a round that begins with these weights, in their order; an answer of nobody costs 0,
@@ -96,7 +100,9 @@ class SiloServer:
                 remedy = f"give nodes by their places: {', '.join(self.offer.parties)}"
                 raise ConfigError(field="nodes", value=(place, node.party), remedy=remedy)
         where = Place(plan=self.offer.fingerprint, round=number, party="")
-        frame = Request(place=where, weights=weights.astype(np.float32), clip=dict(clip)).to_bytes(self.key)
+        small, before = weights.astype(np.float32), self.history.before(number)
+        request = Request(place=where, weights=small, clip=dict(clip), history=before)
+        self.history.add(number, request.digest)  # on disk, before anybody is asked
         places = {node.id: place for place, node in nodes.items()}
 
         def understood(number: int, answer: bytes) -> T | None:
@@ -105,8 +111,9 @@ class SiloServer:
                 return None  # asked again it would say the same
             return read(place, nodes[place], answer)
 
-        frames = dict.fromkeys(places, frame)
-        found = ask(self.line, frames, longest=longest, read=understood, patience=self.patience)
+        frames = dict.fromkeys(places, request.to_bytes(self.key))
+        patience, there = self.patience, self.attendance
+        found = ask(self.line, frames, longest=longest, read=understood, patience=patience, attendance=there)
         return {places[number]: answer for number, answer in found.items()}
 
     def _answer(self, place: int, node: Node, number: int, frame: bytes, *, start: float) -> Answer:

@@ -13,6 +13,8 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.federated import State
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_report import figures
+from incrowd.flower.attendance import Attendance
+from incrowd.flower.history import ASKED, History
 from incrowd.flower.network import Node
 from incrowd.flower.offered import settings_of
 from incrowd.flower.rounds import Line, Patience
@@ -46,6 +48,7 @@ def served(
     nodes: Callable[[], Mapping[int, Node]],
     key: Ed25519PrivateKey,
     patience: Patience | None = None,
+    attendance: Attendance | None = None,
 ) -> Run:
     """The same run, whose silos are asked over a line, and have accepted its `silo_offer`: see `SiloServer`.
 
@@ -56,13 +59,16 @@ def served(
     if not isinstance(work, SiloWork) or not work.federation.elsewhere:
         remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
         raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)
+    offer = silo_offer(work)
     server = SiloServer(
         line=line,
-        offer=silo_offer(work),
+        offer=offer,
         nodes=nodes,
         key=key,
         descent=work.config.local,
         patience=patience or Patience(),
+        history=History(run.folder / ASKED, plan=offer.fingerprint),
+        attendance=attendance or Attendance(),
     )
     return Run(run.folder, ServedSilos(federation=work.federation, ledger=work.ledger, server=server))
 

@@ -4,6 +4,7 @@ What a silo sends is noised, and so public; what such a server can gain is a sec
 that its records paid for and nobody counted. The silos' own ledgers are what stands against it.
 """
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, given
+from incrowd.flower.history import History
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_server import SiloServer
@@ -32,8 +34,15 @@ class Server:
 
     def __init__(self, hospitals: Hospitals, weights: Floats | None = None, *, noise: int = 0) -> None:
         self.hospitals = hospitals
+        self.history = History()
         self.generator = np.random.default_rng(noise)
         self.weights = np.zeros(hospitals.offer.size) if weights is None else weights
+
+    def clone(self) -> "Server":
+        """Another, who knows what this one knows now, and whose noise will be another one."""
+        other = Server(self.hospitals, self.weights.copy(), noise=2)
+        other.history = copy.deepcopy(self.history)
+        return other
 
     def round(self, number: int) -> list[str | None]:
         """One more round; who was absent."""
@@ -45,6 +54,7 @@ class Server:
             key=SERVER,
             descent=hospitals.federation.config.local,
             patience=Patience(timeout=0.1, clock=VirtualClock()),
+            history=self.history,
         )
         answers = server.answers(number, self.weights)
         sent = [answer.update for answer in answers if answer.update is not None]
@@ -80,7 +90,7 @@ def test_a_server_that_was_restarted_from_nothing_gets_nothing_new(hospitals: Ho
 def test_of_two_servers_one_gets_the_round(hospitals: Hospitals) -> None:
     one = Server(hospitals, noise=1)
     one.round(0)
-    other = Server(hospitals, one.weights, noise=2)
+    other = one.clone()
     one.round(1)
     other.round(1)  # the same question
     before = set(hospitals.answers)
@@ -90,10 +100,23 @@ def test_of_two_servers_one_gets_the_round(hospitals: Hospitals) -> None:
     assert all(hospitals.charged(place) == [0, 1, 2] for place in range(3))
 
 
+def test_a_clone_that_passes_over_rounds_is_noticed(hospitals: Hospitals) -> None:
+    """Silos that it has not asked in a round have no answer that could give it away; the history does."""
+    one = Server(hospitals, noise=1)
+    one.round(0)
+    other = one.clone()
+    one.round(1)
+    before = set(hospitals.answers)
+    assert other.round(2) == ["no answer"] * 3
+    assert set(hospitals.answers) == before
+    assert "the server says it asked something else" in hospitals.refused[-1]
+    assert one.round(2) == [None] * 3
+
+
 def test_a_server_that_was_rolled_back_gets_nothing_new(hospitals: Hospitals) -> None:
     server = Server(hospitals, noise=1)
     server.round(0)
-    old = Server(hospitals, server.weights, noise=2)
+    old = server.clone()
     server.round(1)
     server.round(2)
     before = set(hospitals.answers)

@@ -1,6 +1,6 @@
 """Three silos of a small run, each a party with a folder of its own, who can be killed and started again."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,13 @@ class Hospitals:
 
 
 def asked(offer: SiloOffer, number: int, *, weights: float | Floats = 0.0) -> bytes:
-    """A server's question in a round, or the last one."""
+    """The question of a server, in a round or the last one, that asked from zeros in all rounds before."""
+    past = b"".join(bytes.fromhex(_question(offer, each, 0.0).digest) for each in range(number))
+    return replace(_question(offer, number, weights), history=past).to_bytes(SERVER)
+
+
+def _question(offer: SiloOffer, number: int, weights: float | Floats) -> Request:
     clip = dict(LAST) if number == offer.rounds else {}
     place = Place(plan=offer.fingerprint, round=number, party="")
     vector = np.full(offer.size, weights, np.float32) if isinstance(weights, float) else weights.astype(np.float32)
-    return Request(place=place, weights=vector, clip=clip).to_bytes(SERVER)
+    return Request(place=place, weights=vector, clip=clip)

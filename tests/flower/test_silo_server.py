@@ -175,7 +175,7 @@ def test_nothing_of_a_silo_counts_that_it_has_not_signed_for_this_round(hospital
     stranger = Ed25519PrivateKey.generate()
     place = Place(plan=offer.fingerprint, round=0, party="silo-2")
     forged = sealed_answer(Answer(silo="silo-2", round=0, epsilon=0.0, absence="budget spent"), place, key=stranger)
-    server = server_of(hospitals.run(tmp_path / "run", changed(hospitals, lambda *_: forged)))
+    server = server_of(hospitals.run(tmp_path / "other", changed(hospitals, lambda *_: forged)))
     assert server.answers(0, np.zeros(offer.size))[1].absence == "no answer"
 
 
