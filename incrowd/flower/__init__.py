@@ -11,6 +11,7 @@
 | `network`    | who trains is a network: the round's sum comes from nodes                           |
 | `silos`      | silos that are asked over a network                                                 |
 | `work`       | what a node does in a round: its clients' part of the sum                           |
+| `evaluation` | a model that is scored on parties' own examples                                     |
 | `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine           |
 | `simulation` | a run whose cohorts are trained, or whose silos answer, on that engine              |
 | `policy`     | what the owner of a party's data allows any server                                  |
@@ -24,9 +25,31 @@
 | `node`       | a party's process: it stays, and answers questions                                  |
 | `fleet`      | all that is known here of Flower's inside                                           |
 | `child`      | processes that end when the one that started them does                              |
+| `accountant` | a ledger behind the accountant that Flower's own strategies ask                     |
+| `strategy`   | a strategy of Flower's, made private, over stock nodes                              |
+| `wrapped`    | what such a strategy asks, and what it does with a mean, without meeting a node     |
+| `new`        | an app of Flower's with such a strategy, written for its user to change             |
+| `arrays`     | arrays as Flower carries them, read without trusting who sent them                  |
 """
 
 import os
+import typing
+
+from incrowd._lazy import lazily as _lazily
+
+if typing.TYPE_CHECKING:
+    from incrowd.flower.accountant import LedgerAccountant
+    from incrowd.flower.strategy import PrivateStrategy, private
+
+__all__ = ["LedgerAccountant", "PrivateStrategy", "private"]
+
+__getattr__ = _lazily(
+    __name__,
+    {
+        "incrowd.flower.accountant": ("LedgerAccountant",),
+        "incrowd.flower.strategy": ("PrivateStrategy", "private"),
+    },
+)
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -172,4 +172,5 @@ delta = 0.0                    # say 1e-5
 # fields = ["age"]             # the columns that a model may use; all that are stated
 # models = ["linear"]          # of linear, mlp, cnn
 # least_noise = 1.0            # a noise multiplier
+# evaluations = false          # models are not scored on this party's rows; with true that costs as a round does
 """

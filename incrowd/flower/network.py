@@ -58,7 +58,7 @@ def by_party(nodes: Mapping[int, Node]) -> Deal:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """Nodes that are asked for parts of a round's sum.
+    """Nodes that are asked for parts of a round's sum: of what they learnt, or of scores where these are offered.
 
     Guarantee: of a node's answer counts what it signed for this round of this plan, once; a part of another size or
     longer than clipped contributions can be counts as zero. Weights that clients would report do not exist here: the

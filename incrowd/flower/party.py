@@ -13,7 +13,7 @@ from incrowd.flower.brake import Brake, Identity
 from incrowd.flower.offer import Offer, Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
-from incrowd.flower.work import RoundTask, part
+from incrowd.flower.work import RoundTask, part, trainer_of
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
@@ -140,17 +140,18 @@ class Party:
         self.policy.check(offer)
         engine, clip = self._engine(offer), offer.clip
         size, parts = engine.model.size, engine.model.parts
-        if size != offer.size:
-            raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        if size != offer.weights:
+            raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         if isinstance(clip, PerLayerClip) and clip.parts != parts:
             raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
         try:
             task = RoundTask.stated(offer, 0, clip)
-            clip_rows(task.clip, np.zeros((1, size)))
+            clip_rows(task.clip, np.zeros((1, offer.size)))
             if isinstance(task.clip, ScalingClip):
-                part_norms(np.zeros((1, size)), task.clip.parts)
+                part_norms(np.zeros((1, offer.size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
             engine.rehearse(np.zeros(size, np.float32))
+            trainer_of(offer, engine, np.zeros(size, np.float32), randomness=self._randomness)
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
@@ -159,7 +160,7 @@ class Party:
         offer = self._offer(request.place.plan)
         if offer is None:
             raise SpecificationRefused("a round of a plan that this party has not accepted")
-        if request.clients or request.weights.size != offer.size:
+        if request.clients or request.weights.size != offer.weights:
             raise SpecificationRefused("a question that is not for this party and this model")
         try:
             return RoundTask.of(offer, request)
@@ -216,6 +217,7 @@ class Party:
                     "round": number,
                     "server": self.identity.server_name,
                     "noise_multiplier": said.noise_multiplier,
+                    "what": "training" if offer.scoring is None else "evaluation",
                     "day": day,
                 },
             )

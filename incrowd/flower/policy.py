@@ -18,8 +18,9 @@ class PartyPolicy:
     `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
     that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
     named. No round may have less noise than `least_noise`, a noise multiplier. An offer of more than `most_weights` or
-    `most_rounds`, or whose rounds are of more than `most_steps` kinds, is refused before it is priced, which would take
-    the party's time.
+    `most_rounds`, whose rounds are of more than `most_steps` kinds, or pass more than `most_epochs` times over the
+    examples, is refused before it is priced and tried out, which would take the party's time. `evaluations` says
+    whether models may be scored on the party's examples, which costs as a round does.
     """
 
     budget: Budget
@@ -30,9 +31,12 @@ class PartyPolicy:
     most_weights: int = 10_000_000
     most_rounds: int = 10_000
     most_steps: int = 32
+    most_epochs: int = 100
+    evaluations: bool = True
 
     def __post_init__(self) -> None:
-        _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds, most_steps=self.most_steps)
+        _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
+        _validate.count(most_steps=self.most_steps, most_epochs=self.most_epochs)
         _validate.non_negative(least_noise=self.least_noise)
         if self.daily_epsilon is not None:
             _validate.positive(daily_epsilon=self.daily_epsilon)
@@ -47,6 +51,7 @@ class PartyPolicy:
             ("weights", extent.weights, self.most_weights),
             ("rounds", extent.rounds, self.most_rounds),
             ("kinds of rounds", extent.steps, self.most_steps),
+            ("epochs", extent.epochs, self.most_epochs),
         ):
             if value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
@@ -54,6 +59,10 @@ class PartyPolicy:
     def check(self, offer: Offer) -> None:
         """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
         self.check_model(offer.columns, offer.model)
+        if offer.scoring is not None and not self.evaluations:
+            raise SpecificationRefused("an evaluation, and this party lets no model be scored on its examples")
+        if offer.weights > self.most_weights:
+            raise SpecificationRefused(f"{offer.weights} weights are more than this party allows, {self.most_weights}")
         if offer.plan.noise_multiplier < self.least_noise:
             raise SpecificationRefused(
                 f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "

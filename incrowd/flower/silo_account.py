@@ -55,7 +55,8 @@ class PartyAccount(Account):
                     _add(self._own.spent, (event_from_json(content["event"]), 1))
             self._own.entries = entry.position + 1
         total = dict(self._own.spent)
-        if any(each.label == self.report and not each.charged for each in self.ledger.reservations()):
+        reserved = (each for each in self.ledger.reservations() if each.label == self.report)
+        if any(not each.charged and not each.released for each in reserved):
             for run in plan.report_runs:
                 _add(total, run)
         return list(total.values())
@@ -85,6 +86,7 @@ class PartyAccount(Account):
         noise = plan.report_noise if number == plan.rounds else None
         return {
             "plan": self.label,
+            "what": "training" if number < plan.rounds else "report",
             "round": number,
             "server": self.brake.identity.server_name,
             "noise_multiplier": None if noise is None else noise.noise_multiplier,

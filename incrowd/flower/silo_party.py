@@ -171,6 +171,7 @@ class SiloParty:
             ("weights", offer.size, policy.most_weights),
             ("rounds", offer.rounds, policy.most_rounds),
             ("numbers of a report", offer.cells, policy.most_weights),
+            ("epochs", plan.epochs, policy.most_epochs),
             ("steps a round", plan.steps, MOST_STEPS),
             ("records at once", plan.physical_batch, MOST_BATCH),
         ):

@@ -4,7 +4,6 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,13 +124,9 @@ def test_a_party_that_lies_moves_the_sum_by_its_clip_and_no_more() -> None:
         assert summed(honest(HERE, value))[0].tolist() == [2 + value * counted] * SIZE
 
 
-def answer_of(name: str, _: bytes) -> bytes:
-    return honest(replace(HERE, party=name))
-
-
 def test_a_node_of_another_key_is_not_the_party() -> None:
     nodes = {number: Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)}
-    line = PlainLine({number: partial(answer_of, name) for number, name in enumerate(NAMES)})
+    line = saying({number: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)})
     network = Network(
         line=line, offer=OFFER, deal=by_party(nodes), key=SERVER, patience=Patience(timeout=1, clock=VirtualClock())
     )

@@ -212,11 +212,12 @@ def test_what_the_policy_does_not_allow_is_refused(
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"epochs": 1e6}, "steps a round"),
+        ({"epochs": 1e6}, "epochs"),
+        ({"batch_size": 0.005, "epochs": 2}, "steps a round"),
         ({"physical_batch": 10**9}, "records at once"),
         ({"name": "north"}, "names no party silo-1"),
     ],
-    ids=["steps", "batch", "name"],
+    ids=["epochs", "steps", "batch", "name"],
 )
 def test_plans_that_only_take_a_partys_time_are_refused(plan: dict[str, Any], words: str, hospitals: Hospitals) -> None:
     offer = hospitals.offer

@@ -1,0 +1,113 @@
+"""A model scored on parties' own examples: an offer of one round, whose contributions are scores."""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import replace
+
+from numpy.typing import ArrayLike
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.flower.invitation import question_key
+from incrowd.flower.network import Deal, Network, Node, by_party
+from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of as offer_to_train
+from incrowd.flower.rounds import ask
+from incrowd.flower.serve import PartyLine, Server, enrolments
+from incrowd.flower.wire import Place, read_refusal, unsealed
+from incrowd.flower.work import RoundTask
+from incrowd.privacy.plan.plan import Plan
+from incrowd.runs.client_work import ClientWork
+from incrowd.runs.data_config import Parties
+from incrowd.runs.evaluation import Evaluation, EvaluationConfig
+from incrowd.runs.folder import Summary
+from incrowd.runs.run import Run
+
+_LONGEST_REPLY = 2**15
+
+
+def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None) -> Summary:
+    """Measure a finished run's model on the examples of the parties that trained it, over the network that did.
+
+    The parties are offered the evaluation and charge it to their own ledgers, each once, as a round; the server charges
+    its own. Those that refuse, or do not accept in time, are not asked, and count as one half.
+
+    Guarantee: the figures are those of `Run.evaluate` where all examples are on one machine, to the last bit under the
+    same seeds. Cut off and begun again in the same words, it is the same offer and the same question, for which parties
+    pay nothing more, as long as the server had not charged it.
+
+    Edge cases: as `Evaluation`; blocks of simulated clients, whose examples are on this machine, are a `ConfigError`,
+    and so is an evaluation that nobody accepts a `DataError`, which costs nothing here.
+    """
+    with Evaluation.begin(run, wanted, weights=weights) as evaluation:
+        asked = replace(network, offer=offer_of(evaluation, network.offer))
+        nodes = accepted(asked)
+        if not nodes:
+            raise DataError("no party has accepted the evaluation: nothing was asked or charged here")
+        return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
+
+
+def evaluate_over(server: Server, link: PartyLine, run: Run, wanted: EvaluationConfig) -> Summary:
+    """The same for a server's own run, whose parties are those that are enrolled and connected now.
+
+    Edge cases: data that are not with parties are refused (`ConfigError`): `Run.evaluate` is for them.
+    """
+    if not isinstance(run.work, ClientWork) or not isinstance(run.config.data, Parties):
+        remedy = "the data are here: `incrowd evaluate` asks them"
+        raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
+    offer, there = offer_to_train(run.work), link.nodes
+    keys = {each.name: each.verifier() for each in enrolments(run.config.data)}
+    nodes = {
+        place: Node(id=there[name], party=name, key=keys[name])
+        for place, name in enumerate(offer.parties)
+        if name in there and name in keys and name in link.present()
+    }
+    network = Network(
+        line=link, offer=offer, deal=by_party(nodes), key=question_key(server.keys), patience=server.patience
+    )
+    return evaluate(run, wanted, network)
+
+
+def _among(nodes: Collection[Node], deal: Deal) -> Deal:
+    """A deal to some nodes alone."""
+    return lambda clients: {node: its for node, its in deal(clients).items() if node in nodes}
+
+
+def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
+    """What the parties of an offer are offered: the same model and columns, to be scored.
+
+    Two evaluations of a run are two offers, which parties charge one by one.
+    """
+    plan, scoring = evaluation.private.plan, evaluation.scoring
+    assert isinstance(plan, Plan)  # noqa: S101 - an evaluation plans nothing else
+    measured = {
+        **scoring.to_json(),
+        "weights": evaluation.weights.size,
+        "of": hashlib.sha256(evaluation.weights.astype("<f4").tobytes()).hexdigest(),
+        "name": evaluation.label,
+    }
+    settings = {**trained.settings, "evaluate": measured}
+    offer = replace(trained, plan=plan, size=scoring.size, settings=settings)
+    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
+    return offer
+
+
+def accepted(network: Network) -> set[Node]:
+    """Offer what a network asks for to all parties; those that accept in time."""
+    offer = network.offer
+    nodes = {node.id: node for node in network.deal(range(offer.plan.round(0).sampler.clients))}
+    if any(node.block for node in nodes.values()):
+        remedy = "their examples are on this machine: evaluate here (incrowd evaluate)"
+        raise ConfigError(field="network", value="blocks of simulated clients", remedy=remedy)
+    frame = offer.to_bytes(network.key)
+
+    def read(number: int, answer: bytes) -> bool:
+        node = nodes[number]
+        if read_refusal(answer, key=node.key) is not None:
+            return False
+        place, _, _ = unsealed(answer, kind="acceptance", key=node.key, most=0)
+        if place != Place(plan=offer.fingerprint, round=0, party=node.party):
+            raise DataError("an acceptance of another offer")
+        return True
+
+    found = ask(network.line, dict.fromkeys(nodes, frame), longest=_LONGEST_REPLY, read=read, patience=network.patience)
+    return {nodes[number] for number, yes in found.items() if yes}
