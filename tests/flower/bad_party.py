@@ -19,7 +19,6 @@ from incrowd.flower.node import Connection, attend
 from incrowd.flower.party import Party
 from incrowd.flower.wire import PartyAnswer, Place, Request, sealed
 
-
 WRONG = ("nan", "shape", "header", "huge")
 """Answers that are its own, and are seen to be wrong at once."""
 UNREADABLE = ("long", "another round", "another party", "nothing")
