@@ -17,6 +17,26 @@ app = typer.Typer(help="The same federations beyond one machine, on Flower.", no
 
 
 @app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    as_json: Json = False,
+) -> None:
+    """Write an app of Flower's that trains under a plan and a ledger, for `flwr run` and stock nodes.
+
+    Stock nodes run whatever the server sends them: whose parties want a brake of their own, use serve and join.
+
+    Example: incrowd flower new heart
+    """
+    from incrowd.flower.new import new_app
+
+    written = new_app(folder)
+    if as_json:
+        print_json({"folder": str(folder), "files": [str(path) for path in written]})
+    else:
+        typer.echo(f"{folder}: put your own training into client_app.py, then: flwr run {folder}")
+
+
+@app.command()
 def simulate(
     config: SettingsFile = None,
     override: Overrides = None,
@@ -105,10 +125,10 @@ def serve(
     _need_flower()
     from incrowd.federation import Federation
     from incrowd.flower.rounds import Patience
-    from incrowd.flower.serve import Server
+    from incrowd.flower.serve import PartyServer
     from incrowd.runs.run import free_folder
 
-    server = Server(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
+    server = PartyServer(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
     federation = Federation.from_settings(config, overrides=override or [])
     if try_out:
         found = server.try_out(federation)

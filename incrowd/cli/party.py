@@ -40,7 +40,8 @@ def show(
             row["plan"] = row["plan"][:12]
         print_table(events, leave_out=set())
         for each in refused:
-            typer.echo(f"refused {each['at']}  round {each['round']}: {each['why']}")
+            what = "an offer" if each["round"] is None else f"round {each['round']}"
+            typer.echo(f"refused {each['at']}  {what}: {each['why']}")
     if not found["intact"]:
         raise typer.Exit(1)
 

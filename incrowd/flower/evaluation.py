@@ -12,7 +12,7 @@ from incrowd.flower.network import Deal, Network, Node, by_party
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import Patience, ask
-from incrowd.flower.serve import PartyLine, Server, enrolments
+from incrowd.flower.serve import EnrolledLine, PartyServer, enrolments
 from incrowd.flower.wire import Place, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
@@ -51,7 +51,7 @@ def evaluate(
         return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
 
 
-def evaluate_over(server: Server, link: PartyLine, run: Run, wanted: EvaluationConfig) -> Summary:
+def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: EvaluationConfig) -> Summary:
     """The same for a server's own run, as soon as all its parties are connected, or at least `server.least` of them.
 
     Edge cases: not enough are there in time: `DataError`; data that are not with parties: `ConfigError`, for
@@ -75,7 +75,7 @@ def evaluate_over(server: Server, link: PartyLine, run: Run, wanted: EvaluationC
     return evaluate(run, wanted, network, least=least)
 
 
-def _wait(link: PartyLine, patience: Patience, *, least: int) -> None:
+def _wait(link: EnrolledLine, patience: Patience, *, least: int) -> None:
     """Wait until so many parties are there, or have had their time."""
     begin = patience.clock.now()
     while len(link.present()) < least and patience.clock.now() - begin < patience.timeout:

@@ -57,7 +57,7 @@ class Member:
             self.folder,
             identity=self.identity,
             policy=self.file.policy(),
-            learner=_Words(OwnExamples(self.file)).engine,
+            learner=_OwnLearner(OwnExamples(self.file)).engine,
             randomness=self.file.random(),
         )
 
@@ -106,7 +106,7 @@ class Handler:
 
 
 @dataclass(frozen=True, eq=False)
-class _Words:
+class _OwnLearner:
     """A misfit of what is stated, in an offer and here, is a refusal."""
 
     own: OwnExamples

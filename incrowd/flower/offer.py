@@ -11,6 +11,7 @@ from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.wire import Place, sealed, unsealed
 from incrowd.learning.scoring import Scoring
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
@@ -68,6 +69,11 @@ class Offer:
         return found
 
     @property
+    def clip(self) -> Clip | MedianClip:
+        """The clip of the first round."""
+        return self.plan.config.clip if isinstance(self.plan, Plan) else self.plan.clip
+
+    @property
     def model(self) -> str:
         """The kind of model, by the name that the settings have for it."""
         found = self.settings.get("model", {})
@@ -116,12 +122,37 @@ class Offer:
 
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
-        """What a frame offers. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
+        """What a frame offers. Edge cases: as `Offered.read` and `Offered.priced`."""
+        return Offered.read(data, key=key, kind=kind).priced()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offered:
+    """What a server has signed as an offer under a fingerprint, and nobody has priced yet."""
+
+    plan: str
+    form: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offered":
+        """What a frame says. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
         place, head, _ = unsealed(data, kind=kind, key=key, most=0)
         form = head.get("offer")
         if not isinstance(form, dict):
             raise DataError("an offer that offers nothing")
-        offer = cls.from_json(form)
-        if offer.fingerprint != place.plan:
+        return cls(plan=place.plan, form=form)
+
+    def priced(self) -> Offer:
+        """The offer, its plan's price recomputed.
+
+        Edge cases: what makes no offer, or less noise than it says: `ConfigError`; another fingerprint: `DataError`.
+        """
+        try:
+            offer = Offer.from_json(self.form)
+            fingerprint = offer.fingerprint
+        except (ArithmeticError, RecursionError) as error:
+            remedy = "give numbers that a plan can have"
+            raise ConfigError(field="offer", value=type(error).__name__, remedy=remedy) from error
+        if fingerprint != self.plan:
             raise DataError("an offer whose fingerprint is another one than it says")
         return offer

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from incrowd.data import Columns, Examples
 from incrowd.data.stand_in import made_up_array, made_up_row
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.flower.offer import Offer
 from incrowd.flower.work import RoundTask
 from incrowd.learning import Model
@@ -49,12 +49,20 @@ def offer_of(work: ClientWork) -> Offer:
         settings=_settings(work, sections=("model", "local", *(("data", "features") if of_parties else ()))),
         parties=enrolled(data) if isinstance(data, Parties) else (),
     )
-    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
+    RoundTask.stated(offer, 0, offer.clip)
     return offer
 
 
 def sections_of(offer: Offer) -> OfferedSections:
-    """What an offer says. Edge cases: an offer of another kind, or of a later version: `ConfigError`."""
+    """What an offer says.
+
+    Edge cases: an offer of another kind, or of a later version: `ConfigError`; one that names files or folders of
+    whoever reads it: `SpecificationRefused`.
+    """
+    for section, names in _OF_THIS_MACHINE.items():
+        given = offer.settings.get(section)
+        if isinstance(given, Mapping) and any(given.get(name) is not None for name in names):
+            raise SpecificationRefused(f"the offer names files of this machine in [{section}]")
     found = {name: offer.settings[name] for name in ("data", "features", "model", "local") if name in offer.settings}
     try:
         return OfferedSections.model_validate_json(json.dumps({**found, "data": _completed(found.get("data"))}))

@@ -1,7 +1,9 @@
 """What the owner of a party's data states: `party.toml`. What the data are, and what any server may ask of them."""
 
+import math
 import tomllib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +21,7 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.privacy.account.accounting import Budget
 from incrowd.runs.build import featured, loss_of, model_of
-from incrowd.runs.config import FunctionModel, GivenModel
+from incrowd.runs.config import FunctionModel, GivenModel, MlpSection
 from incrowd.runs.data_config import Meaning
 from incrowd.runs.functions import call
 from incrowd.settings.explained import explained
@@ -30,7 +32,7 @@ _ANY_NUMBER = ("squared", "absolute", "huber")
 """Losses that take every number for a label: which of the others fit tells something about the labels."""
 
 
-class Own(Meaning):
+class OwnSection(Meaning):
     """A party's own data: a table, all of whose rows are its own, or what a `function` of its own returns: features and
     labels, which mean ``features * scale + offset``.
     """
@@ -68,6 +70,8 @@ class Allowed(Section):
     losses: Words = _ANY_NUMBER
     most_weights: Every = 10_000_000
     most_rounds: Every = 10_000
+    most_steps: Every = 32
+    most_epochs: Every = 100
     evaluations: bool = True
 
 
@@ -78,7 +82,7 @@ class PartyFile(Section):
     seed: int | None = None
     randomness: Literal["system", "seeded"] = "system"
     threads: Every = 1
-    data: Own
+    data: OwnSection
     allow: Allowed
 
     def model_post_init(self, context: Any, /) -> None:
@@ -115,6 +119,8 @@ class PartyFile(Section):
             models=(*allow.models, *(("module", "given") if allow.modules else ())),
             most_weights=allow.most_weights,
             most_rounds=allow.most_rounds,
+            most_steps=allow.most_steps,
+            most_epochs=allow.most_epochs,
             evaluations=allow.evaluations,
         )
 
@@ -202,6 +208,7 @@ class OwnExamples:
         own = Clients(examples=examples, partition=Partition.of([np.arange(len(examples))]), name=self.file.name)
         seen = featured(sections, own)
         loss = loss_of(sections.local.loss, seen.examples)
+        _check_size(sections, seen.examples, offer)
         model = self.model(sections, seen.examples, loss)
         if offer.settings.get("module") != module_of(model):
             raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
@@ -214,3 +221,11 @@ class OwnExamples:
             (name,) = self.file.allow.modules
             sections = sections.replaced(model=FunctionModel(module=name, folder=self.file.data.folder))
         return model_of(sections, examples, loss)
+
+
+def _check_size(sections: OfferedSections, examples: Examples, offer: Offer) -> None:
+    """Refuse hidden layers of more weights than the offer says, before any memory is taken for them."""
+    if isinstance(sections.model, MlpSection):
+        widths = math.prod(examples.shape), *sections.model.hidden
+        if sum(one * other for one, other in pairwise(widths)) > offer.size:
+            raise SpecificationRefused(f"the model that the offer describes has more than its {offer.size} weights")

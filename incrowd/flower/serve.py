@@ -13,7 +13,9 @@ from incrowd import _validate
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
+from incrowd.flower.attendance import Attendance
 from incrowd.flower.front import Limits
+from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.invitation import question_key
 from incrowd.flower.keys import Enrolment, read_enrolment
 from incrowd.flower.network import Network, Node, by_party
@@ -21,7 +23,7 @@ from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.superlink import Serving, SuperLink
-from incrowd.flower.wire import read_refusal, unsealed
+from incrowd.flower.wire import longest_answer, read_refusal, unsealed
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.release import Trainer
 from incrowd.runs.build import enrolled
@@ -48,7 +50,7 @@ def _to_stderr(line: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class PartyServer:
     """A server of real parties: its keys (`incrowd flower keys`), where it listens, and how long it waits.
 
     Before the first round all parties have accepted the offer, or at least `least` of them.
@@ -75,41 +77,42 @@ class Server:
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
-        assert isinstance(work, ClientWork)  # noqa: S101
-        offer_of(work)
+        assert isinstance(work, ClientWork)  # noqa: S101  # assembled so
+        offer = offer_of(work)
         run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
-        with self.link(data) as link:
+        with self.link(data, longest=longest_answer(offer.size)) as link:
             return self.train_over(link, run, watchers)
 
-    def train_over(self, link: "PartyLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+    def train_over(self, link: "EnrolledLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """The same over a way to the parties that is there."""
         work, data = run.work, _of_parties(run.config)
-        assert isinstance(work, ClientWork)  # noqa: S101
+        assert isinstance(work, ClientWork)  # noqa: S101  # assembled so
         meeting = Meeting(server=self, link=link, data=data, offer=offer_of(work), key=question_key(self.keys))
         meeting.gather()
-        return run.trained_by(partial(self._trainer, meeting, run.folder)).train(watchers)
+        history = AskedBefore(run.folder / ASKED, plan=meeting.offer.fingerprint)
+        return run.trained_by(partial(self._trainer, meeting, history, run.folder)).train(watchers)
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
-        with self.link(_of_parties(federation.settings)) as link:
+        with self.link(_of_parties(federation.settings), longest=_LONGEST_REPLY) as link:
             return self.try_over(link, federation)
 
-    def try_over(self, link: "PartyLine", federation: Federation) -> dict[str, str]:
+    def try_over(self, link: "EnrolledLine", federation: Federation) -> dict[str, str]:
         """The same over a way to the parties that is there."""
         config = federation.settings
-        assert isinstance(config, Config)  # noqa: S101
+        assert isinstance(config, Config)  # noqa: S101  # assembled so
         offer = offer_of(assemble(config, given=federation.given, schedule=federation.schedule))
         data, key = _of_parties(config), question_key(self.keys)
         meeting = Meeting(server=self, link=link, data=data, offer=offer, key=key)
         found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
         return {name: {None: "no answer", "": "yes"}.get(found.get(name), str(found.get(name))) for name in link.nodes}
 
-    def link(self, data: Parties) -> SuperLink:
-        """The way to the enrolled parties."""
-        serving = Serving(self.keys, self.host, self.port, limits=self.limits)
+    def link(self, data: Parties, *, longest: int) -> SuperLink:
+        """The way to the enrolled parties, whose answers have at most so many bytes."""
+        serving = Serving(self.keys, self.host, self.port, limits=self.limits.fitting(longest))
         return SuperLink(self.keys / "serving", enrolments(data), serving)
 
-    def _trainer(self, meeting: "Meeting", folder: Path, weights: Floats) -> Trainer:
+    def _trainer(self, meeting: "Meeting", history: AskedBefore, folder: Path, weights: Floats) -> Trainer:
         """Who trains the next round."""
         self._wait(folder / PAUSED)
         meeting.renew()
@@ -119,6 +122,8 @@ class Server:
             deal=by_party(meeting.nodes),
             key=meeting.key,
             patience=self.patience,
+            history=history,
+            attendance=meeting.attendance,
         )
         return network.trainer(weights)
 
@@ -148,7 +153,7 @@ def enrolments(data: Parties) -> list[Enrolment]:
     return found
 
 
-class PartyLine(Line, Protocol):
+class EnrolledLine(Line, Protocol):
     """A way to parties, who have names and come and go."""
 
     @property
@@ -169,13 +174,14 @@ class PartyLine(Line, Protocol):
 class Meeting:
     """Who is enrolled, who has accepted an offer, and who has not and why."""
 
-    server: Server
-    link: PartyLine
+    server: PartyServer
+    link: EnrolledLine
     data: Parties
     offer: Offer
     key: Ed25519PrivateKey = field(repr=False)
     accepted: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    attendance: Attendance = field(default_factory=Attendance)
     _asked: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ OF_A_RUN = (
     Content("ledger.sqlite", "what was spent, written before it was released", "in part"),
     Content("ledger.sqlite.witness", "how far the ledger had come", "no"),
     Content("checkpoints/round-*.safetensors", "the state after so many rounds; the last two are kept", "no"),
+    Content("asked.bin", "digests of what parties were asked over a network, which every one of them is told", "no"),
     Content("start.safetensors", "the state that a module of one's own began with", "no"),
     Content("private/round-*.safetensors", "what correlated noise remembers; gone after the last round", "no"),
     Content("rounds.csv", "the rounds, by the tracker `csv`", "no"),

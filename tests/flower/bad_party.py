@@ -21,7 +21,7 @@ from incrowd.flower.wire import PartyAnswer, Place, Request, sealed
 
 WRONG = ("nan", "shape", "header", "huge")
 """Answers that are its own, and are seen to be wrong at once."""
-UNREADABLE = ("long", "another round", "another party", "nothing")
+UNREADABLE = ("long", "another round")
 """What a network may have done as well: the server asks again, until the round's time is over."""
 
 

@@ -15,7 +15,7 @@ from incrowd.flower.node import Refusal
 from incrowd.flower.party import Party
 from incrowd.flower.party_file import PARTY_FILE
 from incrowd.flower.rounds import Patience
-from incrowd.flower.serve import Server
+from incrowd.flower.serve import PartyServer
 from tests.flower.nodes import VirtualClock
 
 NAMES = ("amber", "birch", "cedar")
@@ -86,9 +86,9 @@ class Hospitals:
     def member(self, name: str) -> Member:
         return Member.in_folder(self.folder / name)
 
-    def server(self, **rest: Any) -> Server:
+    def server(self, **rest: Any) -> PartyServer:
         patience = Patience(timeout=30, again=5, clock=VirtualClock())
-        return Server(keys=self.folder / "server", patience=patience, **rest)
+        return PartyServer(keys=self.folder / "server", patience=patience, **rest)
 
 
 @dataclass

@@ -48,7 +48,7 @@ class Storm:
         out, config = str(self.folder / "out"), str(self.folder / "there.toml")
         serving = ["flower", "serve", config, "--keys", keys, "--host", "127.0.0.1", "--port", port]
         words = {
-            "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "30"],
+            "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "25"],
             "cedar": [bad_party.__file__, str(self.folder / "cedar")],
         }
         with (self.folder / f"{what}.log").open("ab") as log:
