@@ -11,7 +11,7 @@ from incrowd.flower.invitation import question_key
 from incrowd.flower.network import Deal, Network, Node, by_party
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
-from incrowd.flower.rounds import ask
+from incrowd.flower.rounds import Patience, ask
 from incrowd.flower.serve import EnrolledLine, PartyServer, enrolments
 from incrowd.flower.wire import Place, longest_answer, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
@@ -25,7 +25,9 @@ from incrowd.runs.run import Run
 _LONGEST_REPLY = 2**15
 
 
-def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None) -> Summary:
+def evaluate(
+    run: Run, wanted: EvaluationConfig, network: Network, *, weights: ArrayLike | None = None, least: int = 1
+) -> Summary:
     """Measure a finished run's model on the examples of the parties that trained it, over the network that did.
 
     The parties are offered the evaluation and charge it to their own ledgers, each once, as a round; the server charges
@@ -35,40 +37,39 @@ def evaluate(run: Run, wanted: EvaluationConfig, network: Network, *, weights: A
     same seeds. Cut off and begun again in the same words, it is the same offer and the same question, for which parties
     pay nothing more, as long as the server had not charged it.
 
-    Edge cases: as `Evaluation`; blocks of simulated clients, whose examples are on this machine, are a `ConfigError`,
-    and so is an evaluation that nobody accepts a `DataError`, which costs nothing here.
+    Edge cases: as `Evaluation`; blocks of simulated clients, whose examples are on this machine, are a `ConfigError`;
+    fewer parties than `least` that accept are a `DataError`, and nothing is asked or charged.
     """
     with Evaluation.begin(run, wanted, weights=weights) as evaluation:
         asked = replace(network, offer=offer_of(evaluation, network.offer))
         nodes = accepted(asked)
-        if not nodes:
-            raise DataError("no party has accepted the evaluation: nothing was asked or charged here")
+        if len(nodes) < least:
+            raise DataError(
+                f"{len(nodes)} of {len(asked.offer.parties)} parties have accepted the evaluation, and {least} are "
+                "needed: see to them, or evaluate with fewer (--least); nothing was asked or charged"
+            )
         return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
 
 
 def evaluate_served(server: PartyServer, run: Run, wanted: EvaluationConfig) -> Summary:
     """The same for a server's own run, over a SuperLink that is started for it.
 
-    Edge cases: fewer parties than the server needs are there in time: `DataError`, and nobody is asked.
+    Edge cases: as `evaluate_over`.
     """
     offer = offer_to_train(_work(run))
-    clock, needed = server.patience.clock, server.least or len(offer.parties)
     with server.link(_parties(run), longest=max(_LONGEST_REPLY, longest_answer(offer.size))) as link:
-        begin = clock.now()
-        while len(link.present()) < needed:
-            if clock.now() - begin > server.patience.timeout:
-                missing = ", ".join(sorted(set(offer.parties) - link.present()))
-                raise DataError(f"not there: {missing}; {needed} are needed: see to them, or ask fewer (--least)")
-            clock.wait(0.5)
         return evaluate_over(server, link, run, wanted)
 
 
 def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: EvaluationConfig) -> Summary:
-    """The same for a server's own run, whose parties are those that are enrolled and connected now.
+    """The same for a server's own run, as soon as all its parties are connected, or at least `server.least` of them.
 
-    Edge cases: data that are not with parties are refused (`ConfigError`): `Run.evaluate` is for them.
+    Edge cases: not enough are there in time: `DataError`; data that are not with parties: `ConfigError`, for
+    `Run.evaluate` is for them.
     """
     offer, there = offer_to_train(_work(run)), link.nodes
+    least = server.least or len(offer.parties)
+    _wait(link, server.patience, least=least)
     keys = {each.name: each.verifier() for each in enrolments(_parties(run))}
     nodes = {
         place: Node(id=there[name], party=name, key=keys[name])
@@ -78,7 +79,14 @@ def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: Eva
     network = Network(
         line=link, offer=offer, deal=by_party(nodes), key=question_key(server.keys), patience=server.patience
     )
-    return evaluate(run, wanted, network)
+    return evaluate(run, wanted, network, least=least)
+
+
+def _wait(link: EnrolledLine, patience: Patience, *, least: int) -> None:
+    """Wait until so many parties are there, or have had their time."""
+    begin = patience.clock.now()
+    while len(link.present()) < least and patience.clock.now() - begin < patience.timeout:
+        patience.clock.wait(patience.poll)
 
 
 def _parties(run: Run) -> Parties:

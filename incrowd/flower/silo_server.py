@@ -12,7 +12,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated.silo import Answer
 from incrowd.flower.attendance import Attendance
-from incrowd.flower.history import History
+from incrowd.flower.history import AskedBefore
 from incrowd.flower.network import Node
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.silo_claims import check_answer, checked_statement
@@ -54,7 +54,7 @@ class SiloServer:
     key: Ed25519PrivateKey = field(repr=False)
     descent: Descent
     patience: Patience = field(default_factory=Patience)
-    history: History = field(default_factory=History)
+    history: AskedBefore = field(default_factory=AskedBefore)
     attendance: Attendance = field(default_factory=Attendance)
 
     def answers(self, number: int, weights: Floats) -> Sequence[Answer]:

@@ -14,7 +14,7 @@ from incrowd.federated import State
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_report import figures
 from incrowd.flower.attendance import Attendance
-from incrowd.flower.history import ASKED, History
+from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.network import Node
 from incrowd.flower.offered import settings_of
 from incrowd.flower.rounds import Line, Patience
@@ -67,7 +67,7 @@ def served(
         key=key,
         descent=work.config.local,
         patience=patience or Patience(),
-        history=History(run.folder / ASKED, plan=offer.fingerprint),
+        history=AskedBefore(run.folder / ASKED, plan=offer.fingerprint),
         attendance=attendance or Attendance(),
     )
     return Run(run.folder, ServedSilos(federation=work.federation, ledger=work.ledger, server=server))

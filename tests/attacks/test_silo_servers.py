@@ -15,7 +15,7 @@ import pytest
 from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, given
-from incrowd.flower.history import History
+from incrowd.flower.history import AskedBefore
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_server import SiloServer
@@ -34,7 +34,7 @@ class Server:
 
     def __init__(self, hospitals: Hospitals, weights: Floats | None = None, *, noise: int = 0) -> None:
         self.hospitals = hospitals
-        self.history = History()
+        self.history = AskedBefore()
         self.generator = np.random.default_rng(noise)
         self.weights = np.zeros(hospitals.offer.size) if weights is None else weights
 

@@ -152,7 +152,7 @@ def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, 
     for each in parties[:2]:
         each.policy = replace(each.policy, evaluations=False)
     before = (run.folder / "evaluation.json").read_text()
-    with pytest.raises(DataError, match="no party has accepted"):
+    with pytest.raises(DataError, match="0 of 3 parties have accepted the evaluation, and 1 are needed"):
         evaluate(run, EvaluationConfig(epsilon=1.0), replace(network, patience=Patience(clock=VirtualClock())))
     assert (run.folder / "evaluation.json").read_text() == before or why == "budget"
 
@@ -206,7 +206,9 @@ def test_a_server_that_holds_no_data_evaluates_with_the_parties_that_are_there(h
     line.gone.add("cedar")
     hospitals.state("birch", allow="epsilon = 100.0\ndelta = 1e-5\nevaluations = false\n")
     line.close()
-    less = evaluate_over(server, line, there, wanted)
+    with pytest.raises(DataError, match="1 of 3 parties have accepted the evaluation, and 3 are needed"):
+        evaluate_over(server, line, there, wanted)
+    less = evaluate_over(replace(server, least=1), line, there, wanted)
     assert less["accuracy"] != found["accuracy"]
     line.close()
     rows = {name: given(hospitals.folder / name)["events"] for name in MEMBERS}
