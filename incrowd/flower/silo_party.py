@@ -37,9 +37,14 @@ _KINDS: tuple[OfferKind, ...] = ("offer", "trial")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnRecords:
-    """What a silo learns from for an offer: an engine on its own records, and what counts them where a plan asks."""
+    """What a silo learns from for an offer: an engine on its own records, and what counts them where a plan asks.
+
+    `stated` is the public number of records, which the owner states once: a plan has to be for that one. Whether a plan
+    for another would fit what is there tells of it, and a server could ask until it knows how many there are.
+    """
 
     engine: RecordEngine = field(repr=False)
+    stated: int
     counter: Counter | None = field(repr=False, default=None)
     threads: int = 1
 
@@ -185,6 +190,8 @@ class SiloParty:
             raise SpecificationRefused(
                 f"the offer has {offer.size} weights, and the model that it describes {own.engine.size}"
             )
+        if plan.records != own.stated:
+            raise SpecificationRefused(f"a plan for {plan.records} records, and this silo states {own.stated}")
         plan.check(own.engine.held)
         counts = plan.count_std is not None or plan.report_std is not None
         with with_threads(own.threads):

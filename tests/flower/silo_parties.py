@@ -64,7 +64,8 @@ def config_of(federation: SiloFederation, enrolled: Path, names: tuple[str, ...]
 def own_of(federation: SiloFederation, place: int) -> OwnRecords:
     """What a silo learns from."""
     records = federation.records[place]
-    return OwnRecords(engine=federation.engines[place], counter=Counter(model=federation.model, records=records))
+    counter = Counter(model=federation.model, records=records)
+    return OwnRecords(engine=federation.engines[place], stated=500, counter=counter)
 
 
 @dataclass
