@@ -65,7 +65,7 @@ def own_of(federation: SiloFederation, place: int) -> OwnRecords:
     """What a silo learns from."""
     records = federation.records[place]
     counter = Counter(model=federation.model, records=records)
-    return OwnRecords(engine=federation.engines[place], stated=500, counter=counter)
+    return OwnRecords(engine=federation.engines[place], stated=500, classes=10, counter=counter)
 
 
 @dataclass

@@ -252,7 +252,7 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
             def train(self, *_: object, **__: object) -> None:
                 raise RuntimeError("no memory")
 
-        return OwnRecords(engine=Broken(), stated=500, counter=whole.counter)  # type: ignore[arg-type]  # it is broken
+        return OwnRecords(engine=Broken(), stated=500, classes=10, counter=whole.counter)  # type: ignore[arg-type]  # it is broken
 
     for learner, error, words in (
         (unfit, DataError, "dose"),
@@ -269,6 +269,8 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
     with pytest.raises(ConfigError, match="fewer or more than that allows"):
         party.accept(double.to_bytes(SERVER))
     monkeypatch.undo()
+    with pytest.raises(SpecificationRefused, match="9 classes, and this silo states 10"):
+        party.accept(replace(offer, classes=9).to_bytes(SERVER))
     with pytest.raises(SpecificationRefused, match="651 weights"):
         party.accept(replace(offer, size=offer.size + 1).to_bytes(SERVER))
     assert not (hospitals.folder / "silo-1" / LEDGER).exists()
