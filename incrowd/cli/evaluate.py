@@ -21,6 +21,13 @@ def evaluate(
         float | None, typer.Option(help="Measure the loss, too: no example counts for more than this public number.")
     ] = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="Figures class by class, too.")] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of a run that was served: the server's keys; the parties are asked."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="With keys: the address to listen at.")] = "0.0.0.0",  # noqa: S104  # the front's
+    port: Annotated[int, typer.Option(help="With keys: the port to listen at.")] = 9092,
+    least: Annotated[int | None, typer.Option(help="With keys: ask when so many parties are there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on its clients' own examples: one more round, noised, and charged to the data's ledger.
@@ -36,7 +43,17 @@ def evaluate(
     from incrowd.runs.run import Run
 
     wanted = EvaluationConfig(epsilon=epsilon, delta=delta, loss_bound=loss_bound, by_class=by_class)
-    found = Run.open(folder).evaluate(wanted)
+    run = Run.open(folder)
+    if keys is None:
+        found = run.evaluate(wanted)
+    else:
+        from incrowd.flower._needed import need_flower
+
+        need_flower()
+        from incrowd.flower.evaluation import evaluate_served
+        from incrowd.flower.serve import PartyServer
+
+        found = evaluate_served(PartyServer(keys=keys, host=host, port=port, least=least), run, wanted)
     say(found["doubtful"], sys.stderr)
     if as_json:
         print_json(found)

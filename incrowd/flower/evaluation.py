@@ -14,7 +14,7 @@ from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import Patience, ask
 from incrowd.flower.serve import EnrolledLine, PartyServer, enrolments
-from incrowd.flower.wire import Place, read_refusal, unsealed
+from incrowd.flower.wire import Place, longest_answer, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.client_work import ClientWork
@@ -53,19 +53,26 @@ def evaluate(
         return evaluation.release(replace(asked, deal=_among(nodes, asked.deal)).trainer(evaluation.weights))
 
 
+def evaluate_served(server: PartyServer, run: Run, wanted: EvaluationConfig) -> Summary:
+    """The same for a server's own run, over a SuperLink that is started for it.
+
+    Edge cases: as `evaluate_over`.
+    """
+    offer = offer_to_train(_work(run))
+    with server.link(_parties(run), longest=max(_LONGEST_REPLY, longest_answer(offer.size))) as link:
+        return evaluate_over(server, link, run, wanted)
+
+
 def evaluate_over(server: PartyServer, link: EnrolledLine, run: Run, wanted: EvaluationConfig) -> Summary:
     """The same for a server's own run, as soon as all its parties are connected, or at least `server.least` of them.
 
     Edge cases: not enough are there in time: `DataError`; data that are not with parties: `ConfigError`, for
     `Run.evaluate` is for them.
     """
-    if not isinstance(run.work, ClientWork) or not isinstance(run.config.data, Parties):
-        remedy = "the data are here: `incrowd evaluate` asks them"
-        raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
-    offer, there = offer_to_train(run.work), link.nodes
+    offer, there = offer_to_train(_work(run)), link.nodes
     least = server.least or len(offer.parties)
     _wait(link, server.patience, least=least)
-    keys = {each.name: each.verifier() for each in enrolments(run.config.data)}
+    keys = {each.name: each.verifier() for each in enrolments(_parties(run))}
     nodes = {
         place: Node(id=there[name], party=name, key=keys[name])
         for place, name in enumerate(offer.parties)
@@ -82,6 +89,21 @@ def _wait(link: EnrolledLine, patience: Patience, *, least: int) -> None:
     begin = patience.clock.now()
     while len(link.present()) < least and patience.clock.now() - begin < patience.timeout:
         patience.clock.wait(patience.poll)
+
+
+def _parties(run: Run) -> Parties:
+    if isinstance(run.config.data, Parties):
+        return run.config.data
+    remedy = "the data are here: leave the server's keys out, and it is measured here"
+    raise ConfigError(field="data.name", value=run.config.data.name, remedy=remedy)
+
+
+def _work(run: Run) -> ClientWork:
+    _parties(run)
+    if isinstance(run.work, ClientWork):
+        return run.work
+    remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
+    raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
 
 
 def _among(nodes: Collection[Node], deal: Deal) -> Deal:

@@ -19,6 +19,7 @@ from incrowd.runs.build import enrolled
 from incrowd.runs.client_work import ClientWork
 from incrowd.runs.config import CommonSections, FunctionModel
 from incrowd.runs.data_config import Parties
+from incrowd.runs.silo_work import SiloWork
 from incrowd.settings.explained import explained
 from incrowd.settings.local import Local
 
@@ -46,7 +47,7 @@ def offer_of(work: ClientWork) -> Offer:
         plan=plan,
         size=work.model.size,
         columns=tuple(work.data.columns),
-        settings=_settings(work, sections=("model", "local", *(("data", "features") if of_parties else ()))),
+        settings=settings_of(work, sections=("model", "local", *(("data", "features") if of_parties else ()))),
         parties=enrolled(data) if isinstance(data, Parties) else (),
     )
     RoundTask.stated(offer, 0, offer.clip)
@@ -93,7 +94,8 @@ def module_of(model: Model) -> dict[str, str]:
     return {"form": " ".join(repr(model.module).split()), "frozen": digest.hexdigest()}
 
 
-def _settings(work: ClientWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
+def settings_of(work: ClientWork | SiloWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
+    """What a run says in these sections that parties have to know."""
     settings = work.config.model_dump(mode="json")
     if "data" in sections:  # canonical JSON does not keep the order of columns, so it is said
         settings["data"]["features"] = list(work.data.columns)

@@ -58,13 +58,7 @@ class PartyPolicy:
 
     def check(self, offer: Offer) -> None:
         """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
-        if self.fields is not None and not offer.columns:
-            raise SpecificationRefused("an offer that does not say which fields its model uses")
-        for name in offer.columns:
-            if self.fields is not None and name not in self.fields:
-                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
-        if self.models is not None and offer.model not in self.models:
-            raise SpecificationRefused(f"a model of the kind {offer.model!r} is not one that this party trains")
+        self.check_model(offer.columns, offer.model)
         if offer.scoring is not None and not self.evaluations:
             raise SpecificationRefused("an evaluation, and this party lets no model be scored on its examples")
         if offer.weights > self.most_weights:
@@ -74,3 +68,13 @@ class PartyPolicy:
                 f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "
                 f"{self.least_noise:g}"
             )
+
+    def check_model(self, columns: Collection[str], kind: str) -> None:
+        """Refuse (`SpecificationRefused`) a kind of model, or columns that it uses, that this policy does not allow."""
+        if self.fields is not None and not columns:
+            raise SpecificationRefused("an offer that does not say which fields its model uses")
+        for name in columns:
+            if self.fields is not None and name not in self.fields:
+                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
+        if self.models is not None and kind not in self.models:
+            raise SpecificationRefused(f"a model of the kind {kind!r} is not one that this party trains")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
+from incrowd.flower._needed import need_flower
 from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
 from incrowd.flower.network import Network, Node, in_blocks
 from incrowd.flower.offered import offer_of
@@ -179,10 +179,3 @@ def _nodes(grid: "Grid", number: int, patience: Patience) -> list[int]:
             raise DataError(f"Flower made {len(found)} of {number} nodes within {patience.timeout:g} s")
         patience.clock.wait(patience.poll)
     return found
-
-
-def need_flower() -> None:
-    """Refuse at once, by name, where Flower is not installed."""
-    for package in ("flwr", "ray", "cryptography"):
-        if find_spec(package) is None:
-            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[flower]' brings it")
