@@ -79,6 +79,10 @@ class PartyServer:
         if self.least is not None:
             _validate.count(least=self.least)
 
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation whose data are not with parties, before anything is made for it (`ConfigError`)."""
+        _of_parties(federation.settings)
+
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
