@@ -10,7 +10,7 @@ import numpy as np
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.brake import Brake, Identity
-from incrowd.flower.offer import Offer, Offered, OfferKind
+from incrowd.flower.offer import FORMAT, Offer, Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part, trainer_of
@@ -116,6 +116,8 @@ class Party:
 
     def _priced(self, offered: Offered) -> Offer:
         """An offer, if it is not more than this party allows: to price it takes time."""
+        if offered.form.get("format") != FORMAT:
+            raise SpecificationRefused('an offer of another kind: this party takes part as a whole (unit = "client")')
         self.policy.look(offered.form)
         return offered.priced()
 

@@ -14,7 +14,7 @@ from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
 
 
 @dataclass
-class _Own:
+class _PlanInLedger:
     """What was found of the plan in a ledger's first entries."""
 
     entries: int = 0
@@ -35,7 +35,7 @@ class PartyAccount(Account):
     """
 
     brake: Brake = field(repr=False)
-    _own: _Own = field(default_factory=_Own, init=False, repr=False)
+    _own: _PlanInLedger = field(default_factory=_PlanInLedger, init=False, repr=False)
 
     def check(self, plan: SiloPlan) -> None:
         """See `Account.check`; `SpecificationRefused`, for it is a server's plan."""

@@ -64,6 +64,11 @@ class SiloOffer:
         return self.plans[0].rounds
 
     @property
+    def weights(self) -> int:
+        """How many weights a question has."""
+        return self.size
+
+    @property
     def model(self) -> str:
         """The kind of model, by the name that the settings have for it."""
         found = self.settings.get("model", {})

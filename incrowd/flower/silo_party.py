@@ -16,7 +16,7 @@ from incrowd.flower.brake import Brake, Identity
 from incrowd.flower.offer import OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.silo_account import PartyAccount
-from incrowd.flower.silo_offer import LAST, OfferedSilos, SiloOffer
+from incrowd.flower.silo_offer import FORMAT, LAST, OfferedSilos, SiloOffer
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.records import RecordEngine
@@ -147,6 +147,10 @@ class SiloParty:
         """Take an offer up, or see whether it would be, where it is a trial."""
         identity, name = self.identity, self.identity.name
         with self._brake.turn, self._brake.noting(offered.plan, None, IncrowdError):
+            if offered.form.get("format") != FORMAT:
+                raise SpecificationRefused(
+                    'an offer of another kind: this party takes part as a silo (unit = "record")'
+                )
             offer = offered.stated()
             if name not in offer.parties:
                 raise SpecificationRefused(f"the offer names no party {name}")

@@ -16,6 +16,7 @@ from incrowd.flower.party import Party
 from incrowd.flower.party_file import PARTY_FILE
 from incrowd.flower.rounds import Patience
 from incrowd.flower.serve import PartyServer
+from incrowd.flower.silo_party import SiloParty
 from tests.flower.nodes import VirtualClock
 
 NAMES = ("amber", "birch", "cedar")
@@ -52,9 +53,9 @@ def settings_text(*, here: bool, rounds: int = 3, **rest: str) -> str:
     )
 
 
-def party_text(name: str, *, columns: str = COLUMNS, allow: str = ALLOW, data: str = "", seeded: bool = True) -> str:
+def party_text(name: str, *, columns: str = COLUMNS, allow: str = ALLOW, data: str = "", more: str = "") -> str:
     """What the owner of a table fills in."""
-    seed = 'randomness = "seeded"\nseed = 3\n' if seeded else ""
+    seed = 'randomness = "seeded"\nseed = 3\n' + more
     own = f'file = "../{name}.csv"\nlabel = "back"\nclasses = ["no", "yes"]\n'
     return f'name = "{name}"\n{seed}[data]\n{data or own}[data.columns]\n{columns}[allow]\n{allow}'
 
@@ -97,7 +98,7 @@ class MemberLine:
 
     hospitals: Hospitals
     gone: set[str] = field(default_factory=set)
-    parties: dict[str, Party] = field(default_factory=dict)
+    parties: dict[str, Party | SiloParty] = field(default_factory=dict)
     waiting: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
