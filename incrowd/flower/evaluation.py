@@ -7,6 +7,7 @@ from dataclasses import replace
 from numpy.typing import ArrayLike
 
 from incrowd.errors import ConfigError, DataError
+from incrowd.flower.history import AskedBefore
 from incrowd.flower.invitation import question_key
 from incrowd.flower.network import Deal, Network, Node, by_party
 from incrowd.flower.offer import Offer
@@ -41,7 +42,8 @@ def evaluate(
     fewer parties than `least` that accept are a `DataError`, and nothing is asked or charged.
     """
     with Evaluation.begin(run, wanted, weights=weights) as evaluation:
-        asked = replace(network, offer=offer_of(evaluation, network.offer))
+        offer = offer_of(evaluation, network.offer)
+        asked = replace(network, offer=offer, history=AskedBefore(plan=offer.fingerprint))  # of one round: none before
         nodes = accepted(asked)
         if len(nodes) < least:
             raise DataError(

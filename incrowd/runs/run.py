@@ -232,7 +232,7 @@ class Run:
         `ConfigError`.
         """
         if isinstance(self.config.data, Parties):
-            remedy = "the examples are with the parties: they are asked over the network (incrowd.flower.evaluation)"
+            remedy = "the examples are with the parties: ask them with `incrowd evaluate DIR --keys KEYS`"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with Evaluation.begin(self, wanted, weights=weights) as evaluation:
             return evaluation.release(evaluation.here)

@@ -418,7 +418,7 @@ def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "incrowd silo offer 0"}, "this incrowd reads"),
+        ({"format": "incrowd silo offer 0"}, "it is a silo"),
         ({"plans": [{}]}, "format"),
         ({"plans": []}, "parties"),
         ({"plans": "all"}, "not whole"),
