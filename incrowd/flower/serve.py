@@ -45,6 +45,7 @@ PAUSED = "paused"
 _LONGEST_REPLY = 2**15
 _LOOK = 0.5
 _AGAIN = 60.0
+_MOST_REASONS = 100  # parties put them as they like
 
 Say = Callable[[str], None]
 
@@ -78,6 +79,10 @@ class PartyServer:
     def __post_init__(self) -> None:
         if self.least is not None:
             _validate.count(least=self.least)
+
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation whose data are not with parties, before anything is made for it (`ConfigError`)."""
+        _of_parties(federation.settings)
 
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
@@ -144,6 +149,7 @@ class PartyServer:
             patience=self.patience,
             history=AskedBefore(folder / ASKED, plan=offer.fingerprint),
             attendance=meeting.attendance,
+            told=meeting.told,
         )
         return network.trainer(weights)
 
@@ -207,6 +213,7 @@ class Meeting:
     refused: dict[str, str] = field(default_factory=dict)
     attendance: Attendance = field(default_factory=Attendance)
     _asked: dict[str, float] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._keys = {each.name: each.verifier() for each in enrolments(self.data)}
@@ -221,6 +228,12 @@ class Meeting:
             for name in sorted(self.accepted)
             if name in there
         }
+
+    def told(self, why: str) -> None:
+        """A party refuses a round: say so, once for each reason, and not which party, for who was drawn is secret."""
+        if why not in self._told and len(self._told) < _MOST_REASONS:
+            self._told.add(why)
+            self.server.say(f"a party that was asked refuses: {why}")
 
     def gather(self) -> None:
         """Offer until enough have accepted.
