@@ -141,7 +141,7 @@ def accepted(network: Network) -> set[Node]:
 
     def read(number: int, answer: bytes) -> bool:
         node = nodes[number]
-        if read_refusal(answer, key=node.key) is not None:
+        if read_refusal(answer, question=frame, key=node.key) is not None:
             return False
         place, _, _ = unsealed(answer, kind="acceptance", key=node.key, most=0)
         if place != Place(plan=offer.fingerprint, round=0, party=node.party):

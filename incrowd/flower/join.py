@@ -21,7 +21,7 @@ from incrowd.flower.party import Identity, Party
 from incrowd.flower.party_file import PARTY_FILE, PartyFile
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import SiloParty
-from incrowd.flower.wire import Place, refusal
+from incrowd.flower.wire import refusal
 from incrowd.privacy.ledger.ledger import Ledger
 
 LEFT = "left"
@@ -108,8 +108,7 @@ class Handler:
         except (SpecificationRefused, BudgetExceeded) as error:
             why = "this party's allowance has no room for it" if isinstance(error, BudgetExceeded) else str(error)
             identity = self.party.identity
-            place = Place(plan="", round=0, party=identity.name)
-            raise Refusal(refusal(why, place, key=identity.key)) from error
+            raise Refusal(refusal(why, question=frame, party=identity.name, key=identity.key)) from error
 
 
 AnyOffer = TypeVar("AnyOffer", Offer, SiloOffer)

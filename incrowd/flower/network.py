@@ -91,7 +91,7 @@ class Network:
 
         def read(number: int, frame: bytes) -> PartyAnswer | None:
             node, its = dealt[number]
-            if (why := read_refusal(frame, key=node.key)) is not None:
+            if (why := read_refusal(frame, question=frames[number], key=node.key)) is not None:
                 self.told(why)
                 return None  # asked again it would say the same
             expected = task.expected(self._place(node, round), contributions=len(its))

@@ -284,7 +284,7 @@ class Meeting:
 
         def read(node: int, reply: bytes) -> str:
             key = self._keys[named[node]]
-            why = read_refusal(reply, key=key)
+            why = read_refusal(reply, question=frame, key=key)
             if why is not None:
                 return why or "it does not say why"
             place, _, _ = unsealed(reply, kind="acceptance", key=key, most=0)

@@ -106,15 +106,16 @@ class SiloServer:
         request = Request(place=where, weights=small, clip=dict(clip), history=before)
         self.history.add(number, request.digest)  # on disk, before anybody is asked
         places = {node.id: place for place, node in nodes.items()}
+        question = request.to_bytes(self.key)
 
         def understood(number: int, answer: bytes) -> T | None:
             place = places[number]
-            if read_refusal(answer, key=nodes[place].key) is not None:
+            if read_refusal(answer, question=question, key=nodes[place].key) is not None:
                 return None  # asked again it would say the same
             return read(place, nodes[place], answer)
 
-        frames = dict.fromkeys(places, request.to_bytes(self.key))
         patience, there = self.patience, self.attendance
+        frames = dict.fromkeys(places, question)
         found = ask(self.line, frames, longest=longest, read=understood, patience=patience, attendance=there)
         return {places[number]: answer for number, answer in found.items()}
 

@@ -203,16 +203,21 @@ def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: E
     return front + key.sign(_statement(kind, front))
 
 
-def refusal(why: str, place: Place, *, key: Ed25519PrivateKey) -> bytes:
-    """A frame in which a party says why it does not do what it was asked."""
-    return sealed("refusal", place, {"why": why[:_MOST_WORDS]}, b"", key=key)
+def refusal(why: str, *, question: bytes, party: str, key: Ed25519PrivateKey) -> bytes:
+    """A frame in which a party says why it does not do what this question asks."""
+    head = {"why": why[:_MOST_WORDS], "question": hashlib.sha256(question).hexdigest()}
+    return sealed("refusal", Place(plan="", round=0, party=party), head, b"", key=key)
 
 
-def read_refusal(data: object, *, key: Ed25519PublicKey) -> str | None:
-    """Why a party does not do what it was asked; None where the frame is no refusal of its own."""
+def read_refusal(data: object, *, question: bytes, key: Ed25519PublicKey) -> str | None:
+    """Why a party does not do what this question asks; None where the frame is no refusal of its own, or of another
+    question: one that was recorded says nothing later.
+    """
     try:
         _, head, _ = unsealed(data, kind="refusal", key=key, most=0)
     except DataError:
+        return None
+    if head.get("question") != hashlib.sha256(question).hexdigest():
         return None
     return "".join(one if one.isprintable() else " " for one in str(head.get("why", "")))[:_MOST_WORDS]
 

@@ -66,10 +66,11 @@ def test_a_module_with_another_frozen_part_is_not_trained(hospitals: Hospitals, 
     offer = offer_of(run.work)
     other = {**offer.settings, "module": {**offer.settings["module"], "frozen": "0" * 64}}
     changed = Offer(plan=offer.plan, size=offer.size, columns=offer.columns, settings=other, parties=offer.parties)
-    line.push([1], changed.to_bytes(question_key(hospitals.folder / "server")), 1.0)
+    question = changed.to_bytes(question_key(hospitals.folder / "server"))
+    line.push([1], question, 1.0)
     [(_, answer)] = line.pull(["message 0"], 10_000)
     key = hospitals.member("amber").identity.key.public_key()
-    assert "its frozen part is" in str(read_refusal(answer, key=key))
+    assert "its frozen part is" in str(read_refusal(answer, question=question, key=key))
 
 
 def test_a_program_can_hand_over_a_module_that_each_party_has(hospitals: Hospitals, line: MemberLine) -> None:

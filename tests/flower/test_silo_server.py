@@ -29,7 +29,7 @@ from incrowd.flower.silo_claims import (
 from incrowd.flower.silo_server import SiloServer
 from incrowd.flower.silo_work import ServedSilos, served
 from incrowd.flower.silos import sealed_answer
-from incrowd.flower.wire import Place, Request, refusal, sealed, unsealed
+from incrowd.flower.wire import Place, Request, read_refusal, refusal, sealed, unsealed
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.step_noise import FastNoise
 from incrowd.privacy.ledger.ledger import Ledger, verify
@@ -182,15 +182,25 @@ def test_nothing_of_a_silo_counts_that_it_has_not_signed_for_this_round(hospital
 
 
 def test_a_silo_that_refuses_is_not_waited_for(hospitals: Hospitals, tmp_path: Path) -> None:
-    no = refusal("not today", Place(plan="", round=0, party="silo-2"), key=KEYS["silo-2"])
+    def no(question: bytes) -> bytes:
+        return refusal("not today", question=question, party="silo-2", key=KEYS["silo-2"])
+
     clock = VirtualClock()
     run = hospitals.run(tmp_path / "run")
-    line = changed(hospitals, lambda *_: no)
+    line = PlainLine({**hospitals.line().nodes, 11: no})
     patience = Patience(timeout=1000, clock=clock)
     asked = served(run, line=line, nodes=hospitals.nodes, key=SERVER, patience=patience)
     answers = server_of(asked).answers(0, np.zeros(hospitals.offer.size))
     assert [answer.absence for answer in answers] == [None, "no answer", None]
     assert clock.now() < 10
+
+
+def test_a_refusal_of_another_question_is_none() -> None:
+    no = refusal("not today", question=b"one", party="silo-2", key=KEYS["silo-2"])
+    key = KEYS["silo-2"].public_key()
+    assert read_refusal(no, question=b"one", key=key) == "not today"
+    assert read_refusal(no, question=b"another", key=key) is None
+    assert read_refusal(no, question=b"one", key=KEYS["silo-1"].public_key()) is None
 
 
 def test_nodes_come_and_go_between_rounds(hospitals: Hospitals, tmp_path: Path) -> None:
