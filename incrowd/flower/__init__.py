@@ -9,6 +9,7 @@
 | `silos`      | silos that are asked over a network                                                 |
 | `work`       | what a node does in a round: its clients' part of the sum                           |
 | `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine           |
+| `actors`     | Flower's actors on Ray as the way to nodes                                           |
 | `simulation` | a run whose cohorts are trained, or whose silos answer, on that engine              |
 | `policy`     | what the owner of a party's data allows any server                                  |
 | `memory`     | what a party was asked and what it answered, on its own disk                        |
@@ -19,7 +20,7 @@
 | `questions`  | what the server waits for, through all lives of a SuperLink and of parties          |
 | `front`      | the only thing on the network: it lets enrolled parties through, and that is all    |
 | `node`       | a party's process: it stays, and answers questions                                  |
-| `fleet`      | all that is known here of Flower's inside                                           |
+| `fleet`      | all that is known here of Flower's inside, but for what `actors` knows              |
 | `child`      | processes that end when the one that started them does                              |
 """
 
