@@ -45,7 +45,7 @@ def bench(
             workers=whole_numbers("workers", workers),
             batch_size=whole_numbers("batch", batch or "10")[0],
             folder=data,
-            rounds=2 if quick else 7,
+            rounds=1 if quick else 3,
         )
     elif words(work) == ("records",) and not memory:
         contest = RecordContest(

@@ -38,7 +38,7 @@ class Line:
     processor_seconds: float
     worker_memory: Mapping[str, float] | None
 
-    def row(self, ratio: float | None) -> dict[str, object]:
+    def row(self, ratios: Mapping[str, float]) -> dict[str, object]:
         """For people."""
         memory = self.worker_memory
         return {
@@ -51,7 +51,9 @@ class Line:
             "MB a worker (its share, its own)": ""
             if memory is None
             else f"{memory['proportional'] / 1e6:.0f}, {memory['private'] / 1e6:.0f}",
-            "of simulate's": "" if ratio is None else f"{ratio:.2f}",
+            "times simulate's (shortest, processor)": ""
+            if not ratios
+            else f"{ratios['shortest']:.2f}, {ratios['processor']:.2f}",
         }
 
 
@@ -85,7 +87,7 @@ class SimulationReport:
     def to_text(self) -> str:
         """A table in Markdown, and what belongs to it."""
         ratios = self.ratios
-        rows = [one.row(ratios.get(f"{one.work} {one.workers} {one.name}", {}).get("shortest")) for one in self.lines]
+        rows = [one.row(ratios.get(f"{one.work} {one.workers} {one.name}", {})) for one in self.lines]
         told = ", ".join(f"{name}: {'the same bits' if same else 'OTHER BITS'}" for name, same in self.same.items())
         facts = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in self.machine.items())
         return "\n".join([*markdown(rows, left={"work", ""}), "", f"Both runs of ours released: {told}.", f"{facts}."])

@@ -36,7 +36,7 @@ def test_a_report_says_how_much_longer_others_take() -> None:
     assert report.ratios["small b10 1 flower"] == {"median": 15.0, "shortest": 15.0, "processor": 15.0}
     assert set(report.ratios) == {"small b10 1 flower", "small b10 1 incrowd train"}
     text = report.to_text()
-    assert "| small b10 | 1 | flower | 15.000 | 7.500 | 3.750 |  | 15.00 |" in text
+    assert "| small b10 | 1 | flower | 15.000 | 7.500 | 3.750 |  | 15.00, 15.00 |" in text
     assert "the same bits" in text
     assert report.to_dict()["ratios"] == report.ratios
 
