@@ -36,7 +36,7 @@ if typing.TYPE_CHECKING:
     from incrowd.privacy.release import PrivateRun, Release
     from incrowd.privacy.statement import Statement
     from incrowd.runs.config import Private, RunOptions
-    from incrowd.runs.data_config import Table
+    from incrowd.runs.data_config import Parties, Table
     from incrowd.runs.result import Result
     from incrowd.runs.silo_config import LocalRecords, PrivateRecords, SiloRunOptions
     from incrowd.runs.stopping import Stop
@@ -66,6 +66,7 @@ __all__ = [
     "LocalRecords",
     "MedianClip",
     "NormalisedClip",
+    "Parties",
     "PerLayerClip",
     "Plan",
     "PlanConfig",
@@ -104,7 +105,7 @@ __all__ = [
 
 _HOMES = {
     "incrowd._random": ("Randomness", "SeededRandomness", "Stream", "SystemRandomness"),
-    "incrowd.runs.data_config": ("Table",),
+    "incrowd.runs.data_config": ("Parties", "Table"),
     "incrowd.runs.result": ("Result",),
     "incrowd.runs.silo_config": (
         "LocalRecords",

@@ -17,7 +17,7 @@ from incrowd.learning.losses import as_loss
 from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.config import Config, GivenModel, Private, RunOptions
-from incrowd.runs.data_config import GivenData, Table
+from incrowd.runs.data_config import GivenData, Parties, Table
 from incrowd.runs.folder import DATABASE
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.progress import say
@@ -46,7 +46,8 @@ class Sections(TypedDict, total=False):
 class Federation:
     """Clients who train one model together under a promise, simulated on this machine.
 
-    `data` are `Clients`, or a `Table` in a file, which is read when a run begins. `module` is any module of torch whose
+    `data` are `Clients`, or a `Table` in a file, which is read when a run begins; or `Parties` elsewhere, who are asked
+    over a network (`incrowd.flower.serve`). `module` is any module of torch whose
     gradient is per example; it starts with its own weights, and its frozen part stays as it is. With `Private` whole
     clients are protected, with `PrivateRecords` each record of every client, who is then a silo with a ledger and a
     budget of its own. `loss` is a name, a function of outputs and labels that gives the mean over the examples, or a
@@ -63,13 +64,14 @@ class Federation:
     def __init__(
         self,
         module: nn.Module | Model,
-        data: Clients | Table,
+        data: Clients | Table | Parties,
         *,
         privacy: Private | PrivateRecords,
         local: Local | LocalRecords | None = None,
         loss: LossLike | None = None,
         **sections: Unpack[Sections],
     ) -> None:
+        _a(data, (Clients, Table, Parties), "data")
         model = module if isinstance(module, Model) else Model(_module(module))
         given: dict[str, Any] = {"local": local, **sections}
         of_records = isinstance(privacy, PrivateRecords)
@@ -86,13 +88,13 @@ class Federation:
                 raise ConfigError(field=name, value=value, remedy=f"there is no such argument; known are {known}")
             _a(value, (type(None), kinds[name]), name)
         self.settings: Config | SiloConfig = kind(
-            data=data if isinstance(data, Table) else GivenData(),
+            data=GivenData() if isinstance(data, Clients) else data,
             model=GivenModel(),
             privacy=_a(privacy, (Private, PrivateRecords), "privacy"),
             **{name: value for name, value in given.items() if value is not None},
         )
         self.schedule: Schedule | None = None
-        _a(data, (Clients, Table), "data")
+
         self.given = Given(data=data if isinstance(data, Clients) else None, model=model)
         if loss is not None:
             self._take(loss)

@@ -1,14 +1,39 @@
 """`incrowd flower`: the same federations on Flower."""
 
+import signal
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from incrowd.cli._options import DataFolder, Json, Overrides, SettingsFile, need_training
+from incrowd.cli._print import print_facts, print_json
 from incrowd.cli.train import finish
+from incrowd.errors import ConfigError
 
 app = typer.Typer(help="The same federations beyond one machine, on Flower.", no_args_is_help=True)
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    as_json: Json = False,
+) -> None:
+    """Write an app of Flower's that trains under a plan and a ledger, for `flwr run` and stock nodes.
+
+    Stock nodes run whatever the server sends them: whose parties want a brake of their own, use serve and join.
+
+    Example: incrowd flower new heart
+    """
+    from incrowd.flower.new import new_app
+
+    written = new_app(folder)
+    if as_json:
+        print_json({"folder": str(folder), "files": [str(path) for path in written]})
+    else:
+        typer.echo(f"{folder}: put your own training into client_app.py, then: flwr run {folder}")
 
 
 @app.command()
@@ -42,3 +67,130 @@ def simulate(
     federation = Federation.from_settings(config, overrides=override or [], data=data)
     run = federation.run_in(free_folder(Path("out")) if out is None else out)
     finish(run, as_json, train=simulation.train)
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for the server's keys.")],
+    host: Annotated[list[str], typer.Option(help="A name or an address of the server; may be repeated.")],
+    port: Annotated[int, typer.Option(help="The port that parties reach it at.")] = 9092,
+    renew: Annotated[bool, typer.Option("--renew", help="Make the certificate alone anew, for the same key.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a server's keys and certificate, and the invitation that every party is given.
+
+    Compare the fingerprint with each party over another way than the file takes, say the telephone.
+
+    Example: incrowd flower keys server --host fl.example.org
+    """
+    _need_flower()
+    from incrowd.flower.invitation import INVITATION, new_invitation
+    from incrowd.flower.keys import SERVER, days_left, new_authority, new_server_certificate
+
+    if not renew:
+        new_authority(folder)
+    new_server_certificate(folder, host, renew=renew)
+    made = new_invitation(folder, f"{host[0]}:{port}")
+    facts = {
+        "invitation": str(folder / INVITATION),
+        "fingerprint": made.fingerprint,
+        "address": made.address,
+        "days": days_left(folder / SERVER),
+    }
+    print_json(facts) if as_json else print_facts(facts)
+
+
+@app.command()
+def serve(
+    config: SettingsFile,
+    keys: Annotated[Path, typer.Option(metavar="DIR", help="The server's keys: `incrowd flower keys`.")],
+    override: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder for the run, new or of one that stopped.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "0.0.0.0",  # noqa: S104  # the front's
+    port: Annotated[int, typer.Option(help="The port to listen at.")] = 9092,
+    least: Annotated[int | None, typer.Option(help="Begin with so many parties; with all of them without it.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a round waits for its parties.")] = 600.0,
+    try_out: Annotated[bool, typer.Option("--try", help="Ask the parties whether they would, and stop there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train one private federation with real parties, who hold the data and are asked over the network.
+
+    The same command goes on with a run that was stopped or killed. Its settings say data.name = "parties".
+
+    Example: incrowd flower serve federation.toml --keys server --out out/hearts
+    """
+    need_training()
+    _need_flower()
+    from incrowd.federation import Federation
+    from incrowd.flower.rounds import Patience
+    from incrowd.flower.serve import Server
+    from incrowd.runs.run import free_folder
+
+    server = Server(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
+    federation = Federation.from_settings(config, overrides=override or [])
+    if try_out:
+        found = server.try_out(federation)
+        print_json({"parties": found}) if as_json else print_facts(found)
+        raise typer.Exit(0 if set(found.values()) == {"yes"} else 1)
+    run = federation.run_in(free_folder(Path("out")) if out is None else out)
+    signal.signal(signal.SIGTERM, _interrupt)
+    finish(run, as_json, train=server.train, again="the same command")
+
+
+@app.command()
+def pause(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is served.")],
+    off: Annotated[bool, typer.Option("--off", help="Go on.")] = False,
+) -> None:
+    """Let no further round of a served run begin, or go on; its parties stay.
+
+    Example: incrowd flower pause out/hearts
+    """
+    need_training()
+    _need_flower()
+    from incrowd import _files
+    from incrowd.flower.serve import PAUSED
+    from incrowd.runs.folder import DATABASE
+
+    if not (folder / DATABASE).exists():
+        raise ConfigError(field="folder", value=str(folder), remedy="give the folder of a run")
+    if off:
+        _files.remove(folder / PAUSED)
+    else:
+        _files.write(folder / PAUSED, "")
+
+
+@app.command()
+def join(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder: `incrowd party new`.")],
+) -> None:
+    """Take part as a party, on its own ledger and under its owner's rules, until it is stopped.
+
+    Nothing that the server sends is run. The data stay here, and are read once, before the first question.
+
+    Example: incrowd flower join amber
+    """
+    need_training()
+    _need_flower()
+    import logging
+
+    from incrowd.flower.join import Member
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("incrowd").setLevel(logging.INFO)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    Member.in_folder(folder).join(stop)
+
+
+def _need_flower() -> None:
+    from incrowd.flower.simulation import need_flower
+
+    need_flower()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`incrowd party`: what a party has given."""
+"""`incrowd party`: a party of a federation, for its owner."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli._options import Json
+from incrowd.cli._options import Json, need_training
 from incrowd.cli._print import print_facts, print_json, print_table
 from incrowd.errors import ConfigError
 
-app = typer.Typer(help="What a party of a federation has given, by its own ledger.", no_args_is_help=True)
+app = typer.Typer(help="A party of a federation: its keys, its rules, what it has given.", no_args_is_help=True)
 
 
 @app.callback()
 def root() -> None:
-    """What a party of a federation has given, by its own ledger."""
+    """A party of a federation: its keys, its rules, what it has given."""
 
 
 @app.command()
@@ -27,8 +27,7 @@ def show(
 
     Example: incrowd party show hospital/ledger.sqlite
     """
-    if find_spec("cryptography") is None:
-        raise ConfigError(field="package", value="cryptography", remedy="pip install 'incrowd[flower]' brings it")
+    _need_keys()
     from incrowd.flower.given import given
 
     found = given(file)
@@ -41,6 +40,84 @@ def show(
             row["plan"] = row["plan"][:12]
         print_table(events, leave_out=set())
         for each in refused:
-            typer.echo(f"refused {each['at']}  round {each['round']}: {each['why']}")
+            what = "an offer" if each["round"] is None else f"round {each['round']}"
+            typer.echo(f"refused {each['at']}  {what}: {each['why']}")
     if not found["intact"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the party.")],
+    invitation: Annotated[Path, typer.Option(metavar="FILE", help="The invitation.json that the server gave.")],
+    name: Annotated[str | None, typer.Option(help="The party's name; that of its folder without it.")] = None,
+    table: Annotated[Path | None, typer.Option(metavar="TABLE", help="Its table, whose header is read.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a party's keys, its enrolment for the server, and the file in which its owner states what is allowed.
+
+    Compare both fingerprints with the server over another way than the files take, say the telephone.
+
+    Example: incrowd party new amber --invitation invitation.json --table visits.csv
+    """
+    need_training()
+    _need_keys()
+    from incrowd.flower.invitation import Invitation
+    from incrowd.flower.join import new_member
+    from incrowd.flower.party_file import PARTY_FILE
+
+    invited = Invitation.read(invitation)
+    enrolment = new_member(folder, name or folder.resolve().name, invitation, table=table)
+    facts = {
+        "send": str(folder / f"{enrolment.name}.pub"),
+        "fingerprint": enrolment.fingerprint,
+        "server_fingerprint": invited.fingerprint,
+        "fill_in": str(folder / PARTY_FILE),
+    }
+    print_json(facts) if as_json else print_facts(facts)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")], as_json: Json = False
+) -> None:
+    """Read the party's own data as its file states them, and say which column does not fit. Nothing leaves.
+
+    Example: incrowd party check amber
+    """
+    need_training()
+    _need_keys()
+    from incrowd.flower.join import Member
+
+    member = Member.in_folder(folder)
+    rows, policy = member.check(), member.file.policy()
+    facts = {
+        "party": member.file.name,
+        "rows": rows,
+        "server": member.invitation.address,
+        "server_fingerprint": member.invitation.fingerprint,
+        "epsilon": policy.budget.epsilon,
+        "delta": policy.budget.delta,
+        "fields": None if policy.fields is None else list(policy.fields),
+        "models": None if policy.models is None else list(policy.models),
+    }
+    print_json(facts) if as_json else print_facts(facts)
+
+
+@app.command()
+def leave(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")]) -> None:
+    """Take part in nothing any more: what was reserved and not spent is given back. What was given stays given.
+
+    Example: incrowd party leave amber
+    """
+    need_training()
+    _need_keys()
+    from incrowd.flower.join import Member
+
+    Member.in_folder(folder).leave()
+    typer.echo(f"{folder} has left; what it gave is still in: incrowd party show {folder}")
+
+
+def _need_keys() -> None:
+    if find_spec("cryptography") is None:
+        raise ConfigError(field="package", value="cryptography", remedy="pip install 'incrowd[flower]' brings it")

@@ -75,8 +75,10 @@ def resume(
 Train = Callable[["Run", Sequence["Tracker"]], dict[str, Any]]
 
 
-def finish(run: "Run", as_json: bool, *, train: Train | None = None) -> None:
-    """Train a run to its end, here or the way that is given, and print what came out."""
+def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str | None = None) -> None:
+    """Train a run to its end, here or the way that is given, and print what came out; `again` is how to go on with one
+    that was stopped.
+    """
     from incrowd.federated.metrics import scalars
     from incrowd.runs.progress import progress, say
 
@@ -86,7 +88,7 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None) -> None:
         summary = run.train(watchers) if train is None else train(run, watchers)
         say(run.verdict(summary), sys.stderr)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with: incrowd resume {run.folder}", err=True)
+        typer.echo(f"stopped; go on with: {again or f'incrowd resume {run.folder}'}", err=True)
         raise typer.Exit(1) from None
     if as_json:
         print_json(summary)

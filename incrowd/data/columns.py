@@ -18,6 +18,8 @@ _AS_IT_IS = Number()
 class Columns:
     """What the columns of a table mean, as everybody may know it: nothing of it is taken from the rows.
 
+    ``client`` is the column that says whose a row is; it is empty where all rows are one client's.
+
     ``schema`` says what a column is: a `Column`, or words as settings have them (`incrowd.data.spelling`). ``features``
     names the columns to learn from, in their order; without it they are those of the schema, and without that, too, all
     others. A feature that the schema does not know is a number. ``classes`` is a number, for labels 0 .. classes - 1;

@@ -128,15 +128,17 @@ def _source(source: Path | str | Frame) -> TableSource:
 
 
 def _read(table: Rows, columns: Columns) -> tuple[Examples, NDArray[np.str_]]:
-    """The examples of an open table, and the client of each; its features are named."""
-    client, label = table.column(columns.client), table.column(columns.label)
+    """The examples of an open table, and the client of each; its features are named. Without a client column they are
+    all one client's, without a name.
+    """
+    client, label = table.column(columns.client) if columns.client else None, table.column(columns.label)
     encoders = _encoders(table, columns)
     numbers, labels, clients = array("f"), array("d"), []
     for place, cells in table.rows:
         for at, encode in encoders:
             numbers.extend(encode(place, cells[at]))
         labels.append(_label(table, place, cells[label], columns))
-        clients.append(_client(table, place, cells[client], columns))
+        clients.append("" if client is None else _client(table, place, cells[client], columns))
     features = _as_features(table, numbers, len(clients))
     as_labels: Labels = np.array(labels, np.float32) if columns.classes is None else np.array(labels, np.int64)
     return Examples(features=features, labels=as_labels, classes=columns.number_of_classes), np.array(clients)

@@ -4,7 +4,10 @@
 | ------------ | ----------------------------------------------------------------------------------- |
 | `wire`       | what goes over the network: signed, of known length, checked before it is decoded   |
 | `offer`      | what a server wants to learn: the plan, and how clients train; it has a fingerprint |
+| `extent`     | how much there is to reckon in an offer, before anything of it is reckoned          |
+| `history`    | what a server has asked, round by round, which goes along with every question       |
 | `rounds`     | asks nodes all at once, and takes the first answer of each                          |
+| `attendance` | who is waited for, and who is not, because it stays away                            |
 | `network`    | who trains is a network: the round's sum comes from nodes                           |
 | `silos`      | silos that are asked over a network                                                 |
 | `work`       | what a node does in a round: its clients' part of the sum                           |
@@ -22,9 +25,31 @@
 | `node`       | a party's process: it stays, and answers questions                                  |
 | `fleet`      | all that is known here of Flower's inside, but for what `actors` knows              |
 | `child`      | processes that end when the one that started them does                              |
+| `accountant` | a ledger behind the accountant that Flower's own strategies ask                     |
+| `strategy`   | a strategy of Flower's, made private, over stock nodes                              |
+| `wrapped`    | what such a strategy asks, and what it does with a mean, without meeting a node     |
+| `new`        | an app of Flower's with such a strategy, written for its user to change             |
+| `arrays`     | arrays as Flower carries them, read without trusting who sent them                  |
 """
 
 import os
+import typing
+
+from incrowd._lazy import lazily as _lazily
+
+if typing.TYPE_CHECKING:
+    from incrowd.flower.accountant import LedgerAccountant
+    from incrowd.flower.strategy import PrivateStrategy, private
+
+__all__ = ["LedgerAccountant", "PrivateStrategy", "private"]
+
+__getattr__ = _lazily(
+    __name__,
+    {
+        "incrowd.flower.accountant": ("LedgerAccountant",),
+        "incrowd.flower.strategy": ("PrivateStrategy", "private"),
+    },
+)
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import h11
@@ -96,6 +96,17 @@ class Limits:
         whole = {each.name: getattr(self, each.name) for each in fields(self) if each.type is int}
         count(**whole)
         positive(**{each.name: getattr(self, each.name) for each in fields(self) if each.type is float})
+
+    def fitting(self, longest: int) -> "Limits":
+        """The same, and of answers of so many bytes at most four at once, and one a second in the long run.
+
+        Guarantee: what a key sends beyond that is refused before it is read, in however many pieces it comes.
+        """
+        return replace(
+            self,
+            burst_bytes=min(self.burst_bytes, 4 * longest + 2**20),
+            bytes_per_second=min(self.bytes_per_second, longest + 2.0**16),
+        )
 
     def text(self) -> str:
         """As `main` reads them."""

@@ -8,6 +8,7 @@ from incrowd.flower.memory import PartyMemory
 from incrowd.privacy.ledger.ledger import Ledger, verify
 
 LEDGER, MEMORY = "ledger.sqlite", "answers.sqlite"
+_UNSPENT = {"intact": True, "problem": None, "events": 0, "epsilon": 0.0, "delta": None, "head": None}
 
 
 def given(file: Path) -> dict[str, Any]:
@@ -16,19 +17,21 @@ def given(file: Path) -> dict[str, Any]:
     Guarantee: nothing is made or changed.
 
     Edge cases: the folder of a party stands for its ledger. A ledger that is not intact is shown with its problem and
-    without rows. Without the party's answers beside it, nobody knows what was refused.
+    without rows. Without the party's answers beside it, nobody knows what was refused. A party that has accepted no
+    offer has no ledger yet, and has given nothing.
     """
     path = file / LEDGER if file.is_dir() else file
-    if not path.exists():
+    beside = path.with_name(MEMORY)
+    asked, refused = _remembered(beside) if beside.exists() else (set(), [])
+    begun = any(path.parent.glob(f"{path.name}*"))  # a witness without its ledger, too
+    if not begun and (asked or not refused):
         raise ConfigError(field="file", value=str(file), remedy="give the ledger of a party, or its folder")
-    found: dict[str, Any] = {**verify(path), "events": []}
-    if found["intact"]:
+    found: dict[str, Any] = {**(verify(path) if begun else _UNSPENT), "events": [], "refused": refused}
+    if begun and found["intact"]:
         with Ledger.read(path) as ledger:
             found["budget"] = {"epsilon": ledger.budget.epsilon, "delta": ledger.budget.delta}
             found["promised"] = ledger.promised().epsilon
             found["events"] = [_row(each.at, each.content()) for each in ledger.entries() if each.kind == "charge"]
-    beside = path.with_name(MEMORY)
-    asked, found["refused"] = _remembered(beside) if beside.exists() else (set(), [])
     for row in found["events"]:
         row["asked"] = (row["plan"], row["round"]) in asked
     return found

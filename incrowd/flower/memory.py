@@ -12,18 +12,19 @@ from incrowd import _files
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS offers (plan TEXT PRIMARY KEY, at TEXT, server TEXT, offer TEXT);
-CREATE TABLE IF NOT EXISTS questions (plan TEXT, round INTEGER, at TEXT, digest TEXT, answer BLOB,
+CREATE TABLE IF NOT EXISTS questions (plan TEXT, round INTEGER, at TEXT, digest TEXT, history TEXT, answer BLOB,
                                       PRIMARY KEY (plan, round));
 CREATE TABLE IF NOT EXISTS refusals (at TEXT, server TEXT, plan TEXT, round INTEGER, why TEXT);
 """
-_REFUSALS = 10_000
+_REFUSALS, _LONGEST = 10_000, 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakenUp:
-    """A question that was taken up: its digest, and the answer as soon as there is one that is kept."""
+    """A question that was taken up: its digest, what stands for it and all before it, and its answer, if it is kept."""
 
     digest: str
+    history: str
     answer: bytes | None
 
 
@@ -69,9 +70,9 @@ class PartyMemory:
 
     def question(self, plan: str, number: int) -> TakenUp | None:
         """What was asked in a round."""
-        words = "SELECT digest, answer FROM questions WHERE plan = ? AND round = ?"
+        words = "SELECT digest, history, answer FROM questions WHERE plan = ? AND round = ?"
         found = self._connection.execute(words, (plan, number)).fetchone()
-        return None if found is None else TakenUp(digest=found[0], answer=found[1])
+        return None if found is None else TakenUp(digest=found[0], history=found[1], answer=found[2])
 
     def last(self, plan: str) -> int:
         """The last round that was asked for; -1 before the first."""
@@ -80,9 +81,10 @@ class PartyMemory:
         ).fetchone()[0]
         return found
 
-    def take_up(self, plan: str, number: int, digest: str) -> None:
+    def take_up(self, plan: str, number: int, digest: str, history: str) -> None:
         """Remember a question, before anything is done for it."""
-        self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?, NULL)", (plan, number, _now(), digest))
+        row = (plan, number, _now(), digest, history)
+        self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?, ?, NULL)", row)
 
     def keep(self, plan: str, number: int, answer: bytes) -> None:
         """Remember the answer, before it is sent."""
@@ -91,10 +93,15 @@ class PartyMemory:
             old = "UPDATE questions SET answer = NULL WHERE plan = ? AND round <= ? AND answer IS NOT NULL"
             connection.execute(old, (plan, number - self._keep))
 
-    def refuse(self, why: str, *, server: str, plan: str, number: int) -> None:
-        """Remember what was refused, as long as there is room: who is refused can ask again and again."""
+    def refuse(self, why: str, *, server: str, plan: str, number: int | None) -> None:
+        """Remember what was refused: a round by its number, an offer by None.
+
+        Guarantee: however often something is refused, and whatever is said of it, this takes a few megabytes at most.
+        """
         with self._whole() as connection:
-            connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why))
+            connection.execute(
+                "INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why[:_LONGEST])
+            )
             old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
             connection.execute(old, (_REFUSALS,))
 

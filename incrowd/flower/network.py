@@ -1,7 +1,7 @@
 """Who trains is a network: the sum of a round comes from nodes, each with its part."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from incrowd._random import Floats
 from incrowd.errors import DataError
+from incrowd.flower.attendance import Attendance
+from incrowd.flower.history import History
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import Line, Patience, ask
-from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer
+from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, read_refusal
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers, Observed, Part
 from incrowd.privacy.mechanism.clipping import Clip
@@ -62,7 +64,8 @@ class Network:
     longer than clipped contributions can be counts as zero. Weights that clients would report do not exist here: the
     denominator is the plan's.
 
-    Edge cases: a node that does not answer in time counts as zero, too.
+    Edge cases: a node that does not answer in time counts as zero, too. Real parties refuse a server that does not know
+    what it asked them: one that may be started again gives a `history` that is on disk.
     """
 
     line: Line
@@ -70,6 +73,8 @@ class Network:
     deal: Deal
     key: Ed25519PrivateKey = field(repr=False)
     patience: Patience = field(default_factory=Patience)
+    history: History = field(default_factory=History)
+    attendance: Attendance = field(default_factory=Attendance)
 
     def trainer(self, weights: Floats) -> "NetworkTrainer":
         """Who trains the cohort of a round that begins with these weights: see `incrowd.federated.fedavg.Trainers`."""
@@ -84,6 +89,8 @@ class Network:
 
         def read(number: int, frame: bytes) -> PartyAnswer | None:
             node, its = dealt[number]
+            if read_refusal(frame, key=node.key) is not None:
+                return None  # asked again it would say the same
             expected = task.expected(self._place(node, round), contributions=len(its))
             signed = read_answer(frame, expected=expected, key=node.key)
             try:
@@ -93,7 +100,7 @@ class Network:
                     raise
                 return None  # it is the party's own answer, so there is no point in asking again
 
-        found = ask(self.line, frames, longest=longest, read=read, patience=self.patience)
+        found = ask(self.line, frames, longest=longest, read=read, patience=self.patience, attendance=self.attendance)
         steps, unclipped, dropped = np.zeros(self.offer.size, np.int64), 0, 0
         for number, answer in found.items():
             if answer is None:
@@ -111,12 +118,13 @@ class Network:
         """What each node is asked; the same bytes where it is the same."""
         place = Place(plan=self.offer.fingerprint, round=round, party="")
         form, small, signed = _form(self.offer, round, clip), weights.astype(np.float32), dict[tuple[int, ...], bytes]()
+        plain = Request(place=place, weights=small, clip=form, history=self.history.before(round))
+        self.history.add(round, plain.digest)  # on disk, before anybody is asked
         frames = {}
         for number, (node, its) in dealt.items():
             clients = its if node.block else ()
             if clients not in signed:
-                request = Request(place=place, weights=small, clip=form, clients=clients)
-                signed[clients] = request.to_bytes(self.key)
+                signed[clients] = replace(plain, clients=clients).to_bytes(self.key)
             frames[number] = signed[clients]
         return frames
 

@@ -8,8 +8,8 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,13 +121,20 @@ def attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thre
     Edge cases: `Refusal` is sent and not kept. Whatever else the handler raises is logged by its kind alone, for its
     words may tell of data; nothing is sent, and the server asks again.
     """
-    make_ours(connection.folder)
-    lock = _files.take(connection.folder / "lock", wait=False)
+    with attending(connection.folder):
+        _attend(connection, handler, stop)
+
+
+@contextmanager
+def attending(folder: Path) -> Iterator[None]:
+    """Be the only process for a party. Edge cases: another one is there: `ConfigError`."""
+    make_ours(folder)
+    lock = _files.take(folder / "lock", wait=False)
     if lock is None:
         remedy = "another process attends for this party: stop it first"
-        raise ConfigError(field="folder", value=str(connection.folder), remedy=remedy)
+        raise ConfigError(field="folder", value=str(folder), remedy=remedy)
     try:
-        _attend(connection, handler, stop)
+        yield
     finally:
         os.close(lock)
 

@@ -3,18 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.wire import Place, sealed, unsealed
+from incrowd.privacy.mechanism.clipping import Clip, MedianClip
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 
 FORMAT = "incrowd offer 1"
+
+OfferKind = Literal["offer", "trial"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,11 @@ class Offer:
         if self.parties and (len(self.parties) != clients or len(set(self.parties)) != clients):
             remedy = f"name each of the plan's {clients} clients, each by a name of its own"
             raise ConfigError(field="parties", value=self.parties, remedy=remedy)
+
+    @property
+    def clip(self) -> Clip | MedianClip:
+        """The clip of the first round."""
+        return self.plan.config.clip if isinstance(self.plan, Plan) else self.plan.clip
 
     @property
     def model(self) -> str:
@@ -84,19 +92,44 @@ class Offer:
             parties=tuple(map(str, parties)),
         )
 
-    def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
-        """The frame, signed by the server."""
+    def to_bytes(self, key: Ed25519PrivateKey, *, kind: OfferKind = "offer") -> bytes:
+        """The frame, signed by the server; a "trial" is tried out on made-up records, and not taken up."""
         place = Place(plan=self.fingerprint, round=0, party="")
-        return sealed("offer", place, {"offer": self.to_json()}, b"", key=key)
+        return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
 
     @classmethod
-    def read(cls, data: object, *, key: Ed25519PublicKey) -> "Offer":
-        """What a frame offers. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
-        place, head, _ = unsealed(data, kind="offer", key=key, most=0)
+    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
+        """What a frame offers. Edge cases: as `Offered.read` and `Offered.priced`."""
+        return Offered.read(data, key=key, kind=kind).priced()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offered:
+    """What a server has signed as an offer under a fingerprint, and nobody has priced yet."""
+
+    plan: str
+    form: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offered":
+        """What a frame says. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
+        place, head, _ = unsealed(data, kind=kind, key=key, most=0)
         form = head.get("offer")
         if not isinstance(form, dict):
             raise DataError("an offer that offers nothing")
-        offer = cls.from_json(form)
-        if offer.fingerprint != place.plan:
+        return cls(plan=place.plan, form=form)
+
+    def priced(self) -> Offer:
+        """The offer, its plan's price recomputed.
+
+        Edge cases: what makes no offer, or less noise than it says: `ConfigError`; another fingerprint: `DataError`.
+        """
+        try:
+            offer = Offer.from_json(self.form)
+            fingerprint = offer.fingerprint
+        except (ArithmeticError, RecursionError) as error:
+            remedy = "give numbers that a plan can have"
+            raise ConfigError(field="offer", value=type(error).__name__, remedy=remedy) from error
+        if fingerprint != self.plan:
             raise DataError("an offer whose fingerprint is another one than it says")
         return offer

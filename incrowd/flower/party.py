@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -12,10 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.errors import BudgetExceeded, ConfigError, DataError, SpecificationRefused
+from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
+from incrowd.flower.history import DIGEST, chained
 from incrowd.flower.memory import PartyMemory
-from incrowd.flower.offer import Offer
+from incrowd.flower.offer import Offer, Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.flower.work import RoundTask, part
@@ -25,9 +27,10 @@ from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_js
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
-from incrowd.privacy.mechanism.clipping import QuantileClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
 
 TURN = "party.lock"
+_ENGINES = 2
 
 Learner = Callable[[Offer], CohortEngine]
 """Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
@@ -96,20 +99,24 @@ class Party:
             self._ledger.close()
 
     def reply(self, frame: object) -> bytes:
-        """What the party says to an offer or a request. Edge cases: as `accept` and `answer`."""
-        try:
-            offer = Offer.read(frame, key=self.identity.server)
-        except DataError:
-            return self.answer(frame)
-        return self._accepted(offer, frame)
+        """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
+        for kind, answered in _OFFERS.items():
+            try:
+                offered = Offered.read(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            return answered(self, offered, frame)
+        return self.answer(frame)
 
     def accept(self, frame: object) -> bytes:
         """Take part in the plan that a server offers, if the policy allows it: room for all of it is kept.
 
+        Guarantee: what the server has signed and the party does not accept is noted, whatever is wrong with it.
+
         Edge cases: what the server has not signed: `DataError`; what the policy does not allow: `SpecificationRefused`;
         a plan that the ledger has no room for: `BudgetExceeded`; data that do not fit it: as the learner says.
         """
-        return self._accepted(Offer.read(frame, key=self.identity.server), frame)
+        return self._accepted(Offered.read(frame, key=self.identity.server), frame)
 
     def answer(self, frame: object) -> bytes:
         """The party's contribution to a round.
@@ -120,39 +127,66 @@ class Party:
         """
         request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
         plan, number = request.place.plan, request.place.round
-        with self._turn:
-            try:
-                task = self._task(request)
-                kept = self._kept(request)
-                return self._trained(task, request) if kept is None else kept
-            except (SpecificationRefused, BudgetExceeded) as error:
-                self._memory.refuse(str(error), server=self.identity.server_name, plan=plan, number=number)
-                raise
+        with self._turn, self._noted(plan, number, SpecificationRefused, BudgetExceeded):
+            task = self._task(request)
+            kept = self._kept(request)
+            return self._trained(task, request) if kept is None else kept
 
-    def _accepted(self, offer: Offer, frame: object) -> bytes:
-        identity = self.identity
-        with self._turn:
-            if identity.name not in offer.parties:
-                raise SpecificationRefused(f"the offer names no party {identity.name}")
-            self.policy.check(offer)
+    @contextmanager
+    def _noted(self, plan: str, number: int | None, *refusals: type[IncrowdError]) -> Iterator[None]:
+        """Remember what is refused, for the owner of the data."""
+        try:
+            yield
+        except refusals as error:
+            self._memory.refuse(str(error), server=self.identity.server_name, plan=plan, number=number)
+            raise
+
+    def _accepted(self, offered: Offered, frame: object) -> bytes:
+        with self._turn, self._noted(offered.plan, None, IncrowdError):
+            offer = self._priced(offered)
             self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
-            self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
-        place = Place(plan=offer.fingerprint, round=0, party=identity.name)
-        return sealed("acceptance", place, {}, b"", key=identity.key)
+            self._memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)
+        return self._agreement(offer)
+
+    def _priced(self, offered: Offered) -> Offer:
+        """An offer, if it is not more than this party allows: to price it takes time."""
+        self.policy.look(offered.form)
+        return offered.priced()
+
+    def _tried(self, offered: Offered, _: object) -> bytes:
+        """See whether an offer would be taken up; nothing is reserved."""
+        with self._turn, self._noted(offered.plan, None, IncrowdError):
+            offer = self._priced(offered)
+            self._check(offer)
+            self._open(offer).check_room(offer.plan.runs)
+        return self._agreement(offer)
+
+    def _agreement(self, offer: Offer) -> bytes:
+        place = Place(plan=offer.fingerprint, round=0, party=self.identity.name)
+        return sealed("acceptance", place, {}, b"", key=self.identity.key)
 
     def _check(self, offer: Offer) -> None:
-        """Refuse what could be paid for and not be done: data, weights or a clip that do not fit."""
-        size, clip = self._engine(offer).model.size, offer.plan.start(offer.size).clip
+        """Refuse what is not allowed, and what could be paid for and not be done: data, weights or a clip that do not
+        fit.
+        """
+        if self.identity.name not in offer.parties:
+            raise SpecificationRefused(f"the offer names no party {self.identity.name}")
+        self.policy.check(offer)
+        engine, clip = self._engine(offer), offer.clip
+        size, parts = engine.model.size, engine.model.parts
         if size != offer.size:
             raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        if isinstance(clip, PerLayerClip) and clip.parts != parts:
+            raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
         try:
             task = RoundTask.stated(offer, 0, clip)
             clip_rows(task.clip, np.zeros((1, size)))
             if isinstance(task.clip, ScalingClip):
                 part_norms(np.zeros((1, size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
+            engine.rehearse(np.zeros(size, np.float32))
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
@@ -183,10 +217,24 @@ class Party:
             raise SpecificationRefused(
                 f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
             )
+        self._check_history(request, last)
+        self._check_day(plan, number)  # also of a question that was taken up before, and not paid for
         if before is None:
-            self._check_day(plan, number)
-            self._memory.take_up(plan, number, request.digest)
+            whole = chained(request.history + bytes.fromhex(request.digest))
+            self._memory.take_up(plan, number, request.digest, whole)
         return None
+
+    def _check_history(self, request: Request, last: int) -> None:
+        """Refuse a server that does not know what this party was asked last, and all that was asked before that."""
+        if len(request.history) != DIGEST * request.place.round:
+            raise SpecificationRefused("a question that does not say what was asked in the rounds before it")
+        known = self._memory.question(request.place.plan, last)
+        whole = request.history + bytes.fromhex(request.digest)
+        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known.history:
+            raise SpecificationRefused(
+                f"up to round {last} the server says it asked something else than it did: it was restarted from an old "
+                "copy, or there are two of it"
+            )
 
     def _trained(self, task: RoundTask, request: Request) -> bytes:
         """Charge the round, train, and keep the answer."""
@@ -243,6 +291,8 @@ class Party:
         ledger, limit = self._open(offer), self.policy.daily_epsilon
         day = self._days.latest(ledger, self._today())
         charged = ledger.reservation(plan).charged
+        if number < charged:
+            return
         new: list[RepeatedEvent] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
         runs = [*self._days.charged[day], *new]
         cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
@@ -261,6 +311,8 @@ class Party:
 
     def _engine(self, offer: Offer) -> CohortEngine:
         if offer.fingerprint not in self._engines:
+            while len(self._engines) >= _ENGINES:  # whatever is offered and refused
+                del self._engines[next(iter(self._engines))]
             self._engines[offer.fingerprint] = self._learner(offer)
         return self._engines[offer.fingerprint]
 
@@ -278,6 +330,12 @@ class Party:
                 f"{self._ledger.relation.name}"
             )
         return self._ledger
+
+
+_OFFERS: Mapping[OfferKind, Callable[[Party, Offered, object], bytes]] = {
+    "offer": Party._accepted,
+    "trial": Party._tried,
+}
 
 
 def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:

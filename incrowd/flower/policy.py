@@ -1,10 +1,12 @@
 """What the owner of a party's data allows any server to ask of it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from incrowd import _validate
 from incrowd.errors import SpecificationRefused
+from incrowd.flower.extent import extent_of
 from incrowd.flower.offer import Offer
 from incrowd.privacy.account.accounting import Budget
 
@@ -15,7 +17,9 @@ class PartyPolicy:
 
     `budget` is for all servers and all time, `daily_epsilon` for a day, at the budget's delta. `fields` are the columns
     that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
-    named. No round may have less noise than `least_noise`, a noise multiplier.
+    named. No round may have less noise than `least_noise`, a noise multiplier. An offer of more than `most_weights` or
+    `most_rounds`, whose rounds are of more than `most_steps` kinds, or pass more than `most_epochs` times over the
+    examples, is refused before it is priced and tried out, which would take the party's time.
     """
 
     budget: Budget
@@ -25,12 +29,30 @@ class PartyPolicy:
     models: Collection[str] | None = None
     most_weights: int = 10_000_000
     most_rounds: int = 10_000
+    most_steps: int = 32
+    most_epochs: int = 100
 
     def __post_init__(self) -> None:
         _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
+        _validate.count(most_steps=self.most_steps, most_epochs=self.most_epochs)
         _validate.non_negative(least_noise=self.least_noise)
         if self.daily_epsilon is not None:
             _validate.positive(daily_epsilon=self.daily_epsilon)
+
+    def look(self, form: Mapping[str, Any]) -> None:
+        """Refuse (`SpecificationRefused`) an offer, as it came, that is more than this policy allows.
+
+        Guarantee: this takes no longer than reading the offer does.
+        """
+        extent = extent_of(form)
+        for what, value, most in (
+            ("weights", extent.weights, self.most_weights),
+            ("rounds", extent.rounds, self.most_rounds),
+            ("kinds of rounds", extent.steps, self.most_steps),
+            ("epochs", extent.epochs, self.most_epochs),
+        ):
+            if value > most:
+                raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
 
     def check(self, offer: Offer) -> None:
         """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
@@ -46,9 +68,3 @@ class PartyPolicy:
                 f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "
                 f"{self.least_noise:g}"
             )
-        for what, value, most in (
-            ("weights", offer.size, self.most_weights),
-            ("rounds", offer.plan.rounds, self.most_rounds),
-        ):
-            if value > most:
-                raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")

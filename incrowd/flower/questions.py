@@ -29,6 +29,9 @@ class Questions:
     def add(self, party: str, content: bytes, end: float) -> str:
         """Open a question, until some moment; its number."""
         number = f"question {next(self._numbers)}"
+        for each in self._open.values():
+            if each.party == party:  # a party that is away for long is not to fill the memory
+                each.content = b""
         self._open[number] = _Open(party, content, end)
         return number
 
@@ -56,7 +59,7 @@ class Questions:
         }
 
     def content(self, number: str) -> bytes:
-        """What is asked."""
+        """What is asked. Edge cases: nothing, where the party was asked something else since."""
         return self._open[number].content
 
     def left(self, number: str, now: float) -> float:

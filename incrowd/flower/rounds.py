@@ -1,7 +1,8 @@
 """Asks nodes all at once, over Flower, and takes the first answer of each that can be read.
 
 Flower's own `send_and_receive` looks every three seconds and waits for the dead. Here silent nodes are asked again, for
-a message to a node that was killed is lost without an error; and what comes after a round is over is never pulled.
+a message to a node that was killed is lost without an error; what comes after a round is over is dropped; and nobody is
+waited for again and again who is not there.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from incrowd import _validate
 from incrowd.errors import DataError
+from incrowd.flower.attendance import Attendance
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -62,7 +64,7 @@ class Line(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, and
-    after `timeout` a round goes on without them.
+    after `timeout` a round goes on without them. Who stays away is not waited for again and again: see `Attendance`.
 
     With `all_needed` nobody is asked twice, and whatever is missing is an error: of simulated blocks each is needed.
     """
@@ -78,7 +80,13 @@ class Patience:
 
 
 def ask(
-    line: Line, frames: Mapping[int, bytes], *, longest: int, read: Callable[[int, bytes], T], patience: Patience
+    line: Line,
+    frames: Mapping[int, bytes],
+    *,
+    longest: int,
+    read: Callable[[int, bytes], T],
+    patience: Patience,
+    attendance: Attendance | None = None,
 ) -> dict[int, T]:
     """The first answer of each node to its frame, as `read` understands it.
 
@@ -88,17 +96,22 @@ def ask(
     Edge cases: a node that does not answer in time is not in the result; where all are needed, it is a `DataError`.
     """
     clock, found, owners = patience.clock, dict[int, T](), dict[str, int]()
-    begin, again = clock.now(), 0.0
+    begin, again, attendance = clock.now(), 0.0, attendance or Attendance()
+    asked = attendance.begin(frames, now=begin, timeout=patience.timeout)
     while True:
-        silent = {node: frame for node, frame in frames.items() if node not in found}
+        silent = {node: frame for node, frame in frames.items() if node in asked and node not in found}
         elapsed = clock.now() - begin
         if not silent or elapsed >= patience.timeout:
+            break
+        if attendance.enough(silent, elapsed=elapsed, least=patience.again):
             break
         if elapsed >= again:
             owners |= _pushed(line, silent, patience.timeout - elapsed)
             again = math.inf if patience.all_needed else elapsed + patience.again
-        for number, answer in line.pull([one for one, node in owners.items() if node in silent], longest):
+        wanted = [number for number, node in owners.items() if node in silent]
+        for number, answer in line.pull([*wanted, *attendance.late], longest):
             node = owners.get(number)
+            attendance.hear(number)
             if node is None or node in found:
                 continue
             try:
@@ -106,8 +119,9 @@ def ask(
             except DataError:
                 if patience.all_needed:
                     raise
-        if len(found) < len(frames):
+        if len(found) < len(asked):
             clock.wait(patience.poll)
+    attendance.end(owners, found)
     if silent and patience.all_needed:
         raise DataError(f"{len(silent)} of {len(frames)} nodes did not answer within {patience.timeout:g} s")
     return found

@@ -16,16 +16,14 @@ from incrowd.errors import ConfigError
 from incrowd.flower.actors import ActorLine
 from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
 from incrowd.flower.network import Network, Node, in_blocks
-from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
-from incrowd.flower.work import RoundTask
 from incrowd.learning import ClientTensors
 from incrowd.learning.cohort import EngineTrainer
-from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import processors
 from incrowd.runs.client_work import ClientWork
+from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloWork
@@ -63,6 +61,9 @@ class Simulation:
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         need_flower()
+        if isinstance(run.config.data, Parties):
+            remedy = "their data are not here to be simulated: `incrowd flower serve` asks them"
+            raise ConfigError(field="data.name", value="parties", remedy=remedy)
         if isinstance(run.work, SiloWork):
             return self._silos(run, run.work, watchers)
         return self._clients(run, run.work, watchers)
@@ -153,21 +154,6 @@ class Simulation:
     @property
     def _workers(self) -> int:
         return self.workers or processors()
-
-
-def offer_of(work: ClientWork) -> Offer:
-    """What a run offers to learn.
-
-    Edge cases: a plan with the median clip is refused: nobody knows the norms of a cohort that trains elsewhere.
-    """
-    plan = work.plan
-    if not isinstance(plan, Plan | CorrelatedPlan):
-        raise ConfigError(field="plan", value=type(plan).__name__, remedy="give a Plan or a CorrelatedPlan")
-    settings = work.config.model_dump(mode="json")
-    offered = {section: settings[section] for section in ("model", "local")}
-    offer = Offer(plan=plan, size=work.model.size, columns=tuple(work.data.columns), settings=offered)
-    RoundTask.stated(offer, 0, plan.start(offer.size).clip)
-    return offer
 
 
 def need_flower() -> None:

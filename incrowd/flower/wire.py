@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from incrowd._random import Integers
 from incrowd.errors import DataError
+from incrowd.flower.history import DIGEST
 from incrowd.privacy.ledger.chain import canonical
 
 SentWeights = NDArray[np.float32]
@@ -33,10 +34,15 @@ _SIGNATURE = 64
 _MOST_HEAD = {
     "request": 2**22,  # it lists the clients of a block
     "offer": 2**22,  # it lists the parties
+    "trial": 2**22,  # an offer that is tried out and not taken up
     "acceptance": 2**12,
+    "refusal": 2**13,
     "answer": 2**12,
     "silo": 2**12,
 }
+_LONGEST_NAME = 128  # of a plan or a party: it is remembered
+_MOST_HISTORY = DIGEST * 100_000
+_MOST_WORDS = 1000
 _TYPES = {"int16": 2, "int32": 4, "int64": 8}
 
 
@@ -54,12 +60,14 @@ class Request:
     """What a server asks in a round: to train from these weights, and to clip like this.
 
     All real parties are asked the same, each for itself; a block of simulated clients is told which of them to train.
+    `history` is what the server asked in all rounds before (see `incrowd.flower.history`), or empty.
     """
 
     place: Place
     weights: SentWeights = field(repr=False)
     clip: dict[str, Any]
     clients: tuple[int, ...] = field(repr=False, default=())
+    history: bytes = field(repr=False, default=b"")
 
     @property
     def digest(self) -> str:
@@ -70,7 +78,7 @@ class Request:
     def to_bytes(self, key: Ed25519PrivateKey) -> bytes:
         """The frame, signed by the server."""
         head = {"clip": self.clip, "clients": list(self.clients), "size": self.weights.size}
-        return sealed("request", self.place, head, self.weights.astype("<f4").tobytes(), key=key)
+        return sealed("request", self.place, head, self.weights.astype("<f4").tobytes() + self.history, key=key)
 
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, most: int) -> "Request":
@@ -78,16 +86,16 @@ class Request:
 
         Edge cases: what the server has not signed, is not whole, or holds weights that are not finite: `DataError`.
         """
-        place, head, body = unsealed(data, kind="request", key=key, most=4 * most)
+        place, head, body = unsealed(data, kind="request", key=key, most=4 * most + _MOST_HISTORY)
         clients, clip, size = head.get("clients"), head.get("clip"), head.get("size")
-        if not _is_natural(size) or len(body) != 4 * size:
+        if not _is_natural(size) or size > most or len(body) - 4 * size not in (0, DIGEST * place.round):
             raise DataError("a request whose weights are not as many as it says: have it sent again")
         if not isinstance(clip, dict) or not isinstance(clients, list) or not all(map(_is_natural, clients)):
             raise DataError("a request that does not say who is to train, and how it is clipped")
-        weights = np.frombuffer(body, "<f4").astype(np.float32)
+        weights = np.frombuffer(body[: 4 * size], "<f4").astype(np.float32)
         if not np.isfinite(weights).all():
             raise DataError("a request with weights that are not finite")
-        return cls(place=place, weights=weights, clip=clip, clients=tuple(clients))
+        return cls(place=place, weights=weights, clip=clip, clients=tuple(clients), history=bytes(body[4 * size :]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +202,20 @@ def sealed(kind: str, place: Place, head: dict[str, Any], body: bytes, *, key: E
     return front + key.sign(_statement(kind, front))
 
 
+def refusal(why: str, place: Place, *, key: Ed25519PrivateKey) -> bytes:
+    """A frame in which a party says why it does not do what it was asked."""
+    return sealed("refusal", place, {"why": why[:_MOST_WORDS]}, b"", key=key)
+
+
+def read_refusal(data: object, *, key: Ed25519PublicKey) -> str | None:
+    """Why a party does not do what it was asked; None where the frame is no refusal of its own."""
+    try:
+        _, head, _ = unsealed(data, kind="refusal", key=key, most=0)
+    except DataError:
+        return None
+    return "".join(one if one.isprintable() else " " for one in str(head.get("why", "")))[:_MOST_WORDS]
+
+
 def unsealed(data: object, *, kind: str, key: Ed25519PublicKey, most: int) -> tuple[Place, dict[str, Any], memoryview]:
     """The place, head and body of a frame of a kind, whose body has at most so many bytes.
 
@@ -224,7 +246,7 @@ def _head(text: bytes, *, kind: str) -> tuple[Place, dict[str, Any]]:
     if not isinstance(head, dict) or head.get("kind") != kind:
         raise DataError(f"a message of another kind than {kind}")
     plan, number, party = head.get("plan"), head.get("round"), head.get("party")
-    if not (isinstance(plan, str) and _is_natural(number) and isinstance(party, str)):
+    if not (_is_name(plan) and _is_natural(number) and _is_name(party)):
         raise DataError("a message that does not say which plan, round and party it is of")
     return Place(plan=plan, round=number, party=party), head
 
@@ -260,6 +282,10 @@ def _unpacked(body: memoryview, *, most: int) -> bytes:
 def _smallest(steps: Integers) -> str:
     low, high = (int(steps.min()), int(steps.max())) if steps.size else (0, 0)
     return next(name for name, wide in _TYPES.items() if -(2 ** (8 * wide - 1)) <= low and high < 2 ** (8 * wide - 1))
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME
 
 
 def _is_natural(value: object) -> TypeGuard[int]:

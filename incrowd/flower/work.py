@@ -1,7 +1,7 @@
 """What a node does in a round: its clients' part of the sum, clipped and in whole steps of the public grid."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from incrowd._random import Randomness
@@ -30,14 +30,13 @@ class RoundTask:
     @classmethod
     def of(cls, offer: Offer, request: Request) -> "RoundTask":
         """What is asked. Edge cases: a clip that is not the plan's is refused: nobody has priced it."""
-        form = {"format": forms.ROUND, "plan": offer.fingerprint, "round": request.place.round, "clip": request.clip}
-        told = forms.from_json(form)
-        clip, planned = getattr(told, "clip", None), offer.plan.start(offer.size).clip
-        same = clip == planned
-        if isinstance(clip, QuantileClip) and isinstance(planned, QuantileClip):
-            same = clip.quantile == planned.quantile and clip.bit_noise == planned.bit_noise
-        if not same:
-            raise ConfigError(field="clip", value=clip, remedy=f"the plan's is {planned}")
+        clip, told = offer.clip, request.clip
+        form = forms.to_json(forms.RoundForm(plan=offer.fingerprint, round=request.place.round, clip=clip))["clip"]
+        if told != form and isinstance(clip, QuantileClip):  # its bound moves, and nothing else of it
+            clip = replace(clip, clip_norm=told.get("clip_norm", math.nan))
+            form["clip_norm"] = clip.clip_norm
+        if told != form:
+            raise ConfigError(field="clip", value=told.get("kind"), remedy=f"the plan's is {clip}")
         return cls.stated(offer, request.place.round, clip)
 
     @classmethod

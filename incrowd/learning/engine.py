@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from incrowd._random import Randomness
+from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
@@ -104,6 +104,16 @@ class CohortEngine:
     def chunk(self) -> int:
         """Of how many clients the contributions are in memory at once, at most."""
         return max((path.at_once for path in self.paths), default=1)
+
+    def rehearse(self, weights: ArrayLike | Tensor, *, examples: int = 3) -> None:
+        """Train a made-up client from these weights: what fails here says nothing about anybody.
+
+        Guarantee: of the clients' own examples only shapes and types are read.
+        """
+        execution = replace(self.execution, threads=1)
+        made_up = CohortEngine(self.model, self._data.made_up(examples), self.local, execution, loss=self.loss)
+        for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=0):
+            pass
 
     def train(
         self, weights: ArrayLike | Tensor, clients: ClientNumbers, *, randomness: Randomness, round: int

@@ -91,6 +91,21 @@ class ClientTensors:
         """The indices of one client's examples."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def made_up(self, examples: int) -> "ClientTensors":
+        """One client with so many examples like these, all zeros: of these only shapes and types are read."""
+
+        def zeros(one: Tensor) -> Tensor:
+            return torch.zeros((examples, *one.shape[1:]), dtype=one.dtype)
+
+        return ClientTensors(
+            features=each(zeros, self.features),
+            labels=zeros(self.labels),
+            offsets=np.array([0, examples]),
+            indices=np.arange(examples),
+            scale=self.scale,
+            offset=self.offset,
+        )
+
     def to(self, device: torch.device) -> "ClientTensors":
         """The same with features and labels on a device."""
         return ClientTensors(

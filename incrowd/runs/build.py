@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,10 +24,12 @@ from incrowd.data import (
     load_mnist,
     load_table,
     lognormal_sizes,
+    read_table,
     sorted_shards,
 )
 from incrowd.data.examples import Labels
 from incrowd.data.partitioners import by_sizes
+from incrowd.data.stand_in import made_up_array, made_up_row, stand_in
 from incrowd.errors import ConfigError
 from incrowd.learning import (
     CROSS_ENTROPY,
@@ -67,6 +69,7 @@ from incrowd.runs.data_config import (
     FunctionData,
     GivenData,
     MnistData,
+    Parties,
     PartitionedData,
     Table,
 )
@@ -95,6 +98,8 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
     with section("data"):
         if isinstance(wanted, Table):
             return _table(wanted)
+        if isinstance(wanted, Parties):
+            return _in_place_of(wanted)
         if isinstance(wanted, FunctionData):
             return _stated(_returned(wanted))
         if isinstance(wanted, GivenData):
@@ -249,6 +254,32 @@ def _table(data: Table) -> Clients:
         holdout_clients=data.holdout_clients,
         names=data.names,
     )
+
+
+def _in_place_of(data: Parties) -> Clients:
+    """Clients who hold nothing, in the place of the enrolled parties; and the public examples that the server holds."""
+    names = enrolled(data)
+    if data.shape:
+        example = made_up_array(
+            data.shape, data.type, classes=data.classes_of_arrays, scale=data.scale, offset=data.offset
+        )
+        return stand_in(example, names, name=data.federation)
+    columns = data.meaning().resolved(())
+    clients = stand_in(made_up_row(columns), names, name=data.federation, columns=columns)
+    if data.test_file is None:
+        return clients
+    test, _ = read_table(Path(data.folder or ".") / data.test_file, columns)
+    return replace(clients, test=test)
+
+
+def enrolled(data: Parties) -> tuple[str, ...]:
+    """The names of the parties whose enrolments lie in the folder, in order."""
+    folder = Path(data.enrolled)
+    names = tuple(sorted(path.stem for path in folder.glob("*.pub")))
+    if not names:
+        remedy = "name the folder that holds the enrolments which parties sent, NAME.pub"
+        raise ConfigError(field="enrolled", value=str(folder), remedy=remedy)
+    return names
 
 
 def loss_of(name: str | None, examples: Examples, given: Given = NOTHING) -> Loss:

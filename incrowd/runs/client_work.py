@@ -67,6 +67,11 @@ class ClientWork:
         return self.ledger
 
     @property
+    def asks_others(self) -> bool:
+        """Whether clients are trained elsewhere."""
+        return self.trainers is not None
+
+    @property
     def rounds(self) -> int:
         """How many rounds are planned."""
         return self.plan.rounds

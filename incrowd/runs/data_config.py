@@ -9,7 +9,7 @@ from incrowd.data import Column, Columns, Reading, TestClients
 from incrowd.data._cells import MISSING
 from incrowd.data.spelling import BLANK
 from incrowd.errors import ConfigError
-from incrowd.settings.section import Section, Words, tag
+from incrowd.settings.section import Counts, Section, Words, tag
 
 NEVER_COUNTED = (
     "how many clients private data have is never counted: state a public number that they do not exceed, say "
@@ -67,23 +67,12 @@ class MnistData(PartitionedData):
     folder: str | None = None
 
 
-class Table(Section):
-    """A table in a file (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
-
-    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
-    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
-    silos, whom everybody knows.
-
-    `columns` says what the columns mean (`incrowd.data.spelling`); `delimiter` to `missing_texts`, how the cells are
-    written (`incrowd.data.Reading`).
+class Meaning(Section):
+    """What the columns of a table mean (`incrowd.data.spelling`), and how its cells are written
+    (`incrowd.data.Reading`: `delimiter` to `missing_texts`).
     """
 
-    name: Literal["table"] = "table"
-    folder: str | None = None
-    file: str
-    test_file: str | None = None
-    client: str
-    label: str
+    label: str = ""
     features: Words = ()
     classes: int | Words | None = None
     columns: dict[str, Any] = Field(default_factory=dict)
@@ -93,19 +82,12 @@ class Table(Section):
     encoding: str = "utf-8"
     blanks: Literal["refuse", "strip", "keep"] = "refuse"
     missing_texts: Words = MISSING
-    clients: int | None = None
-    names: Words = ()
-    test_clients: TestClients = "separate"
-    holdout_clients: float | None = None
-    partition: Literal["column"] = "column"
-    identity: str | None = None
-    public: bool = False
 
-    def meaning(self) -> Columns:
-        """What the columns mean, and how they are written."""
+    def meaning(self, *, client: str = "") -> Columns:
+        """What the columns mean, and how they are written; `client` names the column that says whose a row is."""
         written = self.model_dump(include={field.name for field in fields(Reading)})
         return Columns(
-            client=self.client,
+            client=client,
             label=self.label,
             features=self.features,
             classes=self.classes,
@@ -113,10 +95,10 @@ class Table(Section):
             reading=Reading(**written),
         )
 
-    def model_post_init(self, context: Any, /) -> None:
-        """Ask for what may not be counted, and for what a template leaves open."""
+    def check_meaning(self, *, client: str = "") -> None:
+        """Ask for what a template leaves open, and refuse what means nothing."""
         for name, value, what in (
-            ("client", self.client, "name the column that says whose row it is"),
+            ("client", client, "name the column that says whose row it is"),
             ("label", self.label, "name the column to learn"),
             ("classes", self.classes, "give the labels in order, or leave it out where they are numbers"),
         ):
@@ -127,12 +109,89 @@ class Table(Section):
                 remedy = 'write it as settings do, say {"range": [0, 120]}'
                 raise ConfigError(field=f"data.columns.{column}", value=type(words).__name__, remedy=remedy)
         try:
-            self.meaning()
+            self.meaning(client=client)
         except ConfigError as error:
             raise ConfigError(field=f"data.{error.field}", value=error.value, remedy=error.remedy) from error
+
+
+class Table(Meaning):
+    """A table in a file (.csv, .csv.gz, .parquet) in which a column names the client. Private unless stated.
+
+    `clients` is the public number of clients, declared and never counted: of a private table nothing is counted, so it
+    has to be stated (`incrowd.privacy.plan.declared` says how many there may then be). `names` declares who they are:
+    silos, whom everybody knows. What the columns mean is as in `Meaning`.
+    """
+
+    name: Literal["table"] = "table"
+    folder: str | None = None
+    file: str
+    test_file: str | None = None
+    client: str
+    label: str
+    clients: int | None = None
+    names: Words = ()
+    test_clients: TestClients = "separate"
+    holdout_clients: float | None = None
+    partition: Literal["column"] = "column"
+    identity: str | None = None
+    public: bool = False
+
+    def meaning(self, *, client: str = "") -> Columns:
+        """See `Meaning`."""
+        return super().meaning(client=client or self.client)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Ask for what may not be counted, and for what a template leaves open."""
+        self.check_meaning(client=self.client)
         if self.clients is None and not self.public:
             remedy = f"{NEVER_COUNTED}; or public = true, where nobody is to be protected"
             raise ConfigError(field="data.clients", value=None, remedy=remedy)
+
+
+class Parties(Meaning):
+    """Real parties, each with data of its own that stay there: `incrowd flower serve`. Private, always.
+
+    `federation` is the name that the ledger of all that is learned from them knows them by. `enrolled` is a folder with
+    the enrolment of each, NAME.pub. They learn from tables whose columns mean the same everywhere, or from arrays:
+    examples of a `shape` and a `type`, which mean ``features * scale + offset``. `test_file` is a public table that the
+    server holds.
+    """
+
+    name: Literal["parties"] = "parties"
+    federation: str
+    enrolled: str
+    folder: str | None = None
+    test_file: str | None = None
+    shape: Counts = ()
+    type: Literal["float32", "uint8", "int64"] = "float32"
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def model_post_init(self, context: Any, /) -> None:
+        """A table, or arrays: what belongs to the other is refused."""
+        if not self.federation.strip():
+            raise ConfigError(field="data.federation", value=self.federation, remedy="give the federation a name")
+        if not self.shape:
+            if not self.label or not self.columns:
+                remedy = "say what the columns of the parties' tables mean, and which is learned; or give a shape"
+                raise ConfigError(field="data.columns", value=self.columns, remedy=remedy)
+            self.check_meaning()
+        of_tables, of_arrays = ("label", "features", "columns", "test_file"), ("type", "scale", "offset")
+        self._refuse_others(of_tables if self.shape else of_arrays)
+        if self.shape and not isinstance(self.classes, int | None):
+            remedy = "labels of arrays are 0, 1, ..: give their number, or leave it out where they are numbers"
+            raise ConfigError(field="data.classes", value=self.classes, remedy=remedy)
+
+    @property
+    def classes_of_arrays(self) -> int | None:
+        """How many classes the labels of arrays have."""
+        return self.classes if isinstance(self.classes, int) else None
+
+    def _refuse_others(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            if getattr(self, name) not in ((), {}, type(self).model_fields[name].default):
+                remedy = f"it does not go with {'a shape' if self.shape else 'a table'}: leave one of them out"
+                raise ConfigError(field=f"data.{name}", value=getattr(self, name), remedy=remedy)
 
 
 class GivenData(Section):
@@ -158,6 +217,7 @@ DataSection = Annotated[
     Annotated[DigitsData, Tag("digits")]
     | Annotated[MnistData, Tag("mnist")]
     | Annotated[Table, Tag("table")]
+    | Annotated[Parties, Tag("parties")]
     | Annotated[FunctionData, Tag("function")]
     | Annotated[GivenData, Tag("given")],
     tag("name", "digits", own="function"),

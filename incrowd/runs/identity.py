@@ -10,9 +10,9 @@ from incrowd.data.rows import example_rows, owned_rows, table_rows, table_rows_b
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
-from incrowd.runs.build import federated_data, mnist_folder, section, whole_split
+from incrowd.runs.build import enrolled, federated_data, mnist_folder, section, whole_split
 from incrowd.runs.config import CommonSections
-from incrowd.runs.data_config import DigitsData, MnistData, PartitionedData, Table
+from incrowd.runs.data_config import DigitsData, MnistData, Parties, PartitionedData, Table
 
 _NOT_PUBLIC = "leave data.public out"
 
@@ -97,6 +97,8 @@ def _source(config: CommonSections, held: Clients | None) -> IdentifiedData:
     data = config.data
     if isinstance(data, Table):
         return _IdentifiedTable(data)
+    if isinstance(data, Parties):
+        return _PartiesElsewhere(data)
     if isinstance(data, PartitionedData):
         return _PartitionedExamples(data, config)
     return _Own(federated_data(config) if held is None else held)
@@ -145,6 +147,39 @@ class _IdentifiedTable:
     @property
     def _path(self) -> Path:
         return Path(self.data.folder or ".") / self.data.file
+
+
+@dataclass(frozen=True)
+class _PartiesElsewhere:
+    """Parties whose data nobody here has seen: they are known by the name of the federation alone, whoever joins it or
+    leaves it. What each has given it knows from its own ledger.
+    """
+
+    data: Parties
+
+    @property
+    def name(self) -> str:
+        return f"the parties of {self.data.federation}"
+
+    @property
+    def public(self) -> bool:
+        return False
+
+    @property
+    def may_be_private(self) -> bool:
+        return False
+
+    def division(self, unit: str) -> str:
+        return f"one {unit} for each party"
+
+    def rows(self) -> Iterable[bytes]:
+        return [self.name.encode()]
+
+    def by_silo(self) -> list[list[bytes]]:
+        return [[f"{self.name}: {party}".encode()] for party in enrolled(self.data)]
+
+    def check_test(self, private: str | None) -> None:
+        pass
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from incrowd.federated.evaluate import outputs_of
 from incrowd.federated.metrics import probabilities
 from incrowd.runs.build import featured_examples, loss_of, model_of, section
 from incrowd.runs.config import CommonSections, Config, GivenModel
-from incrowd.runs.data_config import FunctionData, GivenData, Table
+from incrowd.runs.data_config import FunctionData, GivenData, Meaning
 from incrowd.runs.folder import MODEL, SUMMARY, settings_in
 from incrowd.runs.onnx_file import onnx_of
 from incrowd.runs.settings import read_back
@@ -129,11 +129,11 @@ def _module(config: Config | SiloConfig, examples: Examples, state: bytes) -> tu
     return model.with_weights(model.weights), loss.name
 
 
-def _table_of(config: CommonSections, folder: Path, instead: str) -> Table:
+def _table_of(config: CommonSections, folder: Path, instead: str) -> Meaning:
     """The section of a table. Edge cases: other data say nothing about the columns of a table: `ConfigError`."""
-    if isinstance(config.data, Table) and isinstance(config.model, GivenModel):
+    if isinstance(config.data, Meaning) and isinstance(config.model, GivenModel):
         remedy = f"a program began the run, and has the module: let it call {instead}"
-    elif isinstance(config.data, Table):
+    elif isinstance(config.data, Meaning) and config.data.label:
         return config.data
     elif isinstance(config.data, GivenData):
         remedy = f"a program began the run, and has the module: let it call {instead}"

@@ -33,6 +33,7 @@ from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
+from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
 from incrowd.runs.figures import RunCurve
 from incrowd.runs.folder import (
@@ -183,8 +184,14 @@ class Run:
         }
 
     def train(self, watchers: Sequence[Tracker] = ()) -> Summary:
-        """Train to the end, from wherever the run stands, and write the results; a run that is over says them again."""
+        """Train to the end, from wherever the run stands, and write the results; a run that is over says them again.
+
+        Edge cases: nobody asks the parties of a run whose data are elsewhere: `ConfigError`.
+        """
         wanted = self.config
+        if isinstance(wanted.data, Parties) and not self.work.asks_others:
+            remedy = "the data are with the parties: `incrowd flower serve` asks them, with the same settings"
+            raise ConfigError(field="data.name", value="parties", remedy=remedy)
         with RoundLoop.begin(self.folder, wanted.run, wanted.stop, rounds=self.work.rounds) as loop:
             summary = results.of_stopped(self.folder)
             if summary is None:

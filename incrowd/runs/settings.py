@@ -112,6 +112,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 _PATHS = (
     ("data", "folder"),
+    ("data", "enrolled"),
     ("features", "cache"),
     ("privacy", "ledger"),
     ("privacy", "witness"),

@@ -44,6 +44,11 @@ class SiloWork:
         return self.ledger
 
     @property
+    def asks_others(self) -> bool:
+        """Whether silos are asked elsewhere."""
+        return self.together is not None
+
+    @property
     def config(self) -> SiloConfig:
         """The settings."""
         return self.federation.config

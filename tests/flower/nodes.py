@@ -52,7 +52,8 @@ class PlainLine:
 class WildLine:
     """A network at its worst: it drops, delays, repeats, mixes up and replays messages and answers, and parties die.
 
-    `die` is called with a node's number where its party is killed: before it has answered, or after.
+    `die` is called with a node's number where its party is killed: before it has answered, or after. Those who are
+    `away` hear nothing.
     """
 
     nodes: Mapping[int, Answers]
@@ -63,6 +64,7 @@ class WildLine:
     on_the_way: list[tuple[float, str, bytes]] = field(default_factory=list)
     heard: list[bytes] = field(default_factory=list)
     happened: dict[str, int] = field(default_factory=dict)
+    away: set[int] = field(default_factory=set)
 
     def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
         """See `Line.push`."""
@@ -71,9 +73,9 @@ class WildLine:
             self.count += 1
             number = f"message {self.count}"
             owners[number] = node
-            if self._happens("dropped", 0.1):
+            if node in self.away or self.happens("dropped", 0.1):
                 continue
-            for _ in range(2 if self._happens("asked twice", 0.1) else 1):
+            for _ in range(2 if self.happens("asked twice", 0.1) else 1):
                 self._answer(node, number, content)
         return owners
 
@@ -83,36 +85,37 @@ class WildLine:
         self.generator.shuffle(ready)
         for each in ready:
             self.on_the_way.remove(each)
-            if self._happens("pulled by others", 0.02):
+            if self.happens("pulled by others", 0.02):
                 continue
             yield each[1], each[2]  # of earlier rounds, too
 
     def _answer(self, node: int, number: str, content: bytes) -> None:
-        if self._happens("killed before", 0.02):
+        if self.happens("killed before", 0.02):
             self.die(node)
             return
         answer = self.nodes[node](content)
-        if self._happens("killed after", 0.02):
+        if self.happens("killed after", 0.02):
             self.die(node)
             return
         self.heard = [*self.heard[-20:], answer]
         self._send(number, answer)
-        if self._happens("sent twice", 0.1):
+        if self.happens("sent twice", 0.1):
             self._send(number, answer)
-        if self._happens("replayed", 0.1):
+        if self.happens("replayed", 0.1):
             self._send(number, self.heard[self.generator.integers(len(self.heard))])
-        if self._happens("mixed up", 0.05):
+        if self.happens("mixed up", 0.05):
             self._send(f"message {self.generator.integers(1, self.count + 1)}", answer)
 
     def _send(self, number: str, answer: bytes) -> None:
-        delay = float(self.generator.exponential(0.2)) if not self._happens("late", 0.03) else 1e3
-        if self._happens("broken", 0.03):
+        delay = float(self.generator.exponential(0.2)) if not self.happens("late", 0.03) else 1e3
+        if self.happens("broken", 0.03):
             place = int(self.generator.integers(len(answer)))
             answer = answer[:place] + bytes([answer[place] ^ 1]) + answer[place + 1 :]
-        if not self._happens("lost", 0.05):
+        if not self.happens("lost", 0.05):
             self.on_the_way.append((self.clock.now() + delay, number, answer))
 
-    def _happens(self, what: str, probability: float) -> bool:
+    def happens(self, what: str, probability: float) -> bool:
+        """Whether it does, this time."""
         found = bool(self.generator.random() < probability)
         self.happened[what] = self.happened.get(what, 0) + found
         return found

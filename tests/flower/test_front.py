@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -289,6 +290,22 @@ class TestLimits:
             assert [place.post(b"x" * size) for size in (600, 600, 400, 1)] == [200, 429, 200, 429]
         finally:
             place.stop()
+
+    @pytest.mark.parametrize("honest", [True, False])
+    def test_an_answer_a_hundred_times_too_long_is_refused_before_it_is_whole(
+        self, honest: bool, tmp_path: Path
+    ) -> None:
+        """In pieces, each of which is short enough, and may be an answer's."""
+        longest = 200_000
+        place = Place(tmp_path, **asdict(Limits(bytes_per_second=0.001).fitting(longest)))
+        pieces = 4 if honest else 100
+        try:
+            said = [place.post(b"x" * longest) for _ in range(pieces)]
+        finally:
+            place.stop()
+        assert said[:4] == [200] * 4
+        assert honest or said[-1] == 429
+        assert sum(len(body) for _, _, body in place.upstream.came) <= 4 * longest + 2**20
 
     def test_one_keys_haste_costs_no_other_key(self, tmp_path: Path) -> None:
         place = Place(tmp_path, burst_requests=2, requests_per_second=0.001)

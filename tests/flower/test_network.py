@@ -14,8 +14,9 @@ from safetensors.numpy import load_file
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.blocks import BLOCK, Block, Stock
 from incrowd.flower.network import Network, Node, in_blocks
+from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Patience
-from incrowd.flower.simulation import Simulation, offer_of
+from incrowd.flower.simulation import Simulation
 from incrowd.flower.wire import Place, sealed
 from incrowd.learning import ClientTensors
 from incrowd.privacy.ledger.ledger import Ledger

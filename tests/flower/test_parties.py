@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of
 from incrowd.flower.party import Identity, Party, alone
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
-from incrowd.flower.simulation import offer_of
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.privacy.account.accounting import Budget
 from incrowd.runs.client_work import ClientWork

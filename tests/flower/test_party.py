@@ -265,10 +265,14 @@ def test_a_quantile_moves_and_the_rest_of_its_clip_does_not(made: Made) -> None:
     offer = offer_for(plan_of(clip=clip))
     party = made.start()
     party.accept(offer.to_bytes(SERVER))
-    assert b'"unclipped":0' in party.answer(asked(offer, 0, clip=clip))
-    assert b'"unclipped":1' in party.answer(asked(offer, 1, clip=replace(clip, clip_norm=50.0)))
-    with pytest.raises(SpecificationRefused, match="the plan does not know"):
-        party.answer(asked(offer, 2, clip=replace(clip, bit_noise=100.0)))
+    first = request(offer, 0, clip=clip)
+    assert b'"unclipped":0' in party.answer(first.to_bytes(SERVER))
+    known = {"history": bytes.fromhex(first.digest)}
+    assert b'"unclipped":1' in party.answer(asked(offer, 1, clip=replace(clip, clip_norm=50.0), **known))
+    others = replace(clip, bit_noise=100.0), replace(clip, learning_rate=0.9), replace(clip, quantile=0.9)
+    for other in others:
+        with pytest.raises(SpecificationRefused, match="the plan does not know"):
+            party.answer(asked(offer, 2, clip=other))
 
 
 @pytest.mark.parametrize("place", ["central", "local"])

@@ -72,3 +72,11 @@ def test_content_and_time_are_kept() -> None:
     one = questions.add("amber", b"?", 10.0)
     assert questions.content(one) == b"?"
     assert (questions.left(one, 4.0), questions.left(one, 11.0)) == (6.0, 0.0)
+
+
+def test_of_a_party_that_is_away_one_content_is_kept() -> None:
+    questions = Questions()
+    numbers = [questions.add("amber", bytes([each]), 10.0) for each in range(100)]
+    other = questions.add("birch", b"!", 10.0)
+    assert [len(questions.content(each)) for each in numbers] == [0] * 99 + [1]
+    assert questions.due({"amber": "first", "birch": "first"}) == {numbers[-1]: "amber", other: "birch"}

@@ -2,20 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from incrowd._random import SystemRandomness
-from incrowd.errors import BudgetExceeded, DataError, SpecificationRefused
-from incrowd.flower.given import LEDGER
+from incrowd.errors import DataError
 from incrowd.flower.rounds import GridLine, Patience, ask, frame_in, record_of
-from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.release import PrivateRun
-from tests.flower.nodes import PlainLine, VirtualClock, WildLine
-from tests.flower.parties import MODEL, NAMES, SERVER, Made, network_of, offer_for, plan_of, zeros
-from tests.flower.test_party import charged
+from tests.flower.nodes import PlainLine, VirtualClock
 
 
 @dataclass
@@ -132,65 +124,3 @@ def test_flowers_grid_is_a_line(stops: bool, monkeypatch: pytest.MonkeyPatch) ->
     else:
         assert [(owners[number], frame) for number, frame in line.pull(list(owners), 100)] == [(1, b"frame")]
     assert list(GridLine(TestGrid(answer, gone=set())).pull([], 100)) == []
-
-
-def storm(folder: Path, *, rounds: int, seed: int) -> WildLine:
-    """A federation of three parties in a network at its worst, whose server is killed now and then, too."""
-    generator, clock = np.random.default_rng(seed), VirtualClock()
-    plan = plan_of(rounds, noise=4.0)
-    offer = offer_for(plan)
-    made = [Made(folder / name, name, rest={"randomness": SystemRandomness()}) for name in NAMES]
-    parties = [each.start() for each in made]
-    for party in parties:
-        party.accept(offer.to_bytes(SERVER))
-    last = [-1, -1, -1]
-
-    def answering(node: int, frame: bytes) -> bytes:
-        try:
-            found = parties[node].reply(frame)
-        except (DataError, SpecificationRefused, BudgetExceeded):
-            return b"nothing"
-        last[node] = max(last[node], number)
-        return found
-
-    def die(node: int) -> None:
-        parties[node].close()
-        parties[node] = made[node].start()
-
-    nodes = {node: lambda frame, node=node: answering(node, frame) for node in range(3)}
-    line = WildLine(nodes, clock, generator, die=die)
-    network = network_of(line, offer, patience=Patience(timeout=4, again=1, poll=0.1, clock=clock))
-    weights, number = zeros(), 0
-    with Ledger.open(
-        folder / "server.sqlite", budget=plan.budget, relation=plan.relation, data_identity="all"
-    ) as ledger:
-        while number < rounds:
-            run = PrivateRun(plan, ledger=ledger, randomness=SystemRandomness(), size=MODEL.size)
-            assert run.next_round == number
-            opened = run.round(number)
-            opened.ask(network.trainer(weights))
-            if generator.random() < 0.05:
-                continue  # killed before the release: the round is asked for again, by another process
-            weights = weights + opened.release().mean
-            number += 1
-        assert ledger.charges() == (rounds, 0)
-        assert ledger.spent().epsilon == pytest.approx(plan.price.epsilon, rel=1e-9)
-    assert np.isfinite(weights).all()
-    for each, party, its in zip(made, parties, last, strict=True):
-        party.close()
-        assert charged(each.folder) == list(range(its + 1))
-        assert its > rounds - 30
-    return line
-
-
-def test_a_network_at_its_worst_leaves_ledgers_exact_and_the_model_finite(tmp_path: Path) -> None:
-    line = storm(tmp_path, rounds=25, seed=1)
-    assert line.happened["replayed"] > 3
-    assert (tmp_path / "north" / LEDGER).exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_and_does_so_for_thousands_of_rounds(tmp_path: Path) -> None:
-    line = storm(tmp_path, rounds=2000, seed=2)
-    assert min(line.happened.values()) > 20

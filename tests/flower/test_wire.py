@@ -191,13 +191,16 @@ def test_a_request_is_no_answer() -> None:
 @given(
     weights=hnp.arrays(np.float32, st.integers(0, SIZE), elements=st.floats(-10, 10, width=32)),
     clients=st.lists(st.integers(0, 2**40), max_size=5),
+    history=st.sampled_from([b"", bytes(range(96))]),
 )
-def test_a_request_comes_out_as_it_went_in(weights: np.typing.NDArray[np.float32], clients: list[int]) -> None:
-    asked = Request(place=PLACE, weights=weights, clip={"kind": "x", "a": 1.5}, clients=tuple(clients))
+def test_a_request_comes_out_as_it_went_in(
+    weights: np.typing.NDArray[np.float32], clients: list[int], history: bytes
+) -> None:
+    asked = Request(place=PLACE, weights=weights, clip={"kind": "x", "a": 1.5}, clients=tuple(clients), history=history)
     found = Request.read(asked.to_bytes(KEY), key=KEY.public_key(), most=SIZE)
     assert (found.place, found.clip, found.clients) == (PLACE, asked.clip, asked.clients)
     assert found.weights.tobytes() == weights.tobytes()
-    assert found.digest == asked.digest
+    assert (found.digest, found.history) == (asked.digest, history)
 
 
 def test_questions_differ_by_weights_clip_and_round_and_not_by_who_is_asked() -> None:
@@ -217,6 +220,8 @@ def test_questions_differ_by_weights_clip_and_round_and_not_by_who_is_asked() ->
         ({"size": 2, "clip": {}, "clients": []}, np.array([np.nan, 1], "<f4").tobytes(), "not finite"),
         ({"size": 3, "clip": {}, "clients": []}, bytes(8), "not as many"),
         ({"size": -2, "clip": {}, "clients": []}, bytes(8), "not as many"),
+        ({"size": 2, "clip": {}, "clients": []}, bytes(8 + 64), "not as many"),
+        ({"size": SIZE + 1, "clip": {}, "clients": []}, bytes(4 * SIZE + 4), "not as many"),
         ({"size": 2, "clip": [], "clients": []}, bytes(8), "who is to train"),
         ({"size": 2, "clip": {}, "clients": [True]}, bytes(8), "who is to train"),
     ],

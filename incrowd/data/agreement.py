@@ -1,0 +1,87 @@
+"""Whether a party's table fits what somebody wants to learn from: by what is stated of both, and by no row.
+
+Whoever asks gets a yes or a no, free of charge, as often as he likes. So it must not depend on a single cell: a party
+states what its columns hold, sees for itself that its rows are like that, and every offer is compared with the words.
+"""
+
+from dataclasses import replace
+from datetime import date
+
+from incrowd.data.columns import Columns
+from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
+from incrowd.errors import ConfigError
+
+_NAMES = {Number: "a number", Category: "a category", YesNo: "yes or no", Date: "a date", Ignored: "not for learning"}
+
+
+def agreed(wanted: Columns, own: Columns) -> Columns:
+    """How to read a party's own table so that it becomes what is wanted, the same at every party.
+
+    Guarantee: it follows from the two statements alone. A row that is as the party states is never refused, and becomes
+    the numbers that it would become at any other party: only how cells are written is the party's own.
+
+    Edge cases: a column that the party has not, or that may hold what nobody wants, is a `ConfigError` that names it.
+    """
+    if own.label != wanted.label:
+        raise ConfigError(field="label", value=wanted.label, remedy=f"this party learns {own.label}")
+    _check_classes(wanted.classes, own.classes)
+    schema = {name: _agreed(name, wanted.meaning(name), own) for name in wanted.features}
+    return replace(wanted, client="", schema=schema, reading=own.reading)
+
+
+def _check_classes(wanted: int | tuple[str, ...] | None, own: int | tuple[str, ...] | None) -> None:
+    fits = type(wanted) is type(own)
+    if isinstance(wanted, tuple) and isinstance(own, tuple):
+        fits = set(own) <= set(wanted)
+    elif isinstance(wanted, int) and isinstance(own, int):
+        fits = own <= wanted
+    if not fits:
+        raise ConfigError(field="classes", value=wanted, remedy=f"this party's labels are of {own}")
+
+
+def _agreed(name: str, wanted: Column, own: Columns) -> Column:
+    if name not in own.schema:
+        raise ConfigError(field=f"columns.{name}", value=name, remedy="this party has not stated such a column")
+    stated = own.meaning(name)
+    try:
+        return _fitted(wanted, stated)
+    except ConfigError as error:
+        raise ConfigError(field=f"columns.{name}.{error.field}", value=error.value, remedy=error.remedy) from error
+
+
+def _fitted(wanted: Column, own: Column) -> Column:
+    """The wanted meaning, of cells that are written in the party's own way."""
+    if own.imputed() is not None and not isinstance(own, Ignored) and wanted.imputed() is None:
+        raise ConfigError(field="missing", value=None, remedy="values may be missing here: say what stands for them")
+    if isinstance(wanted, Number) and isinstance(own, Number):
+        _check_range(wanted, wanted.range, own.range)
+        if wanted.whole and not own.whole:
+            raise ConfigError(field="whole", value=True, remedy="here it is any number")
+        return wanted
+    if isinstance(wanted, Date) and isinstance(own, Date):
+        _check_range(wanted, wanted.dates, own.dates)
+        return replace(wanted, format=own.format)
+    if isinstance(wanted, YesNo) and isinstance(own, YesNo):
+        return replace(wanted, yes=own.yes, no=own.no)
+    if isinstance(wanted, Category) and isinstance(own, Category):
+        others = [level for level in own.levels if level not in wanted.levels]
+        if (others or own.other) and not wanted.other:
+            shown = others or "other"
+            raise ConfigError(
+                field="levels", value=wanted.levels, remedy=f"here it may be {shown}, too: or other = true"
+            )
+        return wanted
+    kinds = (_NAMES.get(type(one), type(one).__name__) for one in (wanted, own))
+    raise ConfigError(field="kind", value=next(kinds), remedy=f"here it is {next(kinds)}")
+
+
+Ends = tuple[float, float] | tuple[date, date] | None
+
+
+def _check_range(wanted: Number | Date, its: Ends, own: Ends) -> None:
+    if its is None or wanted.outside == "clip":
+        return
+    if own is None or not (its[0] <= own[0] and own[1] <= its[1]):  # type: ignore[operator]  # two of one kind
+        shown = None if own is None else tuple(str(end) for end in own)
+        remedy = f'here it is within {shown}: widen it, or say outside = "clip"'
+        raise ConfigError(field="range", value=tuple(str(end) for end in its), remedy=remedy)

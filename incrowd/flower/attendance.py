@@ -1,0 +1,84 @@
+"""Who is waited for: whoever stays away does not hold up the others, and takes part again after the first sign of life.
+
+A round would otherwise last as long as a server's patience does, each time, for one hospital whose network is down.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from incrowd import _validate
+
+_EARNED = 10  # rounds with an answer in time that make up for one without
+
+
+class Attendance:
+    """Who answered in the last rounds that they were asked in.
+
+    A node is waited for, as long as a server's patience lasts, until it has missed so many rounds. From then on it is
+    away: one question waits for it, and the rounds go on. As soon as anything comes from it, late or not, it is asked
+    in every round again, and given as long again as the others took (and at least until silent ones are asked again),
+    until it misses a round; every ten answers in time make up for a round that was missed.
+
+    Guarantee: nodes that stay away, all together, cost the full time in as many rounds as one may miss, and each in one
+    of ten at most if it comes and goes as it likes. What comes late is dropped. A node that does not answer is asked no
+    more than once as long as patience lasts.
+
+    Edge cases: where nobody is left to wait for, all are waited for. A server that was started again knows of nobody
+    that is away.
+    """
+
+    def __init__(self, *, misses: int = 2) -> None:
+        _validate.count(misses=misses)
+        self._misses = misses
+        self._missed: Counter[int] = Counter()
+        self._in_time: Counter[int] = Counter()
+        self._heard: set[int] = set()
+        self._late: dict[str, int] = {}
+        self._asked: dict[int, float] = {}
+        self._regular: set[int] = set()
+        self._complete: float | None = None
+
+    @property
+    def late(self) -> Collection[str]:
+        """The messages of rounds before that were not answered in time, and may be yet."""
+        return self._late.keys()
+
+    def begin(self, nodes: Collection[int], *, now: float, timeout: float) -> set[int]:
+        """A round begins: who of these nodes is asked in it."""
+        self._complete = None
+        self._regular = {node for node in nodes if self._missed[node] < self._misses} or set(nodes)
+        waiting = {node for node in self._late.values() if now - self._asked[node] < timeout}
+        asked = set(nodes) - (waiting - self._regular - self._heard)
+        self._asked |= dict.fromkeys(asked, now)
+        return asked
+
+    def enough(self, silent: Collection[int], *, elapsed: float, least: float) -> bool:
+        """Whether a round goes on without those who are silent after so many seconds."""
+        if not self._regular.isdisjoint(silent):
+            return False
+        if self._complete is None:
+            self._complete = elapsed
+        grace = 0.0 if self._heard.isdisjoint(silent) else max(least, self._complete)
+        return elapsed >= self._complete + grace
+
+    def hear(self, message: str) -> None:
+        """Something came in answer to a message, which may be of a round before."""
+        if message in self._late:
+            self._heard.add(self._late[message])
+
+    def end(self, messages: Mapping[str, int], found: Collection[int]) -> None:
+        """The round is over: who answered in time, of those whom these messages were for."""
+        asked = set(messages.values())
+        for node in asked:
+            if node in found:
+                self._heard.add(node)
+                self._in_time[node] += 1
+            else:
+                self._heard.discard(node)
+                self._missed[node] = min(self._misses, self._missed[node] + 1)
+                self._in_time[node] = 0
+            if self._in_time[node] == _EARNED:
+                self._in_time[node] = 0
+                self._missed[node] = max(0, self._missed[node] - 1)
+        still = {message: node for message, node in self._late.items() if node not in asked}
+        self._late = still | {message: node for message, node in messages.items() if node not in found}

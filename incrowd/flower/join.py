@@ -1,0 +1,175 @@
+"""A party that takes part: its owner's file, its own ledger, and a process that answers until it is told to stop."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from incrowd import _files
+from incrowd.data._rows import read_once
+from incrowd.data.template import Header, read_header, relative
+from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
+from incrowd.flower.given import LEDGER
+from incrowd.flower.invitation import INVITATION, Invitation
+from incrowd.flower.keys import AUTHORITY, Enrolment, answer_key, new_party
+from incrowd.flower.node import Connection, Refusal, attend, attending
+from incrowd.flower.offer import Offer
+from incrowd.flower.party import Identity, Party
+from incrowd.flower.party_file import PARTY_FILE, OwnExamples, PartyFile
+from incrowd.flower.wire import Place, refusal
+from incrowd.learning import CohortEngine
+from incrowd.privacy.ledger.ledger import Ledger
+
+LEFT = "left"
+"""A file that says that a party takes part in nothing any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A party in its folder: who it is, what its owner states, and where its server is."""
+
+    folder: Path
+    file: PartyFile
+    invitation: Invitation
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "Member":
+        """The party whose folder this is. Edge cases: one that is not whole, or has left for good: `ConfigError`."""
+        file = PartyFile.read(folder)
+        if (folder / LEFT).exists():
+            remedy = "this party has left for good; a new one has keys, and an allowance, of its own"
+            raise ConfigError(field="folder", value=str(folder), remedy=remedy)
+        return cls(folder=folder, file=file, invitation=Invitation.read(folder / INVITATION))
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is, and whom it listens to."""
+        return Identity(name=self.file.name, key=answer_key(self.folder), server=self.invitation.verifier)
+
+    def check(self) -> int:
+        """Read the party's own data as they are stated; the number of rows, which is for its owner alone."""
+        return OwnExamples(self.file).check()
+
+    def open(self) -> Party:
+        """What answers in its name."""
+        return Party(
+            self.folder,
+            identity=self.identity,
+            policy=self.file.policy(),
+            learner=_Words(OwnExamples(self.file)).engine,
+            randomness=self.file.random(),
+        )
+
+    def join(self, stop: threading.Event, *, poll: float = 0.1) -> None:
+        """Answer the server's questions until told to stop.
+
+        Guarantee: as of `Party` and `attend`. Data that are not as stated are a `DataError`, before any question.
+        """
+        with read_once(), _opened(self) as party:
+            self.check()
+            _files.write(self.folder / AUTHORITY, self.invitation.authority)
+            connection = Connection(self.invitation.address, self.folder / AUTHORITY, self.folder, poll=poll)
+            attend(connection, Handler(party), stop)
+
+    def leave(self) -> None:
+        """Take part in nothing any more, and give back what was reserved and will not be spent.
+
+        Edge cases: while a process answers for the party: `ConfigError`.
+        """
+        with attending(self.folder):
+            _files.write(self.folder / LEFT, "")
+            book = self.folder / LEDGER
+            if book.exists():
+                with Ledger.open(book) as ledger:
+                    for each in ledger.reservations():
+                        ledger.release_reservation(each.label)
+
+
+@dataclass(frozen=True, eq=False)
+class Handler:
+    """A party as what answers questions: what it does not do, it says so, in words that tell nothing of its data.
+
+    Edge cases: whatever else is wrong is for the owner to see to, and the server is told nothing.
+    """
+
+    party: Party
+
+    def __call__(self, frame: bytes) -> bytes:
+        """What the party says to a question."""
+        try:
+            return self.party.reply(frame)
+        except (SpecificationRefused, BudgetExceeded) as error:
+            identity = self.party.identity
+            place = Place(plan="", round=0, party=identity.name)
+            raise Refusal(refusal(str(error), place, key=identity.key)) from error
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """A misfit of what is stated, in an offer and here, is a refusal."""
+
+    own: OwnExamples
+
+    def engine(self, offer: Offer) -> CohortEngine:
+        try:
+            return self.own.engine(offer)
+        except ConfigError as error:
+            raise SpecificationRefused(str(error)) from error
+
+
+@contextmanager
+def _opened(member: Member) -> Iterator[Party]:
+    party = member.open()
+    try:
+        yield party
+    finally:
+        party.close()
+
+
+def new_member(folder: Path, name: str, invitation: Path, *, table: Path | None = None) -> Enrolment:
+    """Make a party's folder: its keys, its enrolment NAME.pub for the server, and a `party.toml` to be filled in.
+
+    Guarantee: of a table the header alone is read.
+    """
+    invited = Invitation.read(invitation)
+    header = None if table is None else read_header(table)
+    enrolment = new_party(folder, name)
+    _files.write(folder / INVITATION, invited.to_text())
+    seen = "?" if table is None else relative(table, to=folder)
+    _files.write(folder / PARTY_FILE, _template(name, header, seen=seen))
+    return enrolment
+
+
+def _template(name: str, header: Header | None, *, seen: str) -> str:
+    columns = [] if header is None else [f'"{column}" = "?"' for column in header.columns]
+    delimiter = "," if header is None else header.delimiter
+    return _TEMPLATE.format(name=name, file=seen, delimiter=delimiter, columns="\n".join(columns) or '# age = "?"')
+
+
+_TEMPLATE = """\
+# What {name} states: of its data, and of what any server may ask. It stays here.
+# Fill in every ? and every number that is missing. State what everybody may know (a codebook, a form, the medical
+# literature), never what you see in the rows: servers are told what does not fit.
+name = "{name}"
+
+[data]
+file = "{file}"                # seen from this folder; all of its rows are this party's
+delimiter = "{delimiter}"
+label = "?"                    # the column to learn; delete its line below
+classes = ["?"]                # the labels in order, say ["no", "yes"]; without this line they are numbers
+
+# What each column holds: {{range = [0, 120]}}, {{kind = "whole number", range = [0, 20]}}, {{levels = ["f", "m"]}},
+# {{dates = ["2015-01-01", "2025-12-31"]}}, "yes/no", "ignore"; with missing = ... where a value may be missing.
+[data.columns]
+{columns}
+
+# What any server may ask, all together and for all time. A round that would break it is refused.
+[allow]
+epsilon = 0.0                  # say 3.0
+delta = 0.0                    # say 1e-5
+# daily_epsilon = 1.0
+# fields = ["age"]             # the columns that a model may use; all that are stated
+# models = ["linear"]          # of linear, mlp, cnn
+# least_noise = 1.0            # a noise multiplier
+"""

@@ -1,0 +1,135 @@
+"""A party that is enrolled, and not honest: what it sends counts as zero, and keeps no honest one from counting."""
+
+import tracemalloc
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd._random import Integers
+from incrowd.errors import DataError
+from incrowd.flower.network import Network, Node, by_party
+from incrowd.flower.rounds import Patience
+from incrowd.flower.wire import PartyAnswer, Place, Request, longest_answer, sealed
+from incrowd.flower.work import RoundTask
+from tests.flower.nodes import PlainLine, VirtualClock
+from tests.flower.parties import CLIP, KEYS, MODEL, NAMES, SERVER, network_of, offer_for, plan_of, zeros
+
+SIZE = MODEL.size
+OFFER = offer_for(plan_of())
+HERE = Place(plan=OFFER.fingerprint, round=2, party="north")
+
+
+def honest(place: Place, value: int = 1) -> bytes:
+    steps = np.full(SIZE, value, np.int64)
+    return PartyAnswer(place=place, steps=steps, unclipped=0, dropped=0).to_bytes(KEYS[place.party])
+
+
+def odd(body: bytes, **head: Any) -> bytes:
+    """What a party signs that says what it likes."""
+    good = {"size": SIZE, "type": "int16", "packing": "zlib", "length": f"{len(body):015}"}
+    return sealed("answer", HERE, {**good, "unclipped": 0, "dropped": 0, **head}, body, key=KEYS["north"])
+
+
+def floats(value: float) -> bytes:
+    return np.full(SIZE, value).tobytes()
+
+
+PACKED = zlib.compress(np.ones(SIZE, "<i2").tobytes())
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "NaN": lambda: odd(floats(np.nan), type="float64", packing="none"),
+    "NaN as whole numbers": lambda: odd(floats(np.nan), type="int64", packing="none"),
+    "infinity as whole numbers": lambda: odd(floats(np.inf), type="int64", packing="none"),
+    "the least whole number": lambda: honest(HERE, -(2**63)),
+    "the largest whole number": lambda: honest(HERE, 2**63 - 1),
+    "longer than its clip": lambda: honest(HERE, 2**45),
+    "a row too many": lambda: odd(zlib.compress(bytes(4 * SIZE)), size=2 * SIZE),
+    "a number too few": lambda: odd(zlib.compress(bytes(2 * SIZE - 2)), size=SIZE - 1),
+    "a head that claims a million times its size": lambda: odd(PACKED, size=SIZE * 10**6),
+    "a length that claims a million times its size": lambda: odd(PACKED, length=f"{len(PACKED) * 10**6:015}"),
+    "a hundred times too long": lambda: odd(bytes(100 * longest_answer(SIZE)), packing="none"),
+    "a bomb": lambda: odd(zlib.compress(bytes(10**7))[: 8 * SIZE]),
+    "a bomb that is whole": lambda: odd(zlib.compress(bytes(50_000))),
+    "another round's": lambda: honest(replace(HERE, round=1)),
+    "a later round's": lambda: honest(replace(HERE, round=3)),
+    "another plan's": lambda: honest(replace(HERE, plan="0" * 64)),
+    "another party's": lambda: honest(replace(HERE, party="east")),
+    "another's name under its own words": lambda: sealed(
+        "answer", replace(HERE, party="east"), {}, b"", key=KEYS["north"]
+    ),
+    "a stranger's": lambda: PartyAnswer(
+        place=HERE, steps=np.ones(SIZE, np.int64), unclipped=0, dropped=0
+    ).to_bytes(Ed25519PrivateKey.generate()),
+    "the question": lambda: Request(place=HERE, weights=np.zeros(SIZE, np.float32), clip={}).to_bytes(KEYS["north"]),
+    "an acceptance": lambda: sealed("acceptance", HERE, {}, b"", key=KEYS["north"]),
+    "more clients than one": lambda: odd(PACKED, unclipped=2),
+    "less than no client": lambda: odd(PACKED, dropped=-1),
+    "nothing": lambda: b"",
+    "noise": lambda: bytes(range(256)) * 4,
+}  # fmt: skip
+
+
+def saying(answers: Mapping[int, bytes]) -> PlainLine:
+    def node(answer: bytes) -> Callable[[bytes], bytes]:
+        return lambda _: answer
+
+    return PlainLine({number: node(answer) for number, answer in answers.items()})
+
+
+def summed(answer: bytes) -> tuple[Integers, Any]:
+    """What a round comes to in which north sends this, and the others what is right."""
+    others = {number: honest(replace(HERE, party=NAMES[number])) for number in (1, 2)}
+    line = saying({0: answer, **others})
+    network = network_of(line, OFFER, patience=Patience(timeout=1, clock=VirtualClock()))
+    found = network.part(zeros(), range(3), round=2, clip=CLIP)
+    return found.total.steps, found.observed
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_no_honest_party_sends_counts_as_zero_and_costs_next_to_nothing(kind: str) -> None:
+    answer = HOSTILE[kind]()
+    tracemalloc.start()
+    steps, observed = summed(answer)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert steps.tolist() == [2] * SIZE
+    assert observed.contributions - observed.dropped == 2
+    assert peak < 500_000 + 3 * len(answer)
+
+
+def test_what_an_honest_one_sends_counts() -> None:
+    """The control."""
+    assert summed(honest(HERE))[0].tolist() == [3] * SIZE
+    assert summed(odd(PACKED))[0].tolist() == [3] * SIZE
+
+
+def test_no_party_answers_for_another() -> None:
+    """South sends what east has signed, and east says nothing: it is not counted for either."""
+    sent = honest(replace(HERE, party="east"))
+    line = saying({0: b"", 1: b"", 2: sent})
+    network = network_of(line, OFFER, patience=Patience(timeout=1, clock=VirtualClock()))
+    found = network.part(zeros(), range(3), round=2, clip=CLIP)
+    assert not found.total.steps.any()
+    assert found.observed.contributions == 0
+
+
+def test_a_party_that_lies_moves_the_sum_by_its_clip_and_no_more() -> None:
+    """What is left to it is what every party may do: send any contribution that is as long as its clip allows."""
+    largest = RoundTask.stated(OFFER, 2, CLIP).expected(HERE, contributions=1).largest
+    for value, counted in ((int(largest / SIZE**0.5), True), (int(1.001 * largest / SIZE**0.5), False)):
+        assert summed(honest(HERE, value))[0].tolist() == [2 + value * counted] * SIZE
+
+
+def test_a_node_of_another_key_is_not_the_party() -> None:
+    nodes = {number: Node(id=number, party=name, key=KEYS["east"].public_key()) for number, name in enumerate(NAMES)}
+    line = saying({number: honest(replace(HERE, party=name)) for number, name in enumerate(NAMES)})
+    network = Network(
+        line=line, offer=OFFER, deal=by_party(nodes), key=SERVER, patience=Patience(timeout=1, clock=VirtualClock())
+    )
+    assert network.part(zeros(), range(3), round=2, clip=CLIP).total.steps.tolist() == [1] * SIZE
+    with pytest.raises(DataError):
+        network.part(np.ones(SIZE), range(3), round=2, clip=CLIP)  # and no question is put twice in other words

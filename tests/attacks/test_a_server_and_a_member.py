@@ -1,0 +1,110 @@
+"""A server whose offer reaches for the party's machine: its files, its memory, its time."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incrowd.errors import SpecificationRefused
+from incrowd.federation import Federation
+from incrowd.flower.given import LEDGER, given
+from incrowd.flower.invitation import question_key
+from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of
+from incrowd.flower.party import Party
+from incrowd.runs.client_work import assemble
+from incrowd.runs.config import Config
+from tests.flower.members import Hospitals
+from tests.flower.parties import request
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Hospitals:
+    return Hospitals(tmp_path)
+
+
+@pytest.fixture
+def party(hospitals: Hospitals) -> Iterator[Party]:
+    made = hospitals.member("amber").open()
+    yield made
+    made.close()
+
+
+def offer_with(hospitals: Hospitals, change: Callable[[dict[str, Any]], object]) -> Offer:
+    """The honest offer, with settings that were changed."""
+    federation = Federation.from_settings(hospitals.folder / "there.toml")
+    assert isinstance(federation.settings, Config)
+    offer = offer_of(assemble(federation.settings, given=federation.given, schedule=federation.schedule))
+    settings = {name: dict(section) for name, section in offer.settings.items()}
+    change(settings)
+    return replace(offer, settings=settings)
+
+
+def reply(hospitals: Hospitals, party: Party, offer: Offer, kind: Any) -> bytes:
+    return party.reply(offer.to_bytes(question_key(hospitals.folder / "server"), kind=kind))
+
+
+@pytest.mark.parametrize("kind", ["offer", "trial"])
+def test_an_honest_offer_is_accepted(kind: str, hospitals: Hospitals, party: Party) -> None:
+    """The control."""
+    assert reply(hospitals, party, offer_with(hospitals, lambda _: None), kind)
+
+
+PATHS: dict[str, Callable[[dict[str, Any], str], object]] = {
+    "a cache": lambda settings, path: settings.update(features={"name": "unit", "cache": path}),
+    "a cache of nothing": lambda settings, path: settings.update(features={"name": "none", "cache": path}),
+    "a folder of code": lambda settings, path: settings["model"].update(folder=path),
+    "a folder of data": lambda settings, path: settings["data"].update(folder=path),
+    "a table": lambda settings, path: settings["data"].update(test_file=path),
+}
+
+
+@pytest.mark.parametrize("kind", ["offer", "trial"])
+@pytest.mark.parametrize("way", PATHS)
+def test_no_file_of_the_party_s_is_read_or_written_for_a_server(
+    way: str, kind: str, hospitals: Hospitals, party: Party
+) -> None:
+    aim = hospitals.folder / "aim"
+    offer = offer_with(hospitals, lambda settings: PATHS[way](settings, str(aim)))
+    with pytest.raises(SpecificationRefused, match="names files of this machine"):
+        reply(hospitals, party, offer, kind)
+    assert not aim.exists()
+    assert not (hospitals.folder / "amber" / LEDGER).exists()
+
+
+GREEDY: dict[str, Callable[[dict[str, Any]], object]] = {
+    "wide layers": lambda settings: settings.update(model={"kind": "mlp", "hidden": [10**6, 10**6]}),
+    "a wide layer": lambda settings: settings.update(model={"kind": "mlp", "hidden": [10**12]}),
+    "many layers": lambda settings: settings.update(model={"kind": "mlp", "hidden": [1] * 100_000}),
+    "passes without end": lambda settings: settings["local"].update(epochs=10**12),
+    "passes of no number": lambda settings: settings["local"].update(epochs="many"),
+    "batches without end": lambda settings: settings["local"].update(batches=10**12, batch_size=None),
+    "wide strokes": lambda settings: settings.update(features={"name": "strokes", "stroke_width": 10**9}),
+}
+
+
+@pytest.mark.parametrize("kind", ["offer", "trial"])
+@pytest.mark.parametrize("way", GREEDY)
+def test_neither_memory_nor_time_is_taken_for_what_is_out_of_all_proportion(
+    way: str, kind: str, hospitals: Hospitals, party: Party
+) -> None:
+    """Terabytes, or years, which this test has not."""
+    with pytest.raises(SpecificationRefused):
+        reply(hospitals, party, offer_with(hospitals, GREEDY[way]), kind)
+    assert not (hospitals.folder / "amber" / LEDGER).exists()
+    [refused] = given(hospitals.folder / "amber")["refused"]
+    assert refused["round"] is None
+
+
+def test_trials_without_end_leave_nothing_behind(hospitals: Hospitals, party: Party) -> None:
+    def tried(rate: float) -> Offer:
+        return offer_with(hospitals, lambda settings: settings["local"].update(learning_rate=rate))
+
+    for number in range(5):
+        assert reply(hospitals, party, tried(0.1 + number), "trial")
+    assert len(party._engines) == 2
+    question = request(tried(0.1), 0).to_bytes(question_key(hospitals.folder / "server"))
+    with pytest.raises(SpecificationRefused, match="has not accepted"):
+        party.reply(question)

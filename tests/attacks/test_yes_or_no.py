@@ -1,0 +1,80 @@
+"""A server that offers again and again learns from yes and no what a party states, and nothing of its rows."""
+
+from pathlib import Path
+
+import pytest
+
+from incrowd.data import Columns, read_table
+from incrowd.errors import DataError
+from incrowd.federation import Federation
+from incrowd.flower.given import given
+from incrowd.runs.settings import settings_of, tables
+from tests.flower.members import Hospitals, MemberLine, settings_text
+
+OFFERED = {
+    "as it is": "age = {range = [0, 120]}\n",
+    "narrower": "age = {range = [20, 89]}\n",
+    "much narrower": "age = {range = [40, 60]}\n",
+    "clipped": 'age = {range = [40, 60], outside = "clip"}\n',
+    "no range": 'age = "number"\n',
+    "whole": 'age = {kind = "whole number", range = [0, 120]}\n',
+}
+TABLES = {"young": (21, 22, 23), "old": (88, 87, 119), "middle": (45, 50, 55), "broken": (45.5, 50, 55)}
+
+
+def answers(hospitals: Hospitals, ages: tuple[float, ...]) -> dict[str, str]:
+    """What amber says to each offer, when these are the ages in its table."""
+    rows = "".join(f"{age},1.0,f,yes\n" for age in ages)
+    (hospitals.folder / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
+    found = {}
+    for name, words in OFFERED.items():
+        (hospitals.folder / "there.toml").write_text(settings_text(here=False, columns=words))
+        federation = Federation.from_settings(hospitals.folder / "there.toml")
+        line = MemberLine(hospitals, gone={"birch", "cedar"})
+        found[name] = hospitals.server().try_over(line, federation)["amber"]
+        line.close()
+    return found
+
+
+def test_yes_and_no_are_the_same_whatever_the_rows_are(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    told = {name: answers(hospitals, ages) for name, ages in TABLES.items()}
+    assert all(each == told["young"] for each in told.values())
+    assert {said == "yes" for said in told["young"].values()} == {True, False}
+    assert given(tmp_path / "amber")["events"] == []
+
+
+def test_control_reading_the_rows_as_offered_tells_them_apart(tmp_path: Path) -> None:
+    told = {}
+    for name, ages in TABLES.items():
+        (tmp_path / "t.csv").write_text("age,back\n" + "".join(f"{age},yes\n" for age in ages))
+        offered = Columns(client="", label="back", classes=("no", "yes"), schema={"age": {"range": [40, 60]}})
+        try:
+            read_table(tmp_path / "t.csv", offered.resolved(()))
+            told[name] = "yes"
+        except DataError:
+            told[name] = "no"
+    assert set(told.values()) == {"yes", "no"}
+
+
+@pytest.mark.parametrize("loss", ["poisson", "logistic"])
+def test_a_loss_that_only_some_labels_fit_is_refused_whatever_the_labels_are(loss: str, tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    own = 'file = "../amber.csv"\nlabel = "dose"\n'
+    columns = "age = {range = [0, 120]}\n"
+    hospitals.state("amber", data=own, columns=columns)
+    text = settings_text(here=False, columns=columns).replace(
+        'label = "back"\nclasses = ["no", "yes"]', 'label = "dose"'
+    )
+    (tmp_path / "there.toml").write_text(text.replace("[local]\n", f'[local]\nloss = "{loss}"\n'))
+    told = set()
+    for doses in ((1.0, 0.0), (-1.0, 0.5)):
+        rows = "".join(f"30,{dose},f,yes\n" for dose in doses)
+        (tmp_path / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
+        line = MemberLine(hospitals, gone={"birch", "cedar"})
+        federation = Federation.from_tables(tables(tmp_path / "there.toml"))
+        told.add(hospitals.server().try_over(line, federation)["amber"])
+        line.close()
+    assert settings_of(tables(tmp_path / "there.toml")).local.loss == loss
+    assert len(told) == 1
+    assert "is not among those that this party allows for numbers" in told.pop()

@@ -1,0 +1,123 @@
+"""Two statements about a table, and no row: whether one can be read as the other wants it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.data import Columns, Reading, read_table
+from incrowd.data.agreement import agreed
+from incrowd.errors import ConfigError, DataError
+
+
+def columns(label: str = "y", classes: Any = None, **schema: Any) -> Columns:
+    return Columns(client="", label=label, classes=classes, schema=schema).resolved(())
+
+
+AGE = {"range": [0, 120]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own"),
+    [
+        (AGE, AGE),
+        (AGE, {"range": [10, 90]}),
+        ({"range": [0, 120], "outside": "clip"}, "number"),
+        ("number", AGE),
+        ({"range": [0, 9], "missing": 3}, {"range": [0, 9], "missing": 1}),
+        ({"range": [0, 9], "missing": 3}, {"range": [0, 9]}),
+        ({"levels": ["a", "b"]}, {"levels": ["b"]}),
+        ({"levels": ["a"], "other": True}, {"levels": ["a", "b"]}),
+        ({"levels": ["a"], "other": True}, {"levels": ["a"], "other": True}),
+        ("yes/no", {"yes": ["ja"], "no": ["nein"]}),
+        ({"dates": ["2000-01-01", "2030-01-01"]}, {"dates": ["2001-01-01", "2029-01-01"], "format": "%d.%m.%Y"}),
+    ],
+)
+def test_what_is_within_what_is_wanted_fits(wanted: Any, own: Any) -> None:
+    assert agreed(columns(a=wanted), columns(a=own)).features == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own", "field"),
+    [
+        (AGE, {"range": [0, 121]}, "columns.a.range"),
+        (AGE, "number", "columns.a.range"),
+        ({"kind": "whole number", "range": [0, 120]}, AGE, "columns.a.whole"),
+        ({"range": [0, 9]}, {"range": [0, 9], "missing": 1}, "columns.a.missing"),
+        ({"levels": ["a"]}, {"levels": ["a", "b"]}, "columns.a.levels"),
+        ({"levels": ["a"]}, {"levels": ["a"], "other": True}, "columns.a.levels"),
+        ({"levels": ["a"]}, AGE, "columns.a.kind"),
+        (AGE, "ignore", "columns.a.kind"),
+        ({"dates": ["2000-01-01", "2001-01-01"]}, {"dates": ["2000-01-01", "2002-01-01"]}, "columns.a.range"),
+    ],
+)
+def test_what_is_not_is_refused_by_the_columns_name(wanted: Any, own: Any, field: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        agreed(columns(a=wanted), columns(a=own))
+    assert refused.value.field == field
+
+
+def test_columns_labels_and_classes_that_a_party_has_not_are_refused() -> None:
+    for wanted, own, field in (
+        (columns(a=AGE, b=AGE), columns(a=AGE), "columns.b"),
+        (columns(label="x", a=AGE), columns(a=AGE), "label"),
+        (columns(classes=("no",), a=AGE), columns(classes=("no", "yes"), a=AGE), "classes"),
+        (columns(classes=2, a=AGE), columns(classes=3, a=AGE), "classes"),
+        (columns(classes=2, a=AGE), columns(a=AGE), "classes"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            agreed(wanted, own)
+        assert refused.value.field == field
+
+
+def test_every_party_gives_the_same_numbers_however_it_writes_its_cells(tmp_path: Path) -> None:
+    wanted = columns(sex={"levels": ["f", "m"]}, smokes="yes/no", since={"dates": ["2000-01-01", "2020-12-31"]})
+    german = Columns(
+        client="",
+        label="y",
+        schema={
+            "since": {"dates": ["2000-01-01", "2020-12-31"], "format": "%d.%m.%Y"},
+            "smokes": {"yes": ["ja"], "no": ["nein"]},
+            "sex": {"levels": ["m", "f"]},
+        },
+        reading=Reading(delimiter=";", decimal=","),
+    ).resolved(())
+    english = columns(sex={"levels": ["f", "m"]}, smokes="yes/no", since={"dates": ["2000-01-01", "2020-12-31"]})
+    (tmp_path / "de.csv").write_text("since;y;sex;smokes\n31.01.2010;1,5;m;ja\n")
+    (tmp_path / "en.csv").write_text("y,smokes,sex,since\n1.5,yes,m,2010-01-31\n")
+    de, _ = read_table(tmp_path / "de.csv", agreed(wanted, german))
+    en, _ = read_table(tmp_path / "en.csv", agreed(wanted, english))
+    assert np.array_equal(np.asarray(de.features), np.asarray(en.features))
+    assert de.labels.tolist() == en.labels.tolist() == [1.5]
+
+
+Folders = pytest.TempPathFactory
+ranges = st.tuples(st.integers(-5, 5), st.integers(6, 12))
+
+
+@given(own=ranges, wanted=ranges, clip=st.booleans(), cells=st.lists(st.integers(-8, 15), min_size=1, max_size=5))
+def test_rows_that_are_as_stated_are_never_refused_after_a_yes(
+    own: tuple[int, int],
+    wanted: tuple[int, int],
+    clip: bool,
+    cells: list[int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    stated = columns(a={"range": list(own)})
+    offered = columns(a={"range": list(wanted), **({"outside": "clip"} if clip else {})})
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    path.write_text("a,y\n" + "".join(f"{cell},1\n" for cell in cells))
+    try:
+        read_table(path, stated)
+    except DataError:
+        return  # the owner sees to that, before any offer
+    try:
+        columns_to_read = agreed(offered, stated)
+    except ConfigError:
+        assert not clip
+        assert not (wanted[0] <= own[0] and own[1] <= wanted[1])
+    else:
+        read_table(path, columns_to_read)

@@ -1,0 +1,368 @@
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Krum, Strategy
+
+from incrowd.errors import BudgetExceeded, ConfigError, RehearsalFailed
+from incrowd.flower import private
+from incrowd.flower.strategy import LOOKS_AT_ONE
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import FixedClip, QuantileClip
+from incrowd.privacy.plan.plan import Sampling
+from incrowd.privacy.plan.planner import Question
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.release import PrivateRun
+from incrowd.privacy.statement import SIMULATION
+from tests.flower.stock import StockGrid, identify, moved, record, reply, sent
+from tests.flower.stock_rounds import (
+    BUDGET,
+    CLIENTS,
+    NODES,
+    ROUNDS,
+    SEED,
+    START,
+    averaging,
+    by_hand,
+    honest,
+    ledger_for,
+    made,
+    on_disk,
+    planned,
+    same,
+    trained,
+    without,
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    identify(monkeypatch)
+
+
+@pytest.mark.parametrize("sampling", [Everyone, Poisson, FixedSize])
+def test_what_comes_out_is_what_the_plans_own_run_releases(sampling: Sampling) -> None:
+    plan = planned(sampling)
+    assert same(trained(honest, strategy=made(plan), rounds=ROUNDS), by_hand(plan, ROUNDS))
+
+
+def test_the_plan_draws_who_is_asked_and_flowers_fraction_does_not() -> None:
+    plan = planned(Poisson)
+    strategy, grid = made(plan, averaging(fraction_train=0.2)), StockGrid(reversed(NODES), honest)
+    strategy.start(grid, record(**START), num_rounds=ROUNDS)
+    run = PrivateRun(plan, ledger=ledger_for(plan), randomness=SEED, size=8)
+    expected = [NODES[client] for number in range(ROUNDS) for client in run.cohort(number)]
+    assert [message.metadata.dst_node_id for message in grid.asked] == expected
+    assert {message.metadata.message_type for message in grid.asked} == {"train"}
+
+
+def test_each_nodes_move_is_clipped_to_the_plans_bound() -> None:
+    plan = planned(clip=FixedClip(clip_norm=0.5))
+    quiet = trained(lambda message: reply(message, message.content.array_records["arrays"]))
+
+    def loud(message: Message) -> Message:
+        arrays = message.content.array_records["arrays"]
+        large = {name: array.numpy() + np.asarray(1e6, array.numpy().dtype) for name, array in arrays.items()}
+        return reply(message, record(**large))
+
+    shouted = trained(loud, strategy=made(plan))
+    shift = np.concatenate([(shouted[name] - quiet[name]).ravel() for name in START])  # the noise is the same
+    assert np.linalg.norm(shift) == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("reported", [10**9, 0, -5])
+def test_numbers_of_examples_that_nodes_report_do_not_count(reported: int) -> None:
+    def boasting(message: Message) -> Message:
+        honestly = honest(message)
+        honestly.content.metric_records["metrics"]["num-examples"] = reported
+        return honestly
+
+    assert same(trained(boasting), trained(honest))
+
+
+def test_who_is_not_connected_counts_as_zero_and_the_denominator_is_the_plans() -> None:
+    strategy = made(planned(), FedAvg(min_available_nodes=2))
+    grid = StockGrid(NODES[:4], honest)
+    result = strategy.start(grid, record(**START), num_rounds=1)
+    found = {name: array.numpy() for name, array in result.arrays.items()}
+    assert same(found, trained(without(NODES[4:])))
+
+
+def test_more_nodes_than_clients_are_refused_and_nothing_is_spent() -> None:
+    plan = planned()
+    ledger = ledger_for(plan)
+    strategy, grid = private(averaging(), plan, ledger), StockGrid([*NODES, 99], honest)
+    with pytest.raises(ConfigError, match="7 nodes are connected"):
+        strategy.start(grid, record(**START))
+    assert (grid.asked, ledger.charges()) == ([], (0, 0))
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedAvgM, partial(FedProx, proximal_mu=0.1)])
+def test_a_server_step_is_taken_with_the_released_mean(kind: Callable[..., FedAvg]) -> None:
+    found = trained(honest, strategy=made(planned(), kind(min_available_nodes=CLIENTS)))
+    alone = kind(min_available_nodes=1, min_train_nodes=1, fraction_evaluate=0.0)
+    mean = record(**trained(honest))
+    expected = alone.start(StockGrid([1], lambda message: reply(message, mean)), record(**START), num_rounds=1)
+    for name in START:  # the mean was rounded to float32 on the way there
+        np.testing.assert_allclose(found[name], expected.arrays[name].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def telling(message: Message) -> Message:
+    """A node that tells what nobody has paid for."""
+    if message.metadata.message_type == "evaluate":
+        content = RecordDict({"metrics": MetricRecord({"num-examples": 17, "accuracy": 0.123456})})
+        return sent(Message(content, reply_to=message), message)
+    answer = honest(message)
+    answer.content.metric_records["metrics"].update({"loss": 0.987654})
+    answer.content["more"] = ConfigRecord({"name": "Mrs Miller"})
+    return answer
+
+
+def test_nothing_that_nodes_tell_beside_the_arrays_is_passed_on_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[RecordDict] = []
+
+    def looking(contents: list[RecordDict], key: str) -> MetricRecord:
+        seen.extend(contents)
+        return MetricRecord({"loss": float(len(key))})
+
+    strategy = made(planned(), FedAvg(min_available_nodes=CLIENTS, train_metrics_aggr_fn=looking))
+    flower = logging.getLogger("flwr")
+    flower.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.DEBUG, "flwr"):
+            grid = StockGrid(NODES, telling)
+            result = strategy.start(grid, record(**START), num_rounds=2)
+    finally:
+        flower.removeHandler(caplog.handler)
+    assert (result.train_metrics_clientapp, result.evaluate_metrics_clientapp) == ({}, {})
+    assert {message.metadata.message_type for message in grid.asked} == {"train"}
+    assert all(list(content.metric_records.values()) == [MetricRecord({"num-examples": 1})] for content in seen)
+    assert "Starting PrivateStrategy" in caplog.text
+    for private_word in ("0.98", "0.12", "Miller", "Received 6"):
+        assert private_word not in caplog.text
+
+
+def test_nodes_evaluate_where_that_is_said_to_be_public() -> None:
+    strategy = made(planned(), evaluation="public")
+    result = strategy.start(StockGrid(NODES, telling), record(**START), num_rounds=2)
+    assert {number: each["accuracy"] for number, each in result.evaluate_metrics_clientapp.items()} == {
+        1: pytest.approx(0.123456),
+        2: pytest.approx(0.123456),
+    }
+    assert result.train_metrics_clientapp == {}
+
+
+class Watching(FedAvg):
+    """Notes what was charged when it gets its mean."""
+
+    path: Path | None = None
+    charges: list[int]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if self.path is not None:
+            with Ledger.read(self.path) as ledger:
+                self.charges.append(ledger.charges()[0])
+        return super().aggregate_train(server_round, replies)
+
+
+def test_each_round_is_on_the_ledgers_disk_before_it_is_released(tmp_path: Path) -> None:
+    plan, watching = planned(), Watching(min_available_nodes=CLIENTS)
+    watching.path, watching.charges = tmp_path / "ledger", []
+    with on_disk(tmp_path / "ledger", plan) as ledger:
+        private(watching, plan, ledger).start(StockGrid(NODES, honest), record(**START), num_rounds=2)
+    assert watching.charges == [1, 2]
+
+
+def test_start_ends_with_the_plan_in_whatever_life_of_the_program_that_is(tmp_path: Path) -> None:
+    plan, grid = planned(), StockGrid(NODES, honest)
+    for rounds, asked, charged in ((1, 1, 1), (100, 2, ROUNDS)):
+        with on_disk(tmp_path / "ledger", plan) as ledger:
+            strategy = private(averaging(), plan, ledger)
+            before = len(grid.asked)
+            result = strategy.start(grid, record(**START), num_rounds=rounds)
+            assert (len(grid.asked) - before) / CLIENTS == asked
+            assert ledger.charges() == (charged, 0)
+            assert set(result.arrays) == set(START)
+            assert strategy.statement().epsilon == ledger.spent().epsilon
+    before = len(grid.asked)
+    with on_disk(tmp_path / "ledger", plan) as ledger:
+        strategy = private(averaging(), plan, ledger)
+        with pytest.raises(BudgetExceeded, match="all 3 rounds"):
+            strategy.start(grid, record(**START), num_rounds=1)
+        with pytest.raises(BudgetExceeded, match="all 3 rounds"):
+            strategy.configure_train(1, record(**START), ConfigRecord(), grid)
+        assert ledger.spent().epsilon <= BUDGET.epsilon
+    assert len(grid.asked) == before
+
+
+def test_a_plan_that_the_ledger_has_no_room_for_is_refused_before_anybody_is_asked() -> None:
+    plan = planned()
+    ledger = ledger_for(plan)
+    ledger.charge(Everyone(clients=CLIENTS).event(2.0))
+    grid = StockGrid(NODES, honest)
+    with pytest.raises(BudgetExceeded):
+        private(averaging(), plan, ledger).start(grid, record(**START))
+    assert grid.asked == []
+
+
+def test_a_round_that_is_paid_for_is_not_released_twice() -> None:
+    plan = planned()
+    strategy, grid = private(averaging(), plan, ledger_for(plan)), StockGrid(NODES, honest)
+    asked = list(strategy.configure_train(1, record(**START), ConfigRecord(), grid))
+    answers = [honest(message) for message in asked]
+    strategy.aggregate_train(1, answers)
+    with pytest.raises(ConfigError, match="ask nodes first"):
+        strategy.aggregate_train(1, answers)
+
+
+def test_whole_numbers_are_refused_with_a_remedy() -> None:
+    plan = planned()
+    ledger, grid = ledger_for(plan), StockGrid(NODES, honest)
+    arrays = record(**START, num_batches_tracked=np.array(3))
+    with pytest.raises(ConfigError, match=r"num_batches_tracked.*int64.*group norm"):
+        private(averaging(), plan, ledger).start(grid, arrays)
+    for wrong in (record(w=np.array([np.nan])), record(), record(w=np.zeros((0, 3)))):
+        with pytest.raises(ConfigError, match="arrays"):
+            private(averaging(), plan, ledger).start(grid, wrong)
+    assert (grid.asked, len(ledger.entries())) == ([], 1)
+
+
+def test_the_model_cannot_change_on_the_way() -> None:
+    plan = planned()
+    strategy, grid = private(averaging(), plan, ledger_for(plan)), StockGrid(NODES, honest)
+    strategy.start(grid, record(**START), num_rounds=1)
+    with pytest.raises(ConfigError, match="the model had 8 numbers"):
+        strategy.configure_train(2, record(w=np.zeros(3)), ConfigRecord(), grid)
+
+
+class Own(FedAvg):
+    """A strategy with one thing of its own that does not go."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(min_available_nodes=1, fraction_train=0.0 if what == "nobody" else 1.0)
+        self.what = what
+        if what == "uncopied":
+            self.held = (number for number in range(3))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        if self.what == "different":
+            other = RecordDict({"arrays": arrays, "config": ConfigRecord({"rate": 2.0})})
+            messages[1] = Message(other, 2, "train")
+        if self.what == "two":
+            content = RecordDict({"arrays": arrays, "again": arrays})
+            messages = [Message(content, 1, "train")]
+        if self.what == "asks":
+            grid.send_and_receive(messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if self.what == "metrics":
+            return None, MetricRecord({"loss": next(iter(replies)).content.metric_records["metrics"]["loss"]})
+        found, metrics = super().aggregate_train(server_round, replies)
+        if self.what == "nothing":
+            return None, metrics
+        if self.what == "renames" and found is not None:
+            return ArrayRecord({f"{name}.": array for name, array in found.items()}), metrics
+        return found, metrics
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("nobody", ConfigError, "fraction_train above 0"),
+        ("different", ConfigError, "asks nodes different things"),
+        ("two", ConfigError, "sends 2 records of arrays"),
+        ("asks", ConfigError, "cannot ask nodes by itself"),
+        ("nothing", ConfigError, "makes nothing of the mean"),
+        ("renames", ConfigError, "other arrays back"),
+        ("metrics", RehearsalFailed, "KeyError.*no metrics of nodes"),
+        ("uncopied", RehearsalFailed, "cannot be copied"),
+    ],
+)
+def test_a_strategy_that_does_not_go_is_refused_before_anything_is_spent(
+    what: str, error: type[Exception], words: str
+) -> None:
+    plan = planned()
+    ledger, grid = ledger_for(plan), StockGrid(NODES, honest)
+    with pytest.raises(error, match=words):
+        private(Own(what), plan, ledger).start(grid, record(**START))
+    assert (grid.asked, len(ledger.entries())) == ([], 1)
+
+
+class Starting(FedAvg):
+    def start(self, *given: object, **named: object) -> NoReturn:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("strategy", [FedMedian(), Krum(), Starting()], ids=lambda each: type(each).__name__)
+def test_strategies_that_would_be_something_else_are_refused(strategy: Strategy) -> None:
+    plan = planned()
+    with pytest.raises(ConfigError, match="strategy"):
+        private(strategy, plan, ledger_for(plan))
+    with pytest.raises(ConfigError, match="averages"):
+        private(made(plan), plan, ledger_for(plan))
+    assert len(set(LOOKS_AT_ONE)) == 12
+
+
+def test_plans_that_stock_nodes_cannot_keep_are_refused() -> None:
+    local = Question(
+        clients=CLIENTS,
+        rounds=1,
+        epsilon=8.0,
+        delta=1e-5,
+        sampling=Everyone,
+        place="local",
+        clip=FixedClip(clip_norm=1.0),
+    ).answer()
+    with pytest.raises(ConfigError, match="add no noise of their own"):
+        made(local)
+    with pytest.raises(ConfigError, match="give a Plan"):
+        private(averaging(), "a plan", ledger_for(planned()))  # type: ignore[arg-type]  # as a program without types could
+    with pytest.raises(ConfigError, match="evaluation"):
+        made(planned(), evaluation="free")  # type: ignore[arg-type]  # as a program without types could
+
+
+def test_a_quantile_is_followed_in_one_life_of_the_program_only(tmp_path: Path) -> None:
+    plan = planned(clip=QuantileClip(clip_norm=0.5, bit_noise=10.0))
+    with on_disk(tmp_path / "ledger", plan) as ledger:
+        private(averaging(), plan, ledger).start(StockGrid(NODES, moved), record(**START), num_rounds=2)
+        assert ledger.charges() == (2, 0)
+    with on_disk(tmp_path / "ledger", plan) as ledger, pytest.raises(ConfigError, match="its bound is gone"):
+        private(averaging(), plan, ledger).start(StockGrid(NODES, moved), record(**START))
+
+
+def test_the_statement_is_the_plans() -> None:
+    strategy = made(planned())
+    with pytest.raises(ConfigError, match="start first"):
+        strategy.statement()
+    trained(honest, strategy=strategy)
+    statement = strategy.statement()
+    assert SIMULATION in statement.caveats
+    assert "6 of 6 clients" in statement.sampler
+    assert "FedAvg" in repr(strategy)
+
+
+def test_a_cohort_in_which_nobody_answers_releases_noise_and_costs_the_same() -> None:
+    plan = planned()
+    ledger = ledger_for(plan)
+
+    def silent(message: Message) -> Message:
+        return sent(Message(Error(1, "gone"), reply_to=message), message)
+
+    result = private(averaging(), plan, ledger).start(StockGrid(NODES, silent), record(**START), num_rounds=1)
+    shift = np.concatenate([(result.arrays[name].numpy() - START[name]).ravel() for name in START])
+    assert 0 < np.abs(shift).max() < 10 * plan.noise_multiplier * 0.5 / CLIENTS
+    assert ledger.charges() == (1, 0)

@@ -1,0 +1,172 @@
+"""Real parties, asked by a server that holds no data: who takes part, and what comes out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.federation import Federation
+from incrowd.flower.given import given
+from incrowd.flower.serve import PAUSED
+from incrowd.flower.simulation import Simulation
+from incrowd.runs.folder import Summary
+from incrowd.runs.run import Run
+from tests.flower.members import NAMES, Hospitals, MemberLine, settings_text
+
+PRIVACIES = {
+    "central": "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n",
+    "drawn": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 4\nsampling = "poisson"\ncohort = 2\n',
+    "local": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 2\nplace = "local"\n',
+    "correlated": 'epsilon = 50.0\ndelta = 1e-5\nrounds = 4\nnoise = "correlated"\ngroups = 3\n',
+    "adaptive": (
+        'epsilon = 50.0\ndelta = 1e-5\nrounds = 3\nclip = {kind = "quantile", clip_norm = 0.1, bit_noise = 4.0}\n'
+    ),
+}
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Hospitals:
+    return Hospitals(tmp_path)
+
+
+@pytest.fixture
+def line(hospitals: Hospitals) -> Iterator[MemberLine]:
+    made = MemberLine(hospitals)
+    yield made
+    made.close()
+
+
+def run_of(hospitals: Hospitals, name: str = "there", out: str = "out") -> Run:
+    return Federation.from_settings(hospitals.folder / f"{name}.toml").run_in(hospitals.folder / out)
+
+
+def served(hospitals: Hospitals, line: MemberLine, **rest: object) -> Summary:
+    return hospitals.server(say=lambda _: None, **rest).train_over(line, run_of(hospitals))
+
+
+@pytest.mark.parametrize("kind", PRIVACIES)
+def test_parties_with_their_own_tables_release_the_model_of_one_machine(
+    kind: str, hospitals: Hospitals, line: MemberLine
+) -> None:
+    for name, here in (("here", True), ("there", False)):
+        (hospitals.folder / f"{name}.toml").write_text(settings_text(here=here, privacy=PRIVACIES[kind]))
+    run_of(hospitals, "here", "one").train()
+    summary = served(hospitals, line)
+    one, other = (load_file(hospitals.folder / name / "model.safetensors") for name in ("one", "out"))
+    assert {name: array.tolist() for name, array in one.items()} == {n: a.tolist() for n, a in other.items()}
+    assert summary["clients"] == 3
+    line.close()
+    for name in NAMES:
+        assert given(hospitals.folder / name)["epsilon"] > 0
+
+
+def test_a_server_without_parties_trains_nothing(hospitals: Hospitals) -> None:
+    with pytest.raises(ConfigError, match="incrowd flower serve"):
+        run_of(hospitals).train()
+    with pytest.raises(ConfigError, match="incrowd flower serve"):
+        Simulation().train(run_of(hospitals))
+    with pytest.raises(ConfigError, match="incrowd train"):
+        hospitals.server().train(run_of(hospitals, "here", "one"))
+
+
+def test_a_run_waits_for_all_unless_told_otherwise(hospitals: Hospitals, line: MemberLine) -> None:
+    line.gone.add("cedar")
+    with pytest.raises(DataError, match=r"2 of 3 parties take part; not there: cedar; 3 are needed"):
+        served(hospitals, line)
+    assert served(hospitals, line, least=2)["rounds"] == 3
+
+
+def test_a_party_that_does_not_allow_it_is_named_with_its_reason(hospitals: Hospitals, line: MemberLine) -> None:
+    hospitals.state("birch", allow='epsilon = 100.0\ndelta = 1e-5\nmodels = ["mlp"]\n')
+    with pytest.raises(DataError, match="birch does not: a model of the kind 'linear' is not one that this party"):
+        served(hospitals, line)
+
+
+def test_a_party_whose_columns_do_not_fit_is_named_with_the_column(hospitals: Hospitals, line: MemberLine) -> None:
+    columns = 'age = {range = [0, 150]}\ndose = {range = [0, 10]}\nsex = {levels = ["f", "m"]}\n'
+    hospitals.state("birch", columns=columns)
+    with pytest.raises(DataError, match=r"birch does not: columns\.age\.range = .*within \('0', '150'\)"):
+        served(hospitals, line)
+    line.close()
+    assert not (hospitals.folder / "birch" / "ledger.sqlite").exists()
+
+
+def test_a_party_that_comes_later_takes_part_from_then_on(hospitals: Hospitals, line: MemberLine) -> None:
+    line.gone.add("cedar")
+
+    class Comes:
+        def start(self, *_: object) -> None: ...
+        def end(self, *_: object) -> None: ...
+        def round(self, _: object) -> None:
+            line.gone.clear()
+
+    hospitals.server(say=lambda _: None, least=2).train_over(line, run_of(hospitals), [Comes()])
+    line.close()
+    rounds = {
+        name: [row["round"] for row in given(hospitals.folder / name)["events"] if row["asked"]] for name in NAMES
+    }
+    assert rounds == {"amber": [0, 1, 2], "birch": [0, 1, 2], "cedar": [1, 2]}
+
+
+def test_a_party_whose_enrolment_is_taken_away_is_not_asked_any_more(hospitals: Hospitals, line: MemberLine) -> None:
+    class Leaves:
+        def start(self, *_: object) -> None: ...
+        def end(self, *_: object) -> None: ...
+        def round(self, _: object) -> None:
+            (hospitals.folder / "enrolled" / "amber.pub").unlink(missing_ok=True)
+
+    hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Leaves()])
+    assert line.removed == {"amber"}
+    line.close()
+    assert [row["round"] for row in given(hospitals.folder / "amber")["events"]] == [0]
+
+
+def test_no_round_begins_while_a_run_is_paused(hospitals: Hospitals, line: MemberLine) -> None:
+    run, said = run_of(hospitals), list[str]()
+    (run.folder / PAUSED).write_text("")
+    server = hospitals.server(say=said.append)
+    waits = server.patience.clock.wait
+
+    def wait(seconds: float) -> None:
+        waits(seconds)
+        if server.patience.clock.now() > 5:
+            assert all(b'"kind":"request"' not in content for _, content in line.asked)
+            (run.folder / PAUSED).unlink(missing_ok=True)
+
+    server.patience.clock.wait = wait  # type: ignore[method-assign]  # a clock that lets somebody go on meanwhile
+    assert server.train_over(line, run)["rounds"] == 3
+    assert any("paused" in each for each in said)
+
+
+def test_a_run_that_was_cut_off_goes_on_with_the_same_parties(hospitals: Hospitals, line: MemberLine) -> None:
+    run_of(hospitals, "here", "one").train()
+
+    class Stops:
+        def start(self, *_: object) -> None: ...
+        def end(self, *_: object) -> None: ...
+        def round(self, _: object) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Stops()])
+    line.close()  # the parties' processes begin anew, too
+    served(hospitals, line)
+    one, other = (load_file(hospitals.folder / name / "model.safetensors") for name in ("one", "out"))
+    assert {name: array.tolist() for name, array in one.items()} == {n: a.tolist() for n, a in other.items()}
+    line.close()
+    for name in NAMES:
+        assert [row["round"] for row in given(hospitals.folder / name)["events"]] == [0, 1, 2]
+
+
+def test_trying_out_reserves_nothing_anywhere(hospitals: Hospitals, line: MemberLine) -> None:
+    line.gone.add("cedar")
+    hospitals.state("birch", allow='epsilon = 100.0\ndelta = 1e-5\nfields = ["age"]\n')
+    federation = Federation.from_settings(hospitals.folder / "there.toml")
+    found = hospitals.server().try_over(line, federation)
+    assert found["amber"] == "yes"
+    assert "the field dose is not one that this party lets models use" in found["birch"]
+    assert found["cedar"] == "no answer"
+    line.close()
+    assert given(hospitals.folder / "amber")["promised"] == 0
