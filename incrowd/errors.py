@@ -8,6 +8,7 @@ The tree::
     ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
     ├── RehearsalFailed        made-up records do not go the whole way, so nothing was charged for real ones
     ├── BudgetExceeded         the budget does not allow the next release; nothing was released
+    │   └── NotToday           a day's limit does not allow it; the next day may
     ├── AccountingError        a cost cannot be stated, so nothing may be released
     │   └── UnpricedEvent      no accountant here knows this kind of event
     └── LedgerError            the ledger cannot be trusted or written, so nothing may be released
@@ -50,6 +51,10 @@ class RehearsalFailed(IncrowdError):
 
 class BudgetExceeded(IncrowdError):
     """The next event would exceed the budget. It did not happen and nothing was spent on it."""
+
+
+class NotToday(BudgetExceeded):
+    """The next event would exceed the limit of a day. It did not happen; on the next day it may."""
 
 
 class AccountingError(IncrowdError):

@@ -18,7 +18,8 @@ from incrowd.privacy.plan.schedule import Schedule
 from incrowd.runs.build import NOTHING, Given
 from incrowd.runs.config import Config, GivenModel, Private, RunOptions
 from incrowd.runs.data_config import GivenData, Parties, Table
-from incrowd.runs.folder import DATABASE
+from incrowd.runs.evaluation import EvaluationConfig
+from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.progress import say
 from incrowd.runs.result import Result
@@ -138,6 +139,21 @@ class Federation:
         summary = run.train([*([shown(sys.stderr)] if progress else []), *watchers])
         say(run.verdict(summary) if progress else (), sys.stderr)
         return Result.of(run)
+
+    def evaluate(
+        self,
+        folder: Path | str,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        loss_bound: float | None = None,
+        by_class: bool = False,
+    ) -> Summary:
+        """Measure the model of the finished run in a folder on the clients' own examples, noised and charged to the
+        ledger of the data: see `incrowd.runs.evaluation`.
+        """
+        wanted = EvaluationConfig(epsilon=epsilon, delta=delta, loss_bound=loss_bound, by_class=by_class)
+        return self.run_in(Path(folder)).evaluate(wanted)
 
     def run_in(self, folder: Path) -> Run:
         """The run that was begun in a folder, or a new one.

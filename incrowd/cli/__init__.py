@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import flower, folders, init, ledger, party, plan, predict, privacy, sweep, train
+from incrowd.cli import evaluate, flower, folders, init, ledger, party, plan, predict, privacy, sweep, train
 from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
 from incrowd.cli._plugins import Commands
 from incrowd.cli._print import print_facts, print_json, print_table, short
@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (plan.app, init.app, train.app, folders.app, predict.app, sweep.app):
+for commands in (plan.app, init.app, train.app, folders.app, predict.app, evaluate.app, sweep.app):
     app.add_typer(commands)
 for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy"), (flower.app, "flower"), (party.app, "party")):
     app.add_typer(group, name=name)

@@ -12,6 +12,7 @@ from incrowd.cli._options import DataFolder, Json, Overrides, SettingsFile, need
 from incrowd.cli._print import print_facts, print_json
 from incrowd.cli.train import finish
 from incrowd.errors import ConfigError
+from incrowd.flower._needed import need_flower
 
 app = typer.Typer(help="The same federations beyond one machine, on Flower.", no_args_is_help=True)
 
@@ -59,7 +60,7 @@ def simulate(
     """
     need_training()
     from incrowd.federation import Federation
-    from incrowd.flower.simulation import Simulation, need_flower
+    from incrowd.flower.simulation import Simulation
     from incrowd.runs.run import free_folder
 
     need_flower()
@@ -83,7 +84,7 @@ def keys(
 
     Example: incrowd flower keys server --host fl.example.org
     """
-    _need_flower()
+    need_flower()
     from incrowd.flower.invitation import INVITATION, new_invitation
     from incrowd.flower.keys import SERVER, days_left, new_authority, new_server_certificate
 
@@ -122,13 +123,13 @@ def serve(
     Example: incrowd flower serve federation.toml --keys server --out out/hearts
     """
     need_training()
-    _need_flower()
+    need_flower()
     from incrowd.federation import Federation
     from incrowd.flower.rounds import Patience
-    from incrowd.flower.serve import Server
+    from incrowd.flower.serve import PartyServer
     from incrowd.runs.run import free_folder
 
-    server = Server(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
+    server = PartyServer(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
     federation = Federation.from_settings(config, overrides=override or [])
     if try_out:
         found = server.try_out(federation)
@@ -149,7 +150,7 @@ def pause(
     Example: incrowd flower pause out/hearts
     """
     need_training()
-    _need_flower()
+    need_flower()
     from incrowd import _files
     from incrowd.flower.serve import PAUSED
     from incrowd.runs.folder import DATABASE
@@ -173,7 +174,7 @@ def join(
     Example: incrowd flower join amber
     """
     need_training()
-    _need_flower()
+    need_flower()
     import logging
 
     from incrowd.flower.join import Member
@@ -184,12 +185,6 @@ def join(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     Member.in_folder(folder).join(stop)
-
-
-def _need_flower() -> None:
-    from incrowd.flower.simulation import need_flower
-
-    need_flower()
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

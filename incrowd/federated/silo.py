@@ -7,17 +7,20 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.errors import BudgetExceeded, ConfigError, NotToday
 from incrowd.federated.counter import Counter
 from incrowd.federated.rehearsal import difference, rehearse
 from incrowd.learning.records import RecordEngine
 from incrowd.learning.step_noise import on_tensors
 from incrowd.learning.threads import with_threads
 from incrowd.privacy.permit import Account, Permit, reported
-from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.statement import Statement
 
-Absence = Literal["budget spent", "round lost"]
+Absence = Literal["budget spent", "round lost", "daily limit", "no answer", "refused"]
+"""Why a silo has no part in a round: it could not pay, or not on this day; it paid, and was cut off; or a server that
+asks over a network heard nothing of it, or what can be no answer.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,10 +50,11 @@ class Silo:
     often this process ends and starts again. Nothing leaves but `Answer`, whose update comes from the noised sums of
     the steps alone.
 
-    Edge cases: a round that the budget does not allow is not begun, and the answer says so; so is one that was charged
-    before a crash under the operating system's randomness: it stays paid and is lost. Refused, and nothing is spent: a
-    ledger of another budget or relation than the plan's, fewer or more records than the plan's declared number allows,
-    weights of another size or that are not finite, noise that fits no grid, and whatever fails on made-up records.
+    Edge cases: a round that the budget, or a day's limit, does not allow is not begun, and the answer says so; so is
+    one that was charged before a crash under the operating system's randomness: it stays paid and is lost. Refused, and
+    nothing is spent: a ledger that the account cannot charge the plan to, fewer or more records than the plan's
+    declared number allows, weights of another size or that are not finite, noise that fits no grid, and whatever fails
+    on made-up records.
     """
 
     def __init__(
@@ -63,12 +67,7 @@ class Silo:
         threads: int = 1,
     ) -> None:
         _validate.count(threads=threads)
-        ledger = account.ledger
-        if ledger.budget != plan.budget or ledger.relation is not RELATION:
-            raise LedgerMismatch(
-                f"the ledger of {plan.name} has {ledger.budget} and {ledger.relation.name}, the plan {plan.budget} and "
-                f"{RELATION.name}: give a ledger that was begun with the plan's"
-            )
+        account.check(plan)
         for name, wanted in (("count_std", plan.count_std), ("report_std", plan.report_std)):
             if wanted is not None and counter is None:
                 raise ConfigError(field="counter", value=None, remedy=f"{name} asks for counts: say how to count")
@@ -95,6 +94,8 @@ class Silo:
         """Take part in a round (from 0) that starts with these weights, if the budget allows it."""
         try:
             permit = self._permit(number, weights)
+        except NotToday:
+            return self._absent(number, "daily limit")
         except BudgetExceeded:
             return self._absent(number, "budget spent")
         if permit is None:
@@ -157,7 +158,7 @@ class Silo:
                 self.rehearse(weights)
                 account.reserve_report(self.plan)
             usual = paid[max(paid)] if paid else None
-            multiplier = self.plan.noise_multiplier(number, spent=account.ledger.commitments(), usual=usual)
+            multiplier = self.plan.noise_multiplier(number, spent=account.commitments(self.plan), usual=usual)
         self.plan.check_noise(multiplier, size=self.engine.size)
         self.rehearse(weights)
         return Permit(self.plan, account, number=number, multiplier=multiplier)

@@ -11,6 +11,7 @@
 | `network`    | who trains is a network: the round's sum comes from nodes                           |
 | `silos`      | silos that are asked over a network                                                 |
 | `work`       | what a node does in a round: its clients' part of the sum                           |
+| `evaluation` | a model that is scored on parties' own examples                                     |
 | `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine           |
 | `actors`     | Flower's actors on Ray as the way to nodes                                           |
 | `simulation` | a run whose cohorts are trained, or whose silos answer, on that engine              |

@@ -39,7 +39,7 @@ def given(file: Path) -> dict[str, Any]:
 
 def _row(at: str, content: dict[str, Any]) -> dict[str, Any]:
     note = content["note"]
-    return {"at": at[:19], **{name: note.get(name) for name in ("server", "plan", "round", "noise_multiplier")}}
+    return {"at": at[:19], **{name: note.get(name) for name in ("server", "plan", "what", "round", "noise_multiplier")}}
 
 
 def _remembered(path: Path) -> tuple[set[tuple[str, int]], list[dict[str, Any]]]:

@@ -18,7 +18,7 @@ ASKED = "asked.bin"
 """The file in a run's folder."""
 
 
-class History:
+class AskedBefore:
     """The digests of all questions of a plan, each on disk before it is asked.
 
     The file begins with the plan's fingerprint. Without a file it is kept for as long as the process lasts.

@@ -1,10 +1,11 @@
 """A party that takes part: its owner's file, its own ledger, and a process that answers until it is told to stop."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from incrowd import _files
 from incrowd.data._rows import read_once
@@ -15,10 +16,12 @@ from incrowd.flower.invitation import INVITATION, Invitation
 from incrowd.flower.keys import AUTHORITY, Enrolment, answer_key, new_party
 from incrowd.flower.node import Connection, Refusal, attend, attending
 from incrowd.flower.offer import Offer
+from incrowd.flower.own_examples import OwnExamples
 from incrowd.flower.party import Identity, Party
-from incrowd.flower.party_file import PARTY_FILE, OwnExamples, PartyFile
+from incrowd.flower.party_file import PARTY_FILE, PartyFile
+from incrowd.flower.silo_offer import SiloOffer
+from incrowd.flower.silo_party import SiloParty
 from incrowd.flower.wire import Place, refusal
-from incrowd.learning import CohortEngine
 from incrowd.privacy.ledger.ledger import Ledger
 
 LEFT = "left"
@@ -51,15 +54,15 @@ class Member:
         """Read the party's own data as they are stated; the number of rows, which is for its owner alone."""
         return OwnExamples(self.file).check()
 
-    def open(self) -> Party:
-        """What answers in its name."""
-        return Party(
-            self.folder,
-            identity=self.identity,
-            policy=self.file.policy(),
-            learner=_Words(OwnExamples(self.file)).engine,
-            randomness=self.file.random(),
-        )
+    def open(self) -> Party | SiloParty:
+        """What answers in its name: for all of it, or as a silo."""
+        own, identity, policy = OwnExamples(self.file), self.identity, self.file.policy()
+        randomness = self.file.random()
+        if self.file.unit == "record":
+            learner = _in_words(own.records)
+            return SiloParty(self.folder, identity=identity, policy=policy, learner=learner, randomness=randomness)
+        trains = _in_words(own.engine)
+        return Party(self.folder, identity=identity, policy=policy, learner=trains, randomness=randomness)
 
     def join(self, stop: threading.Event, *, poll: float = 0.1) -> None:
         """Answer the server's questions until told to stop.
@@ -93,7 +96,7 @@ class Handler:
     Edge cases: whatever else is wrong is for the owner to see to, and the server is told nothing.
     """
 
-    party: Party
+    party: Party | SiloParty
 
     def __call__(self, frame: bytes) -> bytes:
         """What the party says to a question."""
@@ -105,21 +108,24 @@ class Handler:
             raise Refusal(refusal(str(error), place, key=identity.key)) from error
 
 
-@dataclass(frozen=True, eq=False)
-class _Words:
-    """A misfit of what is stated, in an offer and here, is a refusal."""
+AnyOffer = TypeVar("AnyOffer", Offer, SiloOffer)
+Made = TypeVar("Made")
 
-    own: OwnExamples
 
-    def engine(self, offer: Offer) -> CohortEngine:
+def _in_words(make: Callable[[AnyOffer], Made]) -> Callable[[AnyOffer], Made]:
+    """What is made for an offer; a misfit of what is stated, in the offer and here, is a refusal."""
+
+    def made(offer: AnyOffer) -> Made:
         try:
-            return self.own.engine(offer)
+            return make(offer)
         except ConfigError as error:
             raise SpecificationRefused(str(error)) from error
 
+    return made
+
 
 @contextmanager
-def _opened(member: Member) -> Iterator[Party]:
+def _opened(member: Member) -> Iterator[Party | SiloParty]:
     party = member.open()
     try:
         yield party
@@ -152,6 +158,8 @@ _TEMPLATE = """\
 # Fill in every ? and every number that is missing. State what everybody may know (a codebook, a form, the medical
 # literature), never what you see in the rows: servers are told what does not fit.
 name = "{name}"
+# unit = "record"              # protect each row, not the party as a whole; then state a number of rows, rounded up:
+# records = 5000
 
 [data]
 file = "{file}"                # seen from this folder; all of its rows are this party's
@@ -172,4 +180,5 @@ delta = 0.0                    # say 1e-5
 # fields = ["age"]             # the columns that a model may use; all that are stated
 # models = ["linear"]          # of linear, mlp, cnn
 # least_noise = 1.0            # a noise multiplier
+# evaluations = false          # models are not scored on this party's rows; with true that costs as a round does
 """

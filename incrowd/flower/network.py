@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.flower.attendance import Attendance
-from incrowd.flower.history import History
+from incrowd.flower.history import AskedBefore
 from incrowd.flower.offer import Offer
 from incrowd.flower.rounds import Line, Patience, ask
 from incrowd.flower.wire import PartyAnswer, Place, Request, decoded, longest_answer, read_answer, read_refusal
@@ -58,7 +58,7 @@ def by_party(nodes: Mapping[int, Node]) -> Deal:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """Nodes that are asked for parts of a round's sum.
+    """Nodes that are asked for parts of a round's sum: of what they learnt, or of scores where these are offered.
 
     Guarantee: of a node's answer counts what it signed for this round of this plan, once; a part of another size or
     longer than clipped contributions can be counts as zero. Weights that clients would report do not exist here: the
@@ -73,7 +73,7 @@ class Network:
     deal: Deal
     key: Ed25519PrivateKey = field(repr=False)
     patience: Patience = field(default_factory=Patience)
-    history: History = field(default_factory=History)
+    history: AskedBefore = field(default_factory=AskedBefore)
     attendance: Attendance = field(default_factory=Attendance)
 
     def trainer(self, weights: Floats) -> "NetworkTrainer":

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from incrowd import _validate
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.wire import Place, sealed, unsealed
+from incrowd.learning.scoring import Scoring
 from incrowd.privacy.mechanism.clipping import Clip, MedianClip
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -22,9 +23,11 @@ OfferKind = Literal["offer", "trial"]
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A plan with the number of weights, the columns that are learnt from, and the settings of model and training.
+    """A plan with the size of a contribution, the columns that are learnt from, and the settings of model and training.
 
-    Real `parties` are named in the order of their numbers as clients; simulated ones have no names.
+    A contribution has a number for each weight. Where the settings have a section `evaluate`, it is a score: then the
+    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). Real `parties` are named
+    in the order of their numbers as clients; simulated ones have no names.
 
     Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.
     Two offers with the same fingerprint are the same.
@@ -39,11 +42,31 @@ class Offer:
     parties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _validate.count(size=self.size)
+        _validate.count(size=self.size, weights=self.weights)
         clients = self.plan.round(0).sampler.clients
         if self.parties and (len(self.parties) != clients or len(set(self.parties)) != clients):
             remedy = f"name each of the plan's {clients} clients, each by a name of its own"
             raise ConfigError(field="parties", value=self.parties, remedy=remedy)
+        if self.scoring is not None and self.scoring.size != self.size:
+            remedy = f"what is measured has {self.scoring.size} numbers"
+            raise ConfigError(field="size", value=self.size, remedy=remedy)
+
+    @cached_property
+    def scoring(self) -> Scoring | None:
+        """What is measured, where nothing is trained."""
+        found = self.settings.get("evaluate")
+        if found is not None and not isinstance(found, Mapping):
+            raise ConfigError(field="evaluate", value=found, remedy="give a table of what is measured")
+        return None if found is None else Scoring.from_json(found)
+
+    @property
+    def weights(self) -> int:
+        """How many weights a request has."""
+        if self.scoring is None:
+            return self.size
+        found: int = self.settings["evaluate"].get("weights")
+        _validate.count(weights=found)
+        return found
 
     @property
     def clip(self) -> Clip | MedianClip:

@@ -3,22 +3,24 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from incrowd.data import Columns, Examples
-from incrowd.data.stand_in import made_up_array, made_up_row
+from incrowd.data import Columns
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.flower.offer import Offer
+from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.work import RoundTask
 from incrowd.learning import Model
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import enrolled
 from incrowd.runs.client_work import ClientWork
-from incrowd.runs.config import CommonSections, FunctionModel
+from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
+from incrowd.runs.silo_config import LocalRecords
+from incrowd.runs.silo_work import SiloWork
 from incrowd.settings.explained import explained
 from incrowd.settings.local import Local
 
@@ -31,6 +33,16 @@ class OfferedSections(CommonSections):
 
     data: Parties
     local: Local = Local()
+
+
+class OfferedRecords(CommonSections):
+    """The same of a silo, which learns from single records."""
+
+    data: Parties
+    local: LocalRecords = LocalRecords()
+
+
+Offered = TypeVar("Offered", bound=CommonSections)
 
 
 def offer_of(work: ClientWork) -> Offer:
@@ -46,14 +58,14 @@ def offer_of(work: ClientWork) -> Offer:
         plan=plan,
         size=work.model.size,
         columns=tuple(work.data.columns),
-        settings=_settings(work, sections=("model", "local", *(("data", "features") if of_parties else ()))),
+        settings=settings_of(work, sections=("model", "local", *(("data", "features") if of_parties else ()))),
         parties=enrolled(data) if isinstance(data, Parties) else (),
     )
     RoundTask.stated(offer, 0, offer.clip)
     return offer
 
 
-def sections_of(offer: Offer) -> OfferedSections:
+def sections_of(offer: Offer | SiloOffer, kind: type[Offered]) -> Offered:
     """What an offer says.
 
     Edge cases: an offer of another kind, or of a later version: `ConfigError`; one that names files or folders of
@@ -65,22 +77,15 @@ def sections_of(offer: Offer) -> OfferedSections:
             raise SpecificationRefused(f"the offer names files of this machine in [{section}]")
     found = {name: offer.settings[name] for name in ("data", "features", "model", "local") if name in offer.settings}
     try:
-        return OfferedSections.model_validate_json(json.dumps({**found, "data": _completed(found.get("data"))}))
+        return kind.model_validate_json(json.dumps({**found, "data": _completed(found.get("data"))}))
     except ValidationError as error:
-        raise explained(error, OfferedSections) from error
+        raise explained(error, kind) from error
 
 
-def columns_of(sections: OfferedSections) -> Columns | None:
+def columns_of(sections: CommonSections) -> Columns | None:
     """What the columns of everybody's table mean; None where examples are arrays."""
-    return None if sections.data.shape else sections.data.meaning().resolved(())
-
-
-def made_up(sections: OfferedSections) -> Examples:
-    """An example that nobody has."""
-    columns, data = columns_of(sections), sections.data
-    if columns is not None:
-        return made_up_row(columns)
-    return made_up_array(data.shape, data.type, classes=data.classes_of_arrays, scale=data.scale, offset=data.offset)
+    data = sections.data
+    return data.meaning().resolved(()) if isinstance(data, Parties) and not data.shape else None
 
 
 def module_of(model: Model) -> dict[str, str]:
@@ -93,7 +98,8 @@ def module_of(model: Model) -> dict[str, str]:
     return {"form": " ".join(repr(model.module).split()), "frozen": digest.hexdigest()}
 
 
-def _settings(work: ClientWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
+def settings_of(work: ClientWork | SiloWork, *, sections: tuple[str, ...]) -> Mapping[str, Any]:
+    """What a run says in these sections that parties have to know."""
     settings = work.config.model_dump(mode="json")
     if "data" in sections:  # canonical JSON does not keep the order of columns, so it is said
         settings["data"]["features"] = list(work.data.columns)
@@ -109,10 +115,3 @@ def _settings(work: ClientWork, *, sections: tuple[str, ...]) -> Mapping[str, An
 def _completed(data: object) -> object:
     """The section as the settings have it: where enrolments lie is the server's own business."""
     return {**data, "enrolled": "-"} if isinstance(data, Mapping) else data
-
-
-def own_function(sections: OfferedSections, folder: str | None) -> OfferedSections:
-    """The same, whose module's function is imported from a folder of this machine."""
-    if not isinstance(sections.model, FunctionModel):
-        return sections
-    return sections.replaced(model=sections.model.replaced(folder=folder))

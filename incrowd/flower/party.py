@@ -1,53 +1,31 @@
 """A real party: it trains on its own data, and trusts its own ledger rather than the server's word."""
 
-import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from incrowd import _files
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, IncrowdError, SpecificationRefused
-from incrowd.flower.given import LEDGER, MEMORY
-from incrowd.flower.history import DIGEST, chained
-from incrowd.flower.memory import PartyMemory
-from incrowd.flower.offer import Offer, Offered, OfferKind
+from incrowd.flower.brake import Brake, Identity
+from incrowd.flower.offer import FORMAT, Offer, Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Place, Request, sealed
-from incrowd.flower.work import RoundTask, part
+from incrowd.flower.work import RoundTask, part, trainer_of
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.privacy.account.accounting import price
-from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
 from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
 
-TURN = "party.lock"
+__all__ = ["Identity", "Learner", "Party", "alone"]
+
 _ENGINES = 2
 
 Learner = Callable[[Offer], CohortEngine]
 """Makes what trains for an offer: an engine in which the party's examples are those of its number (see `alone`)."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Identity:
-    """Who a party is, and whom it listens to: its name and key, and the public key of the server."""
-
-    name: str
-    key: Ed25519PrivateKey
-    server: Ed25519PublicKey
-
-    @property
-    def server_name(self) -> str:
-        """What a ledger notes of the server: a part of its key's SHA-256."""
-        return hashlib.sha256(self.server.public_bytes_raw()).hexdigest()[:16]
 
 
 class Party:
@@ -78,25 +56,20 @@ class Party:
         randomness: Randomness | None = None,
         today: Callable[[], date] = utc_today,
     ) -> None:
-        _files.folder(folder)
         self.folder = folder
         self.identity = identity
         self.policy = policy
         self._learner = learner
         self._randomness = randomness or SystemRandomness()
-        self._today = today
-        self._memory = PartyMemory.open(folder / MEMORY)
-        self._turn = _files.Turn(folder / TURN)
+        self._brake = Brake(folder, identity=identity, policy=policy, today=today)
+        self._memory = self._brake.memory
+        self._turn = self._brake.turn
         self._offers: dict[str, Offer] = {}
         self._engines: dict[str, CohortEngine] = {}
-        self._ledger: Ledger | None = None
-        self._days = _Days()
 
     def close(self) -> None:
         """Let go of the files."""
-        self._memory.close()
-        if self._ledger is not None:
-            self._ledger.close()
+        self._brake.close()
 
     def reply(self, frame: object) -> bytes:
         """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
@@ -127,22 +100,13 @@ class Party:
         """
         request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
         plan, number = request.place.plan, request.place.round
-        with self._turn, self._noted(plan, number, SpecificationRefused, BudgetExceeded):
+        with self._turn, self._brake.noting(plan, number, SpecificationRefused, BudgetExceeded):
             task = self._task(request)
             kept = self._kept(request)
             return self._trained(task, request) if kept is None else kept
 
-    @contextmanager
-    def _noted(self, plan: str, number: int | None, *refusals: type[IncrowdError]) -> Iterator[None]:
-        """Remember what is refused, for the owner of the data."""
-        try:
-            yield
-        except refusals as error:
-            self._memory.refuse(str(error), server=self.identity.server_name, plan=plan, number=number)
-            raise
-
     def _accepted(self, offered: Offered, frame: object) -> bytes:
-        with self._turn, self._noted(offered.plan, None, IncrowdError):
+        with self._turn, self._brake.noting(offered.plan, None, IncrowdError):
             offer = self._priced(offered)
             self._check(offer)  # before anything is reserved
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
@@ -152,12 +116,14 @@ class Party:
 
     def _priced(self, offered: Offered) -> Offer:
         """An offer, if it is not more than this party allows: to price it takes time."""
+        if offered.form.get("format") != FORMAT:
+            raise SpecificationRefused('an offer of another kind: this party takes part as a whole (unit = "client")')
         self.policy.look(offered.form)
         return offered.priced()
 
     def _tried(self, offered: Offered, _: object) -> bytes:
         """See whether an offer would be taken up; nothing is reserved."""
-        with self._turn, self._noted(offered.plan, None, IncrowdError):
+        with self._turn, self._brake.noting(offered.plan, None, IncrowdError):
             offer = self._priced(offered)
             self._check(offer)
             self._open(offer).check_room(offer.plan.runs)
@@ -176,17 +142,18 @@ class Party:
         self.policy.check(offer)
         engine, clip = self._engine(offer), offer.clip
         size, parts = engine.model.size, engine.model.parts
-        if size != offer.size:
-            raise SpecificationRefused(f"the offer has {offer.size} weights, and the model that it describes {size}")
+        if size != offer.weights:
+            raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         if isinstance(clip, PerLayerClip) and clip.parts != parts:
             raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
         try:
             task = RoundTask.stated(offer, 0, clip)
-            clip_rows(task.clip, np.zeros((1, size)))
+            clip_rows(task.clip, np.zeros((1, offer.size)))
             if isinstance(task.clip, ScalingClip):
-                part_norms(np.zeros((1, size)), task.clip.parts)
+                part_norms(np.zeros((1, offer.size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
             engine.rehearse(np.zeros(size, np.float32))
+            trainer_of(offer, engine, np.zeros(size, np.float32), randomness=self._randomness)
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
 
@@ -195,7 +162,7 @@ class Party:
         offer = self._offer(request.place.plan)
         if offer is None:
             raise SpecificationRefused("a round of a plan that this party has not accepted")
-        if request.clients or request.weights.size != offer.size:
+        if request.clients or request.weights.size != offer.weights:
             raise SpecificationRefused("a question that is not for this party and this model")
         try:
             return RoundTask.of(offer, request)
@@ -204,37 +171,11 @@ class Party:
 
     def _kept(self, request: Request) -> bytes | None:
         """The answer that was given to this question before; None for one that is new, or was not answered yet."""
-        plan, number = request.place.plan, request.place.round
-        before, last = self._memory.question(plan, number), self._memory.last(plan)
-        if before is not None and before.digest != request.digest:
-            raise SpecificationRefused(
-                f"another question was asked in round {number}: the server was restarted from nothing or from an old "
-                "copy, or there are two of it"
-            )
-        if before is not None and before.answer is not None:
-            return before.answer
-        if number < last:
-            raise SpecificationRefused(
-                f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
-            )
-        self._check_history(request, last)
-        self._check_day(plan, number)  # also of a question that was taken up before, and not paid for
-        if before is None:
-            whole = chained(request.history + bytes.fromhex(request.digest))
-            self._memory.take_up(plan, number, request.digest, whole)
-        return None
-
-    def _check_history(self, request: Request, last: int) -> None:
-        """Refuse a server that does not know what this party was asked last, and all that was asked before that."""
-        if len(request.history) != DIGEST * request.place.round:
-            raise SpecificationRefused("a question that does not say what was asked in the rounds before it")
-        known = self._memory.question(request.place.plan, last)
-        whole = request.history + bytes.fromhex(request.digest)
-        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known.history:
-            raise SpecificationRefused(
-                f"up to round {last} the server says it asked something else than it did: it was restarted from an old "
-                "copy, or there are two of it"
-            )
+        kept = self._brake.kept(request)
+        if kept is None:
+            self._check_day(request.place.plan, request.place.round)
+            self._brake.take_up(request)
+        return kept
 
     def _trained(self, task: RoundTask, request: Request) -> bytes:
         """Charge the round, train, and keep the answer."""
@@ -263,7 +204,7 @@ class Party:
             return None
         if lost and not self._randomness.simulated:
             raise SpecificationRefused(f"round {task.round} was paid for and lost: noise is not drawn twice for it")
-        day, receipt = self._days.latest(ledger, self._today()), None
+        day, receipt = self._brake.day(ledger), None
         for number in range(min(charged, task.round), task.round + 1):
             said = offer.plan.round(number)
             own = number == task.round and task.noise is not None
@@ -278,6 +219,7 @@ class Party:
                     "round": number,
                     "server": self.identity.server_name,
                     "noise_multiplier": said.noise_multiplier,
+                    "what": "training" if offer.scoring is None else "evaluation",
                     "day": day,
                 },
             )
@@ -288,18 +230,11 @@ class Party:
         offer = self._offer(plan)
         if self.policy.daily_epsilon is None or offer is None:
             return
-        ledger, limit = self._open(offer), self.policy.daily_epsilon
-        day = self._days.latest(ledger, self._today())
+        ledger = self._open(offer)
         charged = ledger.reservation(plan).charged
         if number < charged:
             return
-        new: list[RepeatedEvent] = [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)]
-        runs = [*self._days.charged[day], *new]
-        cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
-        if not cost <= limit:
-            raise BudgetExceeded(
-                f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {limit:g}: wait for the next day"
-            )
+        self._brake.check_day(ledger, [(offer.plan.round(each).event, 1) for each in range(charged, number + 1)])
 
     def _offer(self, plan: str) -> Offer | None:
         if plan not in self._offers:
@@ -317,19 +252,7 @@ class Party:
         return self._engines[offer.fingerprint]
 
     def _open(self, offer: Offer) -> Ledger:
-        if self._ledger is None:
-            self._ledger = Ledger.open(
-                self.folder / LEDGER,
-                budget=self.policy.budget,
-                relation=offer.plan.relation,
-                data_identity=self.identity.name,
-            )
-        if self._ledger.relation != offer.plan.relation:  # its prices would be those of another promise
-            raise SpecificationRefused(
-                f"the plan is priced under {offer.plan.relation.name}, and this party's ledger under "
-                f"{self._ledger.relation.name}"
-            )
-        return self._ledger
+        return self._brake.ledger(offer.plan.relation)
 
 
 _OFFERS: Mapping[OfferKind, Callable[[Party, Offered, object], bytes]] = {
@@ -344,20 +267,3 @@ def alone(own: ClientTensors, *, number: int, clients: int) -> ClientTensors:
         raise ConfigError(field="number", value=number, remedy=f"give the examples of one client, one of {clients}")
     offsets = np.where(np.arange(clients + 1) <= number, own.offsets[0], own.offsets[1])
     return replace(own, offsets=offsets, declared=None)
-
-
-class _Days:
-    """What was charged on which day, each entry of the ledger read once."""
-
-    def __init__(self) -> None:
-        self.charged: defaultdict[str, list[RepeatedEvent]] = defaultdict(list)
-        self._known = 0
-
-    def latest(self, ledger: Ledger, today: date) -> str:
-        """The present day; a clock that is put back does not bring a day back."""
-        for entry in ledger.entries(start=self._known):
-            self._known = entry.position + 1
-            if entry.kind == "charge":
-                content = entry.content()
-                self.charged[content["note"]["day"]].append((event_from_json(content["event"]), 1))
-        return max([today.isoformat(), *self.charged])

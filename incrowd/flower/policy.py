@@ -19,7 +19,8 @@ class PartyPolicy:
     that a model may use, which an offer then has to name, and `models` the kinds of model; every one unless they are
     named. No round may have less noise than `least_noise`, a noise multiplier. An offer of more than `most_weights` or
     `most_rounds`, whose rounds are of more than `most_steps` kinds, or pass more than `most_epochs` times over the
-    examples, is refused before it is priced and tried out, which would take the party's time.
+    examples, is refused before it is priced and tried out, which would take the party's time. `evaluations` says
+    whether models may be scored on the party's examples, which costs as a round does.
     """
 
     budget: Budget
@@ -31,6 +32,7 @@ class PartyPolicy:
     most_rounds: int = 10_000
     most_steps: int = 32
     most_epochs: int = 100
+    evaluations: bool = True
 
     def __post_init__(self) -> None:
         _validate.count(most_weights=self.most_weights, most_rounds=self.most_rounds)
@@ -56,15 +58,23 @@ class PartyPolicy:
 
     def check(self, offer: Offer) -> None:
         """Refuse (`SpecificationRefused`) an offer that this policy does not allow."""
-        if self.fields is not None and not offer.columns:
-            raise SpecificationRefused("an offer that does not say which fields its model uses")
-        for name in offer.columns:
-            if self.fields is not None and name not in self.fields:
-                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
-        if self.models is not None and offer.model not in self.models:
-            raise SpecificationRefused(f"a model of the kind {offer.model!r} is not one that this party trains")
+        self.check_model(offer.columns, offer.model)
+        if offer.scoring is not None and not self.evaluations:
+            raise SpecificationRefused("an evaluation, and this party lets no model be scored on its examples")
+        if offer.weights > self.most_weights:
+            raise SpecificationRefused(f"{offer.weights} weights are more than this party allows, {self.most_weights}")
         if offer.plan.noise_multiplier < self.least_noise:
             raise SpecificationRefused(
                 f"a noise multiplier of {offer.plan.noise_multiplier:.6g} is less than this party asks for, "
                 f"{self.least_noise:g}"
             )
+
+    def check_model(self, columns: Collection[str], kind: str) -> None:
+        """Refuse (`SpecificationRefused`) a kind of model, or columns that it uses, that this policy does not allow."""
+        if self.fields is not None and not columns:
+            raise SpecificationRefused("an offer that does not say which fields its model uses")
+        for name in columns:
+            if self.fields is not None and name not in self.fields:
+                raise SpecificationRefused(f"the field {name} is not one that this party lets models use")
+        if self.models is not None and kind not in self.models:
+            raise SpecificationRefused(f"a model of the kind {kind!r} is not one that this party trains")

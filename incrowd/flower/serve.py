@@ -15,23 +15,28 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.federation import Federation
 from incrowd.flower.attendance import Attendance
 from incrowd.flower.front import Limits
-from incrowd.flower.history import ASKED, History
+from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.invitation import question_key
 from incrowd.flower.keys import Enrolment, read_enrolment
 from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer, OfferKind
 from incrowd.flower.offered import offer_of
 from incrowd.flower.rounds import Line, Patience, ask
+from incrowd.flower.silo_offer import SiloOffer
+from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.superlink import Serving, SuperLink
 from incrowd.flower.wire import longest_answer, read_refusal, unsealed
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.release import Trainer
 from incrowd.runs.build import enrolled
 from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.config import CommonSections, Config
+from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
+from incrowd.runs.silo_build import assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.trackers import Tracker
 
 PAUSED = "paused"
@@ -50,7 +55,7 @@ def _to_stderr(line: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class PartyServer:
     """A server of real parties: its keys (`incrowd flower keys`), where it listens, and how long it waits.
 
     Before the first round all parties have accepted the offer, or at least `least` of them.
@@ -77,33 +82,41 @@ class Server:
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
-        assert isinstance(work, ClientWork)  # noqa: S101
-        offer = offer_of(work)
-        run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
-        with self.link(data, longest=longest_answer(offer.size)) as link:
+        if isinstance(work, ClientWork):  # what cannot be trained elsewhere is refused before anything listens
+            run.trained_by(partial(EngineTrainer, work.engine, randomness=work.randomness))
+        with self.link(data, longest=longest_answer(_offer(work).size)) as link:
             return self.train_over(link, run, watchers)
 
-    def train_over(self, link: "PartyLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+    def train_over(self, link: "EnrolledLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """The same over a way to the parties that is there."""
-        work, data = run.work, _of_parties(run.config)
-        assert isinstance(work, ClientWork)  # noqa: S101
-        meeting = Meeting(server=self, link=link, data=data, offer=offer_of(work), key=question_key(self.keys))
+        offer = _offer(run.work)
+        meeting = self._meeting(link, _of_parties(run.config), offer)
         meeting.gather()
-        history = History(run.folder / ASKED, plan=meeting.offer.fingerprint)
-        return run.trained_by(partial(self._trainer, meeting, history, run.folder)).train(watchers)
+        if isinstance(offer, Offer):
+            return run.trained_by(partial(self._trainer, meeting, offer, run.folder)).train(watchers)
+        return served(
+            run,
+            line=link,
+            nodes=partial(self._nodes, meeting, run.folder),
+            key=meeting.key,
+            patience=self.patience,
+            attendance=meeting.attendance,
+        ).train(watchers)
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
         with self.link(_of_parties(federation.settings), longest=_LONGEST_REPLY) as link:
             return self.try_over(link, federation)
 
-    def try_over(self, link: "PartyLine", federation: Federation) -> dict[str, str]:
+    def try_over(self, link: "EnrolledLine", federation: Federation) -> dict[str, str]:
         """The same over a way to the parties that is there."""
-        config = federation.settings
-        assert isinstance(config, Config)  # noqa: S101
-        offer = offer_of(assemble(config, given=federation.given, schedule=federation.schedule))
-        data, key = _of_parties(config), question_key(self.keys)
-        meeting = Meeting(server=self, link=link, data=data, offer=offer, key=key)
+        config, given = federation.settings, federation.given
+        data = _of_parties(config)
+        if isinstance(config, SiloConfig):
+            offer: Offer | SiloOffer = silo_offer(SiloWork(federation=assemble_silos(config, given=given)))
+        else:
+            offer = offer_of(assemble(config, given=given, schedule=federation.schedule))
+        meeting = self._meeting(link, data, offer)
         found = meeting.answers("trial", list(link.nodes), seconds=self.patience.timeout)
         return {name: {None: "no answer", "": "yes"}.get(found.get(name), str(found.get(name))) for name in link.nodes}
 
@@ -112,17 +125,24 @@ class Server:
         serving = Serving(self.keys, self.host, self.port, limits=self.limits.fitting(longest))
         return SuperLink(self.keys / "serving", enrolments(data), serving)
 
-    def _trainer(self, meeting: "Meeting", history: History, folder: Path, weights: Floats) -> Trainer:
-        """Who trains the next round."""
+    def _meeting(self, link: "EnrolledLine", data: Parties, offer: Offer | SiloOffer) -> "Meeting":
+        return Meeting(server=self, link=link, data=data, offer=offer, key=question_key(self.keys))
+
+    def _nodes(self, meeting: "Meeting", folder: Path) -> dict[int, Node]:
+        """Who takes part in the next round, which does not begin while the run is paused."""
         self._wait(folder / PAUSED)
         meeting.renew()
+        return meeting.nodes
+
+    def _trainer(self, meeting: "Meeting", offer: Offer, folder: Path, weights: Floats) -> Trainer:
+        """Who trains the next round."""
         network = Network(
             line=meeting.link,
-            offer=meeting.offer,
-            deal=by_party(meeting.nodes),
+            offer=offer,
+            deal=by_party(self._nodes(meeting, folder)),
             key=meeting.key,
             patience=self.patience,
-            history=history,
+            history=AskedBefore(folder / ASKED, plan=offer.fingerprint),
             attendance=meeting.attendance,
         )
         return network.trainer(weights)
@@ -132,6 +152,10 @@ class Server:
             self.say(f"paused, until {paused} is removed")
         while paused.exists():
             self.patience.clock.wait(_LOOK)
+
+
+def _offer(work: ClientWork | SiloWork) -> Offer | SiloOffer:
+    return silo_offer(work) if isinstance(work, SiloWork) else offer_of(work)
 
 
 def _of_parties(config: CommonSections) -> Parties:
@@ -153,7 +177,7 @@ def enrolments(data: Parties) -> list[Enrolment]:
     return found
 
 
-class PartyLine(Line, Protocol):
+class EnrolledLine(Line, Protocol):
     """A way to parties, who have names and come and go."""
 
     @property
@@ -174,10 +198,10 @@ class PartyLine(Line, Protocol):
 class Meeting:
     """Who is enrolled, who has accepted an offer, and who has not and why."""
 
-    server: Server
-    link: PartyLine
+    server: PartyServer
+    link: EnrolledLine
     data: Parties
-    offer: Offer
+    offer: Offer | SiloOffer
     key: Ed25519PrivateKey = field(repr=False)
     accepted: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)

@@ -21,7 +21,12 @@ from incrowd.runs.durable_silo import DurableSilo
 from incrowd.runs.silo_work import SiloWork
 
 _FIGURES = ("noise_multiplier", "records", "right")
-_ABSENCES: Mapping[str, Absence | None] = {"": None, "budget spent": "budget spent", "round lost": "round lost"}
+_ABSENCES: Mapping[str, Absence | None] = {
+    "": None,
+    "budget spent": "budget spent",
+    "round lost": "round lost",
+    "daily limit": "daily limit",
+}
 
 
 def fingerprint_of(work: SiloWork) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
 from incrowd.errors import ConfigError
+from incrowd.flower._needed import need_flower
 from incrowd.flower.actors import ActorLine
 from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
 from incrowd.flower.network import Network, Node, in_blocks
@@ -154,10 +154,3 @@ class Simulation:
     @property
     def _workers(self) -> int:
         return self.workers or processors()
-
-
-def need_flower() -> None:
-    """Refuse at once, by name, where Flower is not installed."""
-    for package in ("flwr", "ray", "cryptography"):
-        if find_spec(package) is None:
-            raise ConfigError(field="package", value=package, remedy="pip install 'incrowd[flower]' brings it")

@@ -28,7 +28,7 @@ from incrowd.privacy.plan.promise import Carry, Promise
 from incrowd.privacy.release import PrivateRound, PrivateRun
 from incrowd.privacy.statement import Statement
 
-Evaluation = Literal["none", "public"]
+StockEvaluation = Literal["none", "public"]
 
 LOOKS_AT_ONE: tuple[type[Strategy], ...] = (
     stock.Bulyan,
@@ -53,7 +53,7 @@ def private(
     ledger: Ledger,
     *,
     label: str = "run",
-    evaluation: Evaluation = "none",
+    evaluation: StockEvaluation = "none",
     randomness: Randomness = EARNEST,
 ) -> "PrivateStrategy":
     """A strategy of Flower's, made private: it is used as the strategy is. See `PrivateStrategy`."""
@@ -61,7 +61,7 @@ def private(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _AskedNodes:
     """A round that nodes were asked about; who is in it is private."""
 
     round: PrivateRound = field(repr=False)
@@ -97,7 +97,7 @@ class PrivateStrategy(Strategy):
         ledger: Ledger,
         *,
         label: str = "run",
-        evaluation: Evaluation = "none",
+        evaluation: StockEvaluation = "none",
         randomness: Randomness = EARNEST,
     ) -> None:
         _check_averages(strategy)
@@ -107,8 +107,8 @@ class PrivateStrategy(Strategy):
         if plan.place == "local":
             remedy = 'stock nodes add no noise of their own: plan with "central"'
             raise ConfigError(field="place", value=plan.place, remedy=remedy)
-        if evaluation not in get_args(Evaluation):
-            remedy = f"give one of {', '.join(get_args(Evaluation))}"
+        if evaluation not in get_args(StockEvaluation):
+            remedy = f"give one of {', '.join(get_args(StockEvaluation))}"
             raise ConfigError(field="evaluation", value=evaluation, remedy=remedy)
         self.strategy = strategy
         self.plan = plan
@@ -118,7 +118,7 @@ class PrivateStrategy(Strategy):
         self._randomness = randomness
         self._run: PrivateRun | None = None
         self._carry: Carry | None = None
-        self._asked: _Asked | None = None
+        self._asked: _AskedNodes | None = None
 
     def __repr__(self) -> str:
         return f"PrivateStrategy({type(self.strategy).__name__}, {self.plan!r})"
@@ -153,7 +153,7 @@ class PrivateStrategy(Strategy):
         nodes, cohort = self._nodes(grid), set(run.cohort(number).tolist())
         drawn = {node: client for client, node in enumerate(nodes) if client in cohort}
         opened = run.round(number, carry=self._carry)
-        self._asked = _Asked(round=opened, arrays=base, question=asked, clients=drawn)
+        self._asked = _AskedNodes(round=opened, arrays=base, question=asked, clients=drawn)
         return [Message(asked, node, kind) for node in drawn]
 
     def aggregate_train(
@@ -191,7 +191,7 @@ class PrivateStrategy(Strategy):
         log(INFO, "\t├──> Private: epsilon %.4g of %g, delta %g", price.epsilon, budget.epsilon, budget.delta)
         log(INFO, "\t│\t├── Clients: %s, drawn by the plan (fractions below are not used)", self._clients)
         log(INFO, "\t│\t├── Noise multiplier: %.4g | %s", self.plan.noise_multiplier, self.plan.config.clip)
-        log(INFO, "\t│\t└── Evaluation at nodes: %s", self.evaluation)
+        log(INFO, "\t│\t└── StockEvaluation at nodes: %s", self.evaluation)
         self.strategy.summary()
 
     def statement(self) -> Statement:
@@ -232,7 +232,7 @@ class PrivateStrategy(Strategy):
     def _try(self, arrays: NamedArrays, config: ConfigRecord) -> None:
         """Take a round's way with a copy of the strategy and arrays that did not move, before anything is charged."""
         still = arrays.moved(0 * arrays.vector)
-        with _Trying():
+        with _TrialStrategy():
             strategy, config = copy.deepcopy((self.strategy, config))
             asked, _ = question(strategy, 1, still, config, clients=self._clients)
             found = NamedArrays.of(stepped(strategy, 1, asked, still))
@@ -256,7 +256,7 @@ class PrivateStrategy(Strategy):
 _LOOK = 0.5
 
 
-class _Trying:
+class _TrialStrategy:
     """Says what was tried when it fails, whatever a strategy of somebody's own may raise."""
 
     def __enter__(self) -> None:

@@ -39,6 +39,7 @@ _MOST_HEAD = {
     "refusal": 2**13,
     "answer": 2**12,
     "silo": 2**12,
+    "statement": 2**16,
 }
 _LONGEST_NAME = 128  # of a plan or a party: it is remembered
 _MOST_HISTORY = DIGEST * 100_000

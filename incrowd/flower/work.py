@@ -7,9 +7,10 @@ from functools import partial
 from incrowd._random import Randomness
 from incrowd.errors import ConfigError
 from incrowd.flower.offer import Offer
-from incrowd.flower.wire import Expected, PartyAnswer, Place, Request
+from incrowd.flower.wire import Expected, PartyAnswer, Place, Request, SentWeights
 from incrowd.learning import CohortEngine
 from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.scoring import Scorer, ScoringTrainer
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import grid
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
@@ -85,7 +86,8 @@ def part(
     randomness: Randomness,
     receipt: Receipt | None,
 ) -> PartyAnswer:
-    """Train the clients of a request and add up what they contribute; a receipt pays for noise that is local.
+    """Train the clients of a request, or have them score its weights, and add up what they contribute; a receipt pays
+    for noise that is local.
 
     Guarantee: bit for bit what the engine adds up on one machine for the same clients, weights and randomness.
 
@@ -93,7 +95,9 @@ def part(
     """
     clip, noise = task.clip, task.noise
     total = ClippedSum(task.offer.size, clip, contributions_bound=task.clients)
-    cohort = EngineTrainer(engine, request.weights, randomness=randomness).cohort(request.clients, round=task.round)
+    cohort = trainer_of(task.offer, engine, request.weights, randomness=randomness).cohort(
+        request.clients, round=task.round
+    )
     if noise is None and isinstance(clip, ScalingClip):
         total.add_summed(clip, cohort)
     else:
@@ -106,6 +110,18 @@ def part(
                     total.add_noised(clip, row, hidden)
     seen = total.observed
     return PartyAnswer(place=place, steps=total.close().on(task.step), unclipped=seen.unclipped, dropped=seen.dropped)
+
+
+def trainer_of(
+    offer: Offer, engine: CohortEngine, weights: SentWeights, *, randomness: Randomness
+) -> EngineTrainer | ScoringTrainer:
+    """What the clients of an engine do for an offer: train from these weights, or score them.
+
+    Edge cases: what is measured does not fit their labels: `ConfigError`.
+    """
+    if offer.scoring is None:
+        return EngineTrainer(engine, weights, randomness=randomness)
+    return Scorer(model=engine.model, data=engine.data, scoring=offer.scoring, loss=engine.loss).trainer(weights)
 
 
 def _paid(receipt: Receipt | None) -> Receipt:

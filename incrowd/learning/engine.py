@@ -96,6 +96,11 @@ class CohortEngine:
         """The public number of clients."""
         return self._data.clients
 
+    @property
+    def data(self) -> ClientTensors:
+        """The clients' examples, where it computes. Private."""
+        return self._data
+
     def present(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some clients that there are, in the same order. Private where their number is declared."""
         return clients[clients < self._data.present]

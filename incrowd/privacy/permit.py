@@ -1,15 +1,19 @@
 """A round of a silo, or its report, that is paid for: the only way to noise, and so the only way out of the silo."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from incrowd._random import Floats, Randomness, Stream
-from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.errors import BudgetExceeded, ConfigError, LedgerMismatch
+from incrowd.privacy.account.events import RepeatedEvent
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.plan.silo_plan import UNIT, SiloPlan
+from incrowd.privacy.plan.silo_plan import RELATION, UNIT, SiloPlan
+
+Note = Mapping[str, str | int | float | bool | None]
 
 
 @dataclass
@@ -44,6 +48,26 @@ class Account:
                 self._known.rounds[note["round"]] = note["noise_multiplier"]
             self._known.entries = entry.position + 1
         return MappingProxyType(self._known.rounds)
+
+    def check(self, plan: SiloPlan) -> None:
+        """The ledger is one that this plan can be charged to (`LedgerMismatch`)."""
+        ledger = self.ledger
+        if ledger.budget != plan.budget or ledger.relation is not RELATION:
+            raise LedgerMismatch(
+                f"the ledger of {plan.name} has {ledger.budget} and {ledger.relation.name}, the plan {plan.budget} and "
+                f"{RELATION.name}: give a ledger that was begun with the plan's"
+            )
+
+    def commitments(self, plan: SiloPlan) -> Sequence[RepeatedEvent]:
+        """What was spent or promised of the plan's budget: what the noise of its next round is solved for."""
+        return self.ledger.commitments()
+
+    def admit(self, plan: SiloPlan, event: DpEvent, *, multiplier: float | None) -> None:
+        """Refuse what the ledger would pay for and its owner does not want; of a report there is no multiplier."""
+
+    def note(self, plan: SiloPlan, number: int) -> Note:
+        """What the charge of a round says beside what it is; of the report, that of the round after the last."""
+        return {}
 
     @property
     def report(self) -> str:
@@ -81,13 +105,22 @@ class Permit:
 
     def __init__(self, plan: SiloPlan, account: Account, *, number: int, multiplier: float) -> None:
         self.training = plan.training(multiplier)
+        event, key = plan.event(multiplier), f"{account.label}: round {number}"
+        if not account.ledger.paid(key):
+            account.admit(plan, event, multiplier=multiplier)
         counts = () if plan.count_noise is None else ((plan.count_noise, 1),)
         self._receipt = account.ledger.charge(
-            plan.event(multiplier),
+            event,
             pays_for=((self.training.noise, self.training.steps), *counts),
             randomness=account.randomness,
-            key=f"{account.label}: round {number}",
-            note={"run": account.label, "round": number, "noise_multiplier": multiplier, "unit": UNIT},
+            key=key,
+            note={
+                **account.note(plan, number),
+                "run": account.label,
+                "round": number,
+                "noise_multiplier": multiplier,
+                "unit": UNIT,
+            },
         )
         self._plan = plan
         self._account = account
@@ -128,13 +161,15 @@ def reported(plan: SiloPlan, account: Account, table: Floats) -> Floats:
     noise = plan.report_noise
     if noise is None:
         raise ConfigError(field="report_std", value=None, remedy="a table is released where the plan asks for one")
+    if not account.ledger.paid(account.report):
+        account.admit(plan, noise.event(), multiplier=None)
     receipt = account.ledger.charge(
         noise.event(),
         pays_for=((noise, 1),),
         randomness=account.randomness,
         key=account.report,
         reservation=account.report,
-        note={"report": account.label, "unit": UNIT},
+        note={**account.note(plan, plan.rounds), "report": account.label, "unit": UNIT},
     )
     flat = np.asarray(table, dtype=np.float64).ravel()
     noised = noise.add(flat, receipt=receipt, at=("report", account.place), contributions_bound=plan.most_records)

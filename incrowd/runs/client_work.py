@@ -86,6 +86,11 @@ class ClientWork:
         """What training makes small."""
         return self.engine.loss
 
+    @property
+    def begins_with(self) -> Budget:
+        """The budget of a ledger that this run begins: its own, and room for what comes after it."""
+        return replace(self.plan.budget, epsilon=self.plan.budget.epsilon + self.config.privacy.room)
+
     def settings(self) -> Summary:
         """What the run was made with, and what was found for it: the noise of each step, and the engine's chunk."""
         plan = self.plan
@@ -104,7 +109,7 @@ class ClientWork:
         run_ledger = RunLedger.find(
             identity_of(self.config, self.held),
             own=own,
-            budget=plan.budget,
+            budget=self.begins_with,
             relation=plan.relation,
             path=None if wanted.ledger is None else Path(wanted.ledger),
             witness=None if wanted.witness is None else Path(wanted.witness),
@@ -151,7 +156,7 @@ class ClientWork:
     @contextmanager
     def open(self, folder: Path) -> Iterator["ClientSession"]:
         """Ready to train, for as long as the `with` block lasts."""
-        with self.payer.open(folder / LEDGER, budget=self.plan.budget) as opened:
+        with self.payer.open(folder / LEDGER, budget=self.begins_with) as opened:
             yield ClientSession(work=self, algorithm=self.algorithm(opened, label=self.payer.label))
 
 
@@ -255,6 +260,7 @@ def assemble(
     the section and the key, or a `DataError`.
     """
     with section("privacy"):
+        _validate.non_negative(room=config.privacy.room)
         Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)  # before data are loaded, which takes long
     held = federated_data(config, given) if data is None else None
     data = featured(config, held) if held is not None else data

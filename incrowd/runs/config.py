@@ -122,7 +122,8 @@ class Private(Section):
     noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
 
     `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
-    them it is in the user's state folder, or, of public data, in the run's.
+    them it is in the user's state folder, or, of public data, in the run's. One that this run begins has so much `room`
+    beside the run's own epsilon: for evaluations, or for later runs.
 
     With `unit` "record" the section is `PrivateRecords`.
     """
@@ -140,6 +141,7 @@ class Private(Section):
     groups: int | None = None
     buffers: int | None = None
     accountant: Literal["tightest", "gdp", "pld", "rdp"] = "tightest"
+    room: float = 0.0
     ledger: str | None = None
     witness: str | None = None
 

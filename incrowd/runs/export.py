@@ -4,7 +4,7 @@
 | -------------------------------- | --------------------------------------------------------------------------- |
 | `model.safetensors`, `curve.png` | as they are                                                                 |
 | `model.onnx`                     | the model as ONNX, where that is asked for                                  |
-| `card.md`                        | as it is                                                                    |
+| `card.md`, `evaluation.json`     | as they are                                                                 |
 | `statement.txt`, `.json`         | as they are                                                                 |
 | `summary.json`, `settings.json`  | the result and the settings, without paths, seeds and times                 |
 | `rounds.csv`                     | for each round its epsilon, clip, noise, accuracy and loss                  |
@@ -31,6 +31,7 @@ from incrowd.runs.database import Record
 from incrowd.runs.folder import (
     CARD,
     CURVE,
+    EVALUATION,
     LEDGER,
     MODEL,
     PRIVATE,
@@ -99,8 +100,9 @@ def _of_a_run(folder: Path) -> Files:
     _check_over(folder, folder / SUMMARY, remedy=f"it is not over: go on with `incrowd resume {folder}`")
     for name in (MODEL, CARD, STATEMENT_TEXT, STATEMENT):
         yield name, _content(folder / name)
-    if (folder / CURVE).exists():
-        yield CURVE, _content(folder / CURVE)
+    for name in (CURVE, EVALUATION):
+        if (folder / name).exists():
+            yield name, _content(folder / name)
     yield SUMMARY, _json(part(_read(folder / SUMMARY), RESULT_KEYS))
     yield "settings.json", _json(shown_settings(settings["config"]) | {"version": settings["version"]})
     with database_in(folder) as database:

@@ -13,7 +13,7 @@ from incrowd.runs.database import Database
 
 DATABASE, LEDGER, PAYER, CHECKPOINTS, PRIVATE = "run.sqlite", "ledger.sqlite", "ledger.json", "checkpoints", "private"
 MODEL, STATEMENT_TEXT, STATEMENT, SUMMARY = "model.safetensors", "statement.txt", "statement.json", "summary.json"
-CARD = "card.md"
+CARD, EVALUATION = "card.md", "evaluation.json"
 CURVE, LOCK, SILOS, START = "curve.png", "run.lock", "silos", "start.safetensors"
 SERVER = "the server"
 """Whose statement is beside those of the silos, none of which may be called so."""

@@ -14,6 +14,7 @@ from incrowd.runs.database import Record
 from incrowd.runs.trackers import Facts, Tracker
 
 _RECENT = 10
+_ABSENT = ("round lost", "daily limit", "no answer", "refused")
 
 
 class Lines:
@@ -105,6 +106,9 @@ def figures(record: Record, *, measured: Record | None = None) -> str:
     stopped = [str(standing["silo"]) for standing in record.silos or () if standing["absence"] == "budget spent"]
     if stopped:
         words.append(f"stopped: {', '.join(stopped)}")
+    absent = [f"{s['silo']} ({s['absence']})" for s in record.silos or () if s["absence"] in _ABSENT]
+    if absent:
+        words.append(f"absent: {', '.join(absent)}")
     speed = record.clients_per_second
     if speed is not None:
         words.append(f"{speed:.0f} clients/s" if speed >= 1 else f"{speed:.2g} clients/s")

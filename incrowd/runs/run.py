@@ -11,12 +11,15 @@
 | `start.safetensors`               | the weights that a module of one's own began with      |
 | `silos/`                          | what each silo has sent, where records are protected   |
 | `card.md`                         | the model's card: all of this on one page             |
+| `evaluation.json`                 | how good it is on the clients' own examples           |
 | `summary.json`, `curve.png`       | the result; accuracy and epsilon over the rounds      |
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from numpy.typing import ArrayLike
 
 from incrowd import __version__, _files
 from incrowd.data import Clients
@@ -35,6 +38,7 @@ from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.data_config import Parties
 from incrowd.runs.database import Record
+from incrowd.runs.evaluation import Evaluation, EvaluationConfig
 from incrowd.runs.figures import RunCurve
 from incrowd.runs.folder import (
     CARD,
@@ -221,6 +225,17 @@ class Run:
             settings=self.settings,
             watchers=watchers,
         )
+
+    def evaluate(self, wanted: EvaluationConfig, *, weights: ArrayLike | None = None) -> Summary:
+        """Measure the released model, or other weights for it, on the clients' own examples: noised, and charged to the
+        ledger of the data like one more round. Edge cases: as `Evaluation`; clients whose examples are not here are a
+        `ConfigError`.
+        """
+        if isinstance(self.config.data, Parties):
+            remedy = "the examples are with the parties: ask them with `incrowd evaluate DIR --keys KEYS`"
+            raise ConfigError(field="data.name", value="parties", remedy=remedy)
+        with Evaluation.begin(self, wanted, weights=weights) as evaluation:
+            return evaluation.release(evaluation.here)
 
     def advice(self) -> list[str]:
         """What is doubtful before the first round; see `incrowd.runs.advice`."""

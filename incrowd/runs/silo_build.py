@@ -34,13 +34,14 @@ from incrowd.runs.build import (
     section,
 )
 from incrowd.runs.clip_config import clip_of
+from incrowd.runs.data_config import Parties
 from incrowd.runs.silo_config import LocalRecords, SiloConfig
 from incrowd.runs.stopping import check_watched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiloFederation:
-    """Everything that a run of silos needs but its ledgers."""
+    """Everything that a run of silos needs but its ledgers. Of real parties there are neither records nor engines."""
 
     config: SiloConfig
     data: Clients
@@ -53,6 +54,11 @@ class SiloFederation:
     clients: Plan | None
     randomness: Randomness
     noise_multiplier: float
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the silos are real parties, whose records and ledgers are their own."""
+        return isinstance(self.config.data, Parties)
 
     def silo(self, place: int, ledger: Ledger, *, label: str) -> Silo:
         """One silo, on its ledger."""
@@ -94,7 +100,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     source = federated_data(config, given)
     data = featured(config, source)
     check_watched(config.stop, data, counted=config.privacy.count_std is not None)
-    tensors, wanted = ClientTensors.of(data), config.local
+    wanted, elsewhere = config.local, isinstance(config.data, Parties)
     with section("local"):
         loss = loss_of(wanted.loss, data.examples, given)
     with section("model"):
@@ -102,10 +108,10 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
     with section("data"):
         _check_silos(data)
     names = _names(data)
-    held = tuple(Records.of(tensors, client) for client in range(data.clients))
+    held = () if elsewhere else _records(data)
     with _named_as_in_the_file():
         plans = tuple(_plan(config, place, records, names) for place, records in enumerate(_declared(config, data)))
-        for plan, records in zip(plans, held, strict=True):
+        for plan, records in zip(plans, held, strict=not elsewhere):
             plan.check(len(records))
         _check_counts(config, data, plans)
         clients = _client_level(config, model, data.clients)
@@ -126,6 +132,11 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         randomness=randomness(config),
         noise_multiplier=first,
     )
+
+
+def _records(data: Clients) -> tuple[Records, ...]:
+    tensors = ClientTensors.of(data)
+    return tuple(Records.of(tensors, client) for client in range(data.clients))
 
 
 @contextmanager

@@ -24,10 +24,12 @@ class SiloLedgers:
 
     @classmethod
     def find(cls, federation: SiloFederation, folder: Path) -> "SiloLedgers":
-        """The ledgers of the data, begun where there are none: see `RunLedger.find`.
+        """The ledgers of the data, begun where there are none: see `RunLedger.find`. Of parties it is the server's.
 
         Edge cases: if one of those that are there is refused, the later ones are not begun; so where none has room.
         """
+        if federation.elsewhere:
+            return cls(silos=(), server=_server(federation, folder))
         config, plans = federation.config, federation.plans
         run_ledgers = [
             RunLedger.find(
@@ -55,7 +57,7 @@ class SiloLedgers:
     def check_same(self, federation: SiloFederation) -> None:
         """The data are those with which the run began (`DataError`)."""
         config, held = federation.config, federation.held
-        identities = identities_of_silos(config, held)
+        identities = [] if federation.elsewhere else identities_of_silos(config, held)
         if len(identities) != len(self.silos):
             raise DataError(f"the run began with {len(self.silos)} silos: put the data back as they were")
         for each, identity in zip(self.silos, identities, strict=True):

@@ -28,6 +28,7 @@ def hospitals(tmp_path: Path) -> Hospitals:
 @pytest.fixture
 def party(hospitals: Hospitals) -> Iterator[Party]:
     made = hospitals.member("amber").open()
+    assert isinstance(made, Party)
     yield made
     made.close()
 

@@ -93,6 +93,14 @@ def test_an_offer_that_takes_long_to_price_is_refused_before_that_and_noted(kind
     assert refused["round"] is None
 
 
+def test_the_policy_looks_before_the_price_is_recomputed(made: Made) -> None:
+    """A price that is wrong is not noticed any more: nobody has computed it."""
+    wrong = offer_for(plan_of()).to_json() | {"plan": cheap()}
+    made.policy = PartyPolicy(budget=ROOMY, most_rounds=3)
+    with pytest.raises(SpecificationRefused, match="4 rounds are more"):
+        made.start().reply(signed(wrong))
+
+
 def test_who_allows_more_gets_as_far_as_the_price(made: Made) -> None:
     """The control: it is the policy that keeps the party from pricing them, and nothing else."""
     made.policy = PartyPolicy(budget=ROOMY, most_steps=33)

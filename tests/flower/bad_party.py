@@ -69,7 +69,9 @@ def main(folder: Path) -> None:
     member = Member.in_folder(folder)
     (folder / AUTHORITY).write_text(member.invitation.authority)
     connection = Connection(member.invitation.address, folder / AUTHORITY, folder)
-    attend(connection, BadParty(member.open(), member.identity.key), threading.Event())
+    party = member.open()
+    assert isinstance(party, Party)
+    attend(connection, BadParty(party, member.identity.key), threading.Event())
 
 
 if __name__ == "__main__":

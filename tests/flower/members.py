@@ -15,7 +15,8 @@ from incrowd.flower.node import Refusal
 from incrowd.flower.party import Party
 from incrowd.flower.party_file import PARTY_FILE
 from incrowd.flower.rounds import Patience
-from incrowd.flower.serve import Server
+from incrowd.flower.serve import PartyServer
+from incrowd.flower.silo_party import SiloParty
 from tests.flower.nodes import VirtualClock
 
 NAMES = ("amber", "birch", "cedar")
@@ -52,9 +53,9 @@ def settings_text(*, here: bool, rounds: int = 3, **rest: str) -> str:
     )
 
 
-def party_text(name: str, *, columns: str = COLUMNS, allow: str = ALLOW, data: str = "", seeded: bool = True) -> str:
+def party_text(name: str, *, columns: str = COLUMNS, allow: str = ALLOW, data: str = "", more: str = "") -> str:
     """What the owner of a table fills in."""
-    seed = 'randomness = "seeded"\nseed = 3\n' if seeded else ""
+    seed = 'randomness = "seeded"\nseed = 3\n' + more
     own = f'file = "../{name}.csv"\nlabel = "back"\nclasses = ["no", "yes"]\n'
     return f'name = "{name}"\n{seed}[data]\n{data or own}[data.columns]\n{columns}[allow]\n{allow}'
 
@@ -86,9 +87,9 @@ class Hospitals:
     def member(self, name: str) -> Member:
         return Member.in_folder(self.folder / name)
 
-    def server(self, **rest: Any) -> Server:
+    def server(self, **rest: Any) -> PartyServer:
         patience = Patience(timeout=30, again=5, clock=VirtualClock())
-        return Server(keys=self.folder / "server", patience=patience, **rest)
+        return PartyServer(keys=self.folder / "server", patience=patience, **rest)
 
 
 @dataclass
@@ -97,7 +98,7 @@ class MemberLine:
 
     hospitals: Hospitals
     gone: set[str] = field(default_factory=set)
-    parties: dict[str, Party] = field(default_factory=dict)
+    parties: dict[str, Party | SiloParty] = field(default_factory=dict)
     waiting: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)

@@ -16,7 +16,7 @@ import pytest
 from incrowd._random import Floats, Integers, SystemRandomness
 from incrowd.errors import BudgetExceeded, DataError, SpecificationRefused
 from incrowd.flower.given import MEMORY
-from incrowd.flower.history import ASKED, History
+from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.network import Network
 from incrowd.flower.party import Party
 from incrowd.flower.rounds import Patience
@@ -124,7 +124,7 @@ class Storm:
         plan, place = self.plan, self.folder / "weights.npy"
         patience = Patience(timeout=4, again=1, poll=0.1, clock=self.clock)
         plain = network_of(self.line, self.offer, patience=patience)
-        history = History(self.folder / ASKED, plan=self.offer.fingerprint)
+        history = AskedBefore(self.folder / ASKED, plan=self.offer.fingerprint)
         network = Watched(**{**vars(plain), "history": history}, sums=self.sums)
         book = self.folder / "server.sqlite"
         with Ledger.open(book, budget=plan.budget, relation=plan.relation, data_identity="all") as ledger:

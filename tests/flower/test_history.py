@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import DataError
-from incrowd.flower.history import ASKED, DIGEST, History
+from incrowd.flower.history import ASKED, DIGEST, AskedBefore
 from incrowd.flower.network import Network
 from incrowd.flower.rounds import Patience
 from incrowd.flower.wire import Request
@@ -25,42 +25,42 @@ def digest(number: int) -> str:
 @given(st.sets(st.integers(0, 30), max_size=12), st.booleans())
 def test_it_is_the_same_in_every_life(tmp_path_factory: pytest.TempPathFactory, rounds: set[int], again: bool) -> None:
     path = tmp_path_factory.mktemp("history") / ASKED
-    kept = History()
+    kept = AskedBefore()
     for number in sorted(rounds):
         for _ in range(1 + again):
-            History(path, plan=PLAN).add(number, digest(number + 1))
+            AskedBefore(path, plan=PLAN).add(number, digest(number + 1))
         kept.add(number, digest(number + 1))
     expected = b"".join(bytes([number + 1 if number in rounds else 0]) * DIGEST for number in range(32))
-    for each in (History(path, plan=PLAN), kept):
+    for each in (AskedBefore(path, plan=PLAN), kept):
         assert [each.before(number) for number in range(33)] == [expected[: DIGEST * n] for n in range(33)]
 
 
 def test_another_question_in_a_round_is_refused_and_so_is_a_round_that_was_passed_over(tmp_path: Path) -> None:
-    history = History(tmp_path / ASKED, plan=PLAN)
+    history = AskedBefore(tmp_path / ASKED, plan=PLAN)
     history.add(3, digest(7))
     for number in (3, 1):
         with pytest.raises(DataError, match="not whole, or an old copy"):
             history.add(number, digest(8))
-    assert History(tmp_path / ASKED, plan=PLAN).before(4) == bytes(3 * DIGEST) + bytes.fromhex(digest(7))
+    assert AskedBefore(tmp_path / ASKED, plan=PLAN).before(4) == bytes(3 * DIGEST) + bytes.fromhex(digest(7))
 
 
 def test_the_file_of_another_plan_is_refused(tmp_path: Path) -> None:
-    History(tmp_path / ASKED, plan=PLAN).add(0, digest(1))
+    AskedBefore(tmp_path / ASKED, plan=PLAN).add(0, digest(1))
     with pytest.raises(DataError, match="another plan"):
-        History(tmp_path / ASKED, plan="cd" * DIGEST)
+        AskedBefore(tmp_path / ASKED, plan="cd" * DIGEST)
 
 
 @pytest.mark.parametrize("cut", range(1, DIGEST + 1))
 def test_what_was_cut_off_was_never_asked(cut: int, tmp_path: Path) -> None:
-    history = History(tmp_path / ASKED, plan=PLAN)
+    history = AskedBefore(tmp_path / ASKED, plan=PLAN)
     history.add(0, digest(1))
     history.add(1, digest(2))
     content = (tmp_path / ASKED).read_bytes()
     (tmp_path / ASKED).write_bytes(content[:-cut])
-    again = History(tmp_path / ASKED, plan=PLAN)
+    again = AskedBefore(tmp_path / ASKED, plan=PLAN)
     assert again.before(2) == bytes.fromhex(digest(1)) + bytes(DIGEST)
     again.add(1, digest(3))
-    assert History(tmp_path / ASKED, plan=PLAN).before(2) == bytes.fromhex(digest(1) + digest(3))
+    assert AskedBefore(tmp_path / ASKED, plan=PLAN).before(2) == bytes.fromhex(digest(1) + digest(3))
 
 
 def test_it_is_on_disk_before_anybody_is_asked(tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ def test_it_is_on_disk_before_anybody_is_asked(tmp_path: Path) -> None:
     def look(frame: bytes) -> bytes:
         found = Request.read(frame, key=SERVER.public_key(), most=MODEL.size)
         seen.append(found.history + bytes.fromhex(found.digest))
-        assert History(tmp_path / ASKED, plan=offer.fingerprint).before(found.place.round + 1) == seen[-1]
+        assert AskedBefore(tmp_path / ASKED, plan=offer.fingerprint).before(found.place.round + 1) == seen[-1]
         return b""
 
     def server() -> Network:
         line = PlainLine(dict.fromkeys(range(len(NAMES)), look))
         found = network_of(line, offer, patience=Patience(timeout=0.1, clock=VirtualClock()))
-        history = History(tmp_path / ASKED, plan=offer.fingerprint)
+        history = AskedBefore(tmp_path / ASKED, plan=offer.fingerprint)
         return Network(**{**vars(found), "history": history})
 
     for number in (0, 1, 3):

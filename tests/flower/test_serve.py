@@ -170,3 +170,51 @@ def test_trying_out_reserves_nothing_anywhere(hospitals: Hospitals, line: Member
     assert found["cedar"] == "no answer"
     line.close()
     assert given(hospitals.folder / "amber")["promised"] == 0
+
+
+SILOS = {
+    "records": "",
+    "counts and a report": "count_std = 5.0\nreport_std = 3.0\n",
+    "clients too": 'clients = {epsilon = 50.0, delta = 1e-3, clip = {kind = "fixed", clip_norm = 1.0}}\n',
+}
+
+
+def silo_settings(hospitals: Hospitals, more: str) -> None:
+    """The same of silos, of which each protects its records."""
+    privacy = f'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = 3\nrecords = 30\nclip_norm = 1.0\n{more}'
+    for name, here in (("here", True), ("there", False)):
+        text = settings_text(here=here, privacy=privacy)
+        text = text.replace("clients = 3\n", 'clients = 3\nnames = ["amber", "birch", "cedar"]\n')
+        (hospitals.folder / f"{name}.toml").write_text(text)
+    for name in NAMES:
+        hospitals.state(name, more='unit = "record"\nrecords = 30\n', allow="epsilon = 80.0\ndelta = 1e-3\n")
+
+
+@pytest.mark.parametrize("kind", SILOS)
+def test_silos_with_their_own_tables_release_the_model_of_one_machine(
+    kind: str, hospitals: Hospitals, line: MemberLine
+) -> None:
+    silo_settings(hospitals, SILOS[kind])
+    expected = run_of(hospitals, "here", "one").train()
+    summary = served(hospitals, line)
+    assert not line.failed
+    one, other = (load_file(hospitals.folder / name / "model.safetensors") for name in ("one", "out"))
+    assert {name: array.tolist() for name, array in one.items()} == {n: a.tolist() for n, a in other.items()}
+    assert summary["epsilon_by_silo"] == expected["epsilon_by_silo"]
+    assert summary.get("report_by_silo") == expected.get("report_by_silo")
+    line.close()
+    for name in NAMES:
+        shown = given(hospitals.folder / name)
+        assert shown["epsilon"] == pytest.approx(summary["epsilon_by_silo"][name])
+
+
+def test_a_silo_is_tried_out_and_refuses_by_its_words_alone(hospitals: Hospitals, line: MemberLine) -> None:
+    silo_settings(hospitals, "")
+    hospitals.state("birch", more='unit = "record"\nrecords = 40\n', allow="epsilon = 80.0\ndelta = 1e-3\n")
+    hospitals.state("cedar", allow="epsilon = 80.0\ndelta = 1e-3\n")
+    found = hospitals.server().try_over(line, Federation.from_settings(hospitals.folder / "there.toml"))
+    assert found["amber"] == "yes"
+    assert "has stated 40 records, and not 30" in found["birch"]
+    assert "this party takes part" in found["cedar"]
+    line.close()
+    assert given(hospitals.folder / "amber")["promised"] == 0

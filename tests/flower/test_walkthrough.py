@@ -57,7 +57,7 @@ class World:
     def _own(self, text: str, name: str) -> str:
         """The same on this machine: its own name, and the address that there is here."""
         text = text if name == "server" else text.replace("amber", name)
-        here = {"fl.example.org": "127.0.0.1", "9092": str(self.port), "0.0.0.0": "127.0.0.1"}  # noqa: S104  # replaced
+        here = {"fl.example.org": "127.0.0.1", "9092": str(self.port), "0.0.0.0": "127.0.0.1"}  # noqa: S104  # it is what gets replaced
         for there, instead in here.items():
             text = text.replace(there, instead)
         return text

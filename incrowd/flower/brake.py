@@ -1,0 +1,158 @@
+"""What holds a party back, whatever it trains: its memory, its ledger and the owner's limits, in a folder."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from incrowd import _files
+from incrowd.errors import IncrowdError, NotToday, SpecificationRefused
+from incrowd.flower.given import LEDGER, MEMORY
+from incrowd.flower.history import DIGEST, chained
+from incrowd.flower.memory import PartyMemory
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.wire import Request
+from incrowd.privacy.account.accounting import Relation, price
+from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
+from incrowd.privacy.ledger.ledger import Ledger
+
+TURN = "party.lock"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Identity:
+    """Who a party is, and whom it listens to: its name and key, and the public key of the server."""
+
+    name: str
+    key: Ed25519PrivateKey = field(repr=False)
+    server: Ed25519PublicKey
+
+    @property
+    def server_name(self) -> str:
+        """What a ledger notes of the server: a part of its key's SHA-256."""
+        return hashlib.sha256(self.server.public_bytes_raw()).hexdigest()[:16]
+
+
+class Brake:
+    """The folder of a party: what it was asked and has answered, what it has spent, and who has its turn.
+
+    Guarantee: one answer a round, and rounds in order, through all lives of the party: see `kept`. There is one ledger
+    for all plans of all servers, of the policy's budget, and a day's charges cost at most what the policy allows.
+
+    Edge cases: two processes of one party wait for each other. A clock that is put back does not bring a day back.
+    """
+
+    def __init__(self, folder: Path, *, identity: Identity, policy: PartyPolicy, today: Callable[[], date]) -> None:
+        _files.folder(folder)
+        self.folder = folder
+        self.identity = identity
+        self.policy = policy
+        self.memory = PartyMemory.open(folder / MEMORY)
+        self.turn = _files.Turn(folder / TURN)
+        self._today = today
+        self._ledger: Ledger | None = None
+        self._charged: defaultdict[str, list[RepeatedEvent]] = defaultdict(list)
+        self._known = 0
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.memory.close()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    @contextmanager
+    def noting(self, plan: str, number: int | None, *refusals: type[IncrowdError]) -> Iterator[None]:
+        """Note what is refused of a plan and round; of its offer there is no round."""
+        try:
+            yield
+        except refusals as error:
+            self.note(str(error), plan, number)
+            raise
+
+    def note(self, why: str, plan: str, number: int | None) -> None:
+        """Note, for the owner of the data, what was not done and why."""
+        self.memory.refuse(why, server=self.identity.server_name, plan=plan, number=number)
+
+    def kept(self, request: Request) -> bytes | None:
+        """The answer that was given to this question before; None for one that is new, or was not answered yet.
+
+        Edge cases: another question in a round that was asked for, a round before the last, and a server that does not
+        know what it asked before: `SpecificationRefused`.
+        """
+        plan, number = request.place.plan, request.place.round
+        before, last = self.memory.question(plan, number), self.memory.last(plan)
+        if before is not None and before.digest != request.digest:
+            raise SpecificationRefused(
+                f"another question was asked in round {number}: the server was restarted from nothing or from an old "
+                "copy, or there are two of it"
+            )
+        if before is not None and before.answer is not None:
+            return before.answer
+        if number < last:
+            raise SpecificationRefused(
+                f"round {number} comes after round {last}: the server was restarted from nothing or from an old copy"
+            )
+        self._check_history(request, last)
+        return None
+
+    def take_up(self, request: Request) -> None:
+        """Remember a question, before anything is done for it."""
+        plan, number = request.place.plan, request.place.round
+        if self.memory.question(plan, number) is None:
+            whole = chained(request.history + bytes.fromhex(request.digest))
+            self.memory.take_up(plan, number, request.digest, whole)
+
+    def _check_history(self, request: Request, last: int) -> None:
+        """Refuse a server that does not know what this party was asked last, and all that was asked before that."""
+        if len(request.history) != DIGEST * request.place.round:
+            raise SpecificationRefused("a question that does not say what was asked in the rounds before it")
+        known = self.memory.question(request.place.plan, last)
+        whole = request.history + bytes.fromhex(request.digest)
+        if known is not None and chained(whole[: DIGEST * (last + 1)]) != known.history:
+            raise SpecificationRefused(
+                f"up to round {last} the server says it asked something else than it did: it was restarted from an old "
+                "copy, or there are two of it"
+            )
+
+    def ledger(self, relation: Relation) -> Ledger:
+        """The party's ledger, begun where there is none.
+
+        Edge cases: one whose prices are those of another promise: `SpecificationRefused`, or, in the process that opens
+        it, `LedgerMismatch`.
+        """
+        if self._ledger is None:
+            self._ledger = Ledger.open(
+                self.folder / LEDGER, budget=self.policy.budget, relation=relation, data_identity=self.identity.name
+            )
+        if self._ledger.relation != relation:
+            raise SpecificationRefused(
+                f"the plan is priced under {relation.name}, and this party's ledger under {self._ledger.relation.name}"
+            )
+        return self._ledger
+
+    def day(self, ledger: Ledger) -> str:
+        """The present day, or the latest that was charged."""
+        for entry in ledger.entries(start=self._known):
+            self._known = entry.position + 1
+            if entry.kind == "charge":
+                content = entry.content()
+                self._charged[content["note"]["day"]].append((event_from_json(content["event"]), 1))
+        return max([self._today().isoformat(), *self._charged])
+
+    def check_day(self, ledger: Ledger, new: Sequence[RepeatedEvent]) -> None:
+        """Refuse (`NotToday`) what would cost more than a day's epsilon."""
+        limit = self.policy.daily_epsilon
+        if limit is None:
+            return
+        day = self.day(ledger)
+        runs = [*self._charged[day], *new]
+        cost = price(compose(runs), delta=self.policy.budget.delta, relation=ledger.relation).epsilon
+        if not cost <= limit:
+            raise NotToday(
+                f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {limit:g}: wait for the next day"
+            )

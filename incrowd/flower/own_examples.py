@@ -1,0 +1,158 @@
+"""A party's own data as its owner has stated them, and what trains on them for an offer."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
+from incrowd.data.agreement import agreed
+from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.federated.counter import Counter
+from incrowd.federated.record_engines import record_engine
+from incrowd.flower.offer import Offer
+from incrowd.flower.offered import OfferedRecords, OfferedSections, columns_of, module_of, sections_of
+from incrowd.flower.party import alone
+from incrowd.flower.party_file import PartyFile
+from incrowd.flower.silo_offer import SiloOffer
+from incrowd.flower.silo_party import OwnRecords
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.records import Records
+from incrowd.privacy.plan.declared import check_declared
+from incrowd.runs.build import featured, loss_of, model_of
+from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
+from incrowd.runs.data_config import Parties
+from incrowd.runs.functions import call
+
+
+@dataclass(frozen=True, eq=False)
+class OwnExamples:
+    """A party's data as it has stated them, and what trains on them.
+
+    Guarantee: what is refused is refused by what is stated, of the data and of an offer: whoever offers learns nothing
+    of a row from a yes or a no.
+
+    Edge cases: rows that are not as stated are a `DataError` that names line and column, before any offer is looked at.
+    """
+
+    file: PartyFile
+
+    def check(self) -> int:
+        """Read everything once, as it is stated; the number of rows."""
+        rows = len(self._own(self.file.stated))
+        if self.file.records is not None:
+            check_declared(self.file.records, held=rows, field="records", what="the rows of this party")
+        return rows
+
+    def engine(self, offer: Offer) -> CohortEngine:
+        """What trains for an offer: see `incrowd.flower.party.Learner`."""
+        sections = sections_of(offer, OfferedSections)
+        built = self._built(sections, offer, loss=sections.local.loss)
+        number = offer.parties.index(self.file.name)
+        tensors = alone(built.tensors, number=number, clients=len(offer.parties))
+        execution = Execution(threads=self.file.threads)
+        return CohortEngine(built.model, tensors, sections.local, execution, loss=built.loss)
+
+    def records(self, offer: SiloOffer) -> OwnRecords:
+        """What learns from single records for an offer: see `incrowd.flower.silo_party.SiloLearner`."""
+        plan = offer.plans[offer.parties.index(self.file.name)]
+        if plan.records != self.file.records:
+            raise SpecificationRefused(f"this party has stated {self.file.records} records, and not {plan.records}")
+        sections = sections_of(offer, OfferedRecords)
+        built = self._built(sections, offer, loss=sections.local.loss)
+        records = Records.of(built.tensors, 0)
+        engine = record_engine(
+            sections.local.engine, built.model, records, sections.local, loss=built.loss, device="cpu"
+        )
+        asked = plan.count_std is not None or plan.report_std is not None
+        counter = Counter(model=built.model, records=records) if asked else None
+        return OwnRecords(engine=engine, counter=counter, threads=self.file.threads)
+
+    def _built(self, sections: CommonSections, offer: Offer | SiloOffer, *, loss: str | None) -> "_Built":
+        """The party's examples as the model sees them, and the model: by what is stated alone, or refused."""
+        self._check(sections, loss)
+        columns = columns_of(sections)
+        if offer.columns != (() if columns is None else columns.features):
+            raise SpecificationRefused("the offer names other columns than it uses")
+        examples = self._examples(sections, columns)
+        own = Clients(examples=examples, partition=Partition.of([np.arange(len(examples))]), name=self.file.name)
+        seen = featured(sections, own)
+        its_loss = loss_of(loss, seen.examples)
+        _check_size(sections, seen.examples, offer)
+        model = self._model(sections, seen.examples, its_loss)
+        if offer.settings.get("module") != module_of(model):
+            raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
+        return _Built(tensors=ClientTensors.of(seen), model=model, loss=its_loss)
+
+    def _check(self, sections: CommonSections, loss: str | None) -> None:
+        """By what is stated alone."""
+        allow, model = self.file.allow, sections.model
+        if isinstance(model, FunctionModel) and model.module not in allow.modules:
+            raise SpecificationRefused(f"{model.module} is not among the modules that this party allows")
+        if isinstance(model, GivenModel) and len(allow.modules) != 1:
+            raise SpecificationRefused("this party has not said which of its modules the given model is")
+        numbers = _data(sections).classes is None
+        if numbers and loss is not None and loss not in allow.losses:
+            raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
+
+    def _examples(self, sections: CommonSections, columns: Columns | None) -> Examples:
+        stated = self.file.stated
+        if (columns is None) != (stated is None):
+            what = "arrays" if stated is None else "a table"
+            raise SpecificationRefused(f"this party has {what}, and the offer is for something else")
+        if columns is not None and stated is not None:
+            return self._own(agreed(columns, stated))
+        found, wanted = self._own(None), _data(sections)
+        forms = [(shape, kind) for _, shape, kind in found.form]
+        if forms != [(wanted.shape, wanted.type)] or self._meant() != (wanted.classes, wanted.scale, wanted.offset):
+            raise SpecificationRefused(f"this party has examples {forms}, of {self._meant()[0]} classes")
+        return found
+
+    def _meant(self) -> tuple[Any, float, float]:
+        return self.file.data.classes, self.file.data.scale, self.file.data.offset
+
+    def _own(self, columns: Columns | None) -> Examples:
+        data = self.file.data
+        if columns is not None:
+            examples, _ = read_table(Path(data.folder or ".") / str(data.file), columns)
+            return examples
+        found = call(str(data.function), data.arguments, folder=data.folder, field="data.function")
+        if not isinstance(found, tuple) or len(found) != 2:
+            remedy = "return a pair: features and labels"
+            raise ConfigError(field="data.function", value=data.function, remedy=remedy)
+        classes = data.classes if isinstance(data.classes, int) else None
+        return from_arrays(*found, classes=classes, scale=data.scale, offset=data.offset)
+
+    def _model(self, sections: CommonSections, examples: Examples, loss: Loss) -> Model:
+        """The model that an offer describes, built here: a function of one's own from this machine's folder."""
+        own = sections.model
+        if isinstance(own, GivenModel):
+            own = FunctionModel(module=self.file.allow.modules[0])
+        if isinstance(own, FunctionModel):
+            sections = sections.replaced(model=own.replaced(folder=self.file.data.folder))
+        return model_of(sections, examples, loss)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Built:
+    """What an offer comes to on a party's own data."""
+
+    tensors: ClientTensors
+    model: Model
+    loss: Loss
+
+
+def _check_size(sections: CommonSections, examples: Examples, offer: Offer | SiloOffer) -> None:
+    """Refuse hidden layers of more weights than the offer says, before any memory is taken for them."""
+    if isinstance(sections.model, MlpSection):
+        widths = math.prod(examples.shape), *sections.model.hidden
+        if sum(one * other for one, other in pairwise(widths)) > offer.weights:
+            raise SpecificationRefused(f"the model that the offer describes has more than its {offer.weights} weights")
+
+
+def _data(sections: CommonSections) -> Parties:
+    assert isinstance(sections.data, Parties)  # noqa: S101  # it was read as an offer's
+    return sections.data

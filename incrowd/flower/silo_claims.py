@@ -1,0 +1,141 @@
+"""What a silo says, compared with what its plan allows: the server takes nothing on its word that it can recompute."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from incrowd.errors import DataError, IncrowdError
+from incrowd.federated.silo import Answer
+from incrowd.privacy.account.accounting import ACCOUNTANTS, Price, price
+from incrowd.privacy.account.events import compose
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.statement import FORGOTTEN, Statement
+from incrowd.settings.descent import Descent
+
+UNSAID = (
+    "the silo has not said this itself: it is what the answers that it gave come to by the noise that they state. "
+    "Rounds that it paid for and lost, and what others spent on its records, are not in epsilon"
+)
+
+LARGEST = 1e18
+"""No update is longer than this, whatever its settings are: weights stay finite in float32 for any number of rounds."""
+
+_TOLERANCE = 1e-6  # of prices, which another kind of processor may round otherwise
+_CAVEATS, _LONGEST = 20, 500
+
+
+def longest_update(
+    plan: SiloPlan, *, noise_multiplier: float, size: int, descent: Descent, start: float = 0.0
+) -> float:
+    """How long an update of so many numbers can be, from weights of the norm `start`.
+
+    In a step a silo moves along a sum of clipped gradients, as many as a batch can hold, and noise: that of d numbers
+    is longer than sqrt(d) + t deviations once in e^(t^2 / 2) times, and a batch larger than here less often than once
+    in 10^20. Momentum makes a step at most 1 / (1 - momentum) times as long, and weight decay moves towards 0.
+
+    Edge cases: never more than `LARGEST`.
+    """
+    training, expected = plan.training(noise_multiplier), plan.batch_size
+    batch = min(plan.records, expected + 10 * math.sqrt(expected) + 50)
+    noise = 1.01 * noise_multiplier * (math.sqrt(size) + grid.NORMAL.reach)
+    pull = training.sensitivity * (batch + noise) / expected
+    rate, decay = descent.learning_rate / (1 - descent.momentum), descent.weight_decay
+    rounding, moved = 2.0**-22, 0.0
+    for _ in range(plan.steps):
+        moved = (1 + rounding) * moved + rate * (pull + decay * (start + moved)) + rounding * start
+        if moved > LARGEST:
+            return LARGEST
+    return 1.01 * moved
+
+
+def check_answer(answer: Answer, plan: SiloPlan, *, descent: Descent, start: float) -> None:
+    """Refuse (`DataError`) an answer that a silo with this plan cannot give, to weights of the norm `start`."""
+    counted = answer.records is not None, answer.right is not None
+    wanted = answer.update is not None and plan.count_std is not None
+    if counted != (wanted, wanted):
+        raise DataError("an answer with counts that the plan does not ask for, or without those that it asks for")
+    if answer.update is None:
+        if answer.noise_multiplier is not None:
+            raise DataError("an answer that states the noise of nothing")
+        return
+    multiplier = answer.noise_multiplier
+    usual = isinstance(plan.noise, float | int)
+    if multiplier is None or not (multiplier == plan.noise if usual else 0 < multiplier <= plan.most_noise):
+        raise DataError(f"an answer with a noise multiplier of {multiplier}, which is not the plan's")
+    size = answer.update.size
+    longest = longest_update(plan, noise_multiplier=multiplier, size=size, descent=descent, start=start)
+    with np.errstate(over="ignore"):
+        norm = math.sqrt(np.dot(answer.update, answer.update))
+    if not norm <= longest:
+        raise DataError(f"an update longer than its plan can give, {longest:.4g}")
+
+
+def recomputed(plan: SiloPlan, noises: Sequence[float], *, reported: bool) -> Statement:
+    """What a silo's answers come to, by the noise multipliers that they state: a statement without its word."""
+    said, cost = _stated(plan), _price(plan, noises, reported=reported)
+    return replace(said, epsilon=cost.epsilon, accountant=cost.accountant, caveats=(UNSAID, *said.caveats))
+
+
+def checked_statement(form: object, plan: SiloPlan, *, noises: Sequence[float], reported: bool) -> Statement:
+    """A silo's own statement, as far as it can be right: `noises` are the multipliers of the rounds it answered.
+
+    Guarantee: its words are those of the plan, but for what weakens them; its epsilon is no less than the rounds that
+    the server knows of come to, and these are within the plan's budget.
+
+    Edge cases: everything else is a `DataError`.
+    """
+    said = _read(form)
+    ours = _stated(plan)
+    for name in ("unit", "relation", "trust", "delta", "sampler", "assumed", "not_covered"):
+        if getattr(said, name) != getattr(ours, name):
+            raise DataError(f"a statement whose {name} is not the plan's")
+    if not set(ours.caveats) <= set(said.caveats):
+        raise DataError("a statement that leaves out what weakens it")
+    cost = _price(plan, noises, reported=reported).epsilon
+    if not cost <= plan.budget.epsilon * (1 + _TOLERANCE):
+        raise DataError(f"answers with less noise than the budget of epsilon = {plan.budget.epsilon:g} needs")
+    if not cost * (1 - _TOLERANCE) <= said.epsilon < math.inf:
+        raise DataError(f"a statement of epsilon = {said.epsilon:.6g}, and its rounds come to {cost:.6g}")
+    return said
+
+
+def _read(form: object) -> Statement:
+    if not isinstance(form, Mapping) or not _is_plain(form):
+        raise DataError("a statement that is none")
+    try:
+        return Statement.from_json(form)
+    except (IncrowdError, ArithmeticError, KeyError, StopIteration, TypeError, ValueError) as error:
+        raise DataError("a statement that is not whole, or says two things") from error
+
+
+def _is_plain(form: Mapping[str, Any]) -> bool:
+    """The facts have the kinds that facts have, and words are few enough to be read."""
+    texts = [form.get(name) for name in ("unit", "trust", "accountant", "sampler")]
+    numbers = [form.get(name) for name in ("epsilon", "delta")]
+    lists = [form.get(name) for name in ("assumed", "not_covered", "caveats")]
+    if not all(isinstance(each, list) and len(each) <= _CAVEATS for each in lists):
+        return False
+    texts += [text for each in lists if isinstance(each, list) for text in each]
+    return (
+        all(isinstance(text, str) and len(text) <= _LONGEST and text.isprintable() for text in texts)
+        and all(isinstance(each, float | int) and not isinstance(each, bool) and 0 <= each < 1e300 for each in numbers)
+        and form.get("accountant") in ACCOUNTANTS
+    )
+
+
+def _stated(plan: SiloPlan) -> Statement:
+    """What a silo says that has spent nothing: all but its figures."""
+    nothing = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+    said = plan.statement(nothing, own=0)
+    return replace(said, caveats=tuple(caveat for caveat in said.caveats if caveat != FORGOTTEN))
+
+
+def _price(plan: SiloPlan, noises: Sequence[float], *, reported: bool) -> Price:
+    runs = [(plan.event(multiplier), 1) for multiplier in noises]
+    event = compose([*runs, *(plan.report_runs if reported else [])])
+    return price(event, delta=plan.budget.delta, relation=RELATION)

@@ -1,0 +1,260 @@
+"""A real silo: it learns from its own records and noises for itself, on a ledger that is its owner's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from incrowd._random import Randomness, SystemRandomness
+from incrowd.errors import ConfigError, DataError, IncrowdError, SpecificationRefused
+from incrowd.federated.counter import Counter
+from incrowd.federated.rehearsal import rehearse
+from incrowd.federated.silo import Silo
+from incrowd.flower.brake import Brake, Identity
+from incrowd.flower.offer import OfferKind
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.silo_account import PartyAccount
+from incrowd.flower.silo_offer import FORMAT, LAST, OfferedSilos, SiloOffer
+from incrowd.flower.silos import sealed_answer
+from incrowd.flower.wire import Place, Request, sealed
+from incrowd.learning.records import RecordEngine
+from incrowd.learning.threads import with_threads
+from incrowd.privacy.account.remaining import Remaining
+from incrowd.privacy.allowance import utc_today
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.runs.checkpoints import Checkpoints
+from incrowd.runs.durable_silo import DurableSilo
+
+MOST_STEPS, MOST_BATCH = 100_000, 2**16
+"""More steps a round, and more records at once, than these would take a party's time and memory for nothing."""
+
+_SILOS = 2  # whose engines are kept from round to round
+_KINDS: tuple[OfferKind, ...] = ("offer", "trial")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnRecords:
+    """What a silo learns from for an offer: an engine on its own records, and what counts them where a plan asks."""
+
+    engine: RecordEngine = field(repr=False)
+    counter: Counter | None = field(repr=False, default=None)
+    threads: int = 1
+
+
+SiloLearner = Callable[[SiloOffer], OwnRecords]
+"""Makes what learns for an offer. What is wrong with the silo's table is said here, by the column."""
+
+
+class SiloParty:
+    """What answers a server in a silo's name, on a ledger of its own, in a folder.
+
+    A server offers the plans of all silos once, asks for their rounds, and at the end for what the silo may claim and
+    its report. All that leaves is noised already, and paid for.
+
+    Guarantee: as `incrowd.federated.Silo` and `Brake`. All plans of all servers are charged to one ledger, whose budget
+    is the policy's, and each to its own budget besides. Before an offer is accepted, and anything spent, made-up
+    records have gone the whole way. An answer is on the disk before it is given; asked the same again, the silo gives
+    the same bytes and charges nothing. What is not the plan's next question, not signed by the server, or not allowed
+    by the policy, is refused, and noted. No code of the server's is run.
+
+    Edge cases: killed between charging and keeping an answer, the round is lost, and the answer to it says so; under
+    seeded randomness it is repeated. A round that the plan's budget, the ledger, or the day has no room for is answered
+    as one without the silo, and noted. After the last question there are no more rounds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        identity: Identity,
+        policy: PartyPolicy,
+        learner: SiloLearner,
+        randomness: Randomness | None = None,
+        today: Callable[[], date] = utc_today,
+    ) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.policy = policy
+        self._learner = learner
+        self._randomness = randomness or SystemRandomness()
+        self._brake = Brake(folder, identity=identity, policy=policy, today=today)
+        self._memory = self._brake.memory
+        self._offers: dict[str, SiloOffer] = {}
+        self._silos: dict[str, DurableSilo] = {}
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._brake.close()
+
+    def reply(self, frame: object) -> bytes:
+        """What the silo says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
+        for kind in _KINDS:
+            try:
+                offered = OfferedSilos.read(frame, key=self.identity.server, kind=kind)
+            except DataError:
+                continue
+            return self._accepted(offered, frame, kind)
+        return self.answer(frame)
+
+    def accept(self, frame: object) -> bytes:
+        """Take part in the plans that a server offers, if the policy allows it; again, if it was accepted before.
+
+        Edge cases: what the server has not signed: `DataError`; what the policy does not allow: `SpecificationRefused`;
+        a plan that the ledger has no room for: `BudgetExceeded`; records that do not fit it: as learner and plan say.
+        """
+        return self._accepted(OfferedSilos.read(frame, key=self.identity.server), frame)
+
+    def answer(self, frame: object) -> bytes:
+        """The silo's answer to a round, or to the last question.
+
+        Edge cases: what the server has not signed: `DataError`; another plan, another question in a round that was
+        asked for, a round before it, less noise than the policy asks for: `SpecificationRefused`; a report that the day
+        has no room for: `NotToday`.
+        """
+        request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
+        plan, number = request.place.plan, request.place.round
+        with self._brake.turn, self._brake.noting(plan, number, IncrowdError):
+            offer = self._asked(request)
+            kept = self._brake.kept(request)
+            if kept is not None:
+                return kept
+            self._brake.take_up(request)
+            answer = self._last if request.clip else self._round
+            found = answer(offer, request)
+            self._memory.keep(plan, number, found)
+            return found
+
+    def _round(self, offer: SiloOffer, request: Request) -> bytes:
+        number, place = request.place.round, self._place(request)
+        answer = self._silo(offer).answer(number, request.weights.astype(np.float64))
+        if answer.absence is not None:
+            self._brake.note(f"no part in round {number}: {answer.absence}", place.plan, number)
+        return sealed_answer(answer, place, key=self.identity.key)
+
+    def _last(self, offer: SiloOffer, request: Request) -> bytes:
+        """What the silo may claim, and its report."""
+        durable, weights, table = self._silo(offer), request.weights.astype(np.float64), None
+        if durable.silo.plan.report_std is not None and offer.classes is not None:
+            table = durable.report(weights, classes=offer.classes)
+        head = {"statement": durable.silo.statement().to_json()}
+        body = b"" if table is None else table.astype("<f8").tobytes()
+        return sealed("statement", self._place(request), head, body, key=self.identity.key)
+
+    def _accepted(self, offered: OfferedSilos, frame: object, kind: OfferKind = "offer") -> bytes:
+        """Take an offer up, or see whether it would be, where it is a trial."""
+        identity, name = self.identity, self.identity.name
+        with self._brake.turn, self._brake.noting(offered.plan, None, IncrowdError):
+            if offered.form.get("format") != FORMAT:
+                raise SpecificationRefused(
+                    'an offer of another kind: this party takes part as a silo (unit = "record")'
+                )
+            offer = offered.stated()
+            if name not in offer.parties:
+                raise SpecificationRefused(f"the offer names no party {name}")
+            if self._memory.offer(offer.fingerprint) is None:
+                plan = offer.plans[offer.parties.index(name)]
+                self._check(offer, plan)
+                own = self._learner(offer)
+                self._check_records(offer, plan, own)
+                account = self._durable(offer, own).silo.account
+                _check_room(plan, account.ledger, size=offer.size, least_noise=self.policy.least_noise)
+                if kind == "offer":
+                    account.reserve_report(plan)
+                    assert isinstance(frame, bytes)  # noqa: S101 - it was read
+                    self._memory.accept(offer.fingerprint, server=identity.server_name, offer=frame)
+        place = Place(plan=offer.fingerprint, round=0, party=name)
+        return sealed("acceptance", place, {}, b"", key=identity.key)
+
+    def _check(self, offer: SiloOffer, plan: SiloPlan) -> None:
+        """Refuse what the policy does not allow, before any of it is worked on."""
+        policy = self.policy
+        for what, value, most in (
+            ("weights", offer.size, policy.most_weights),
+            ("rounds", offer.rounds, policy.most_rounds),
+            ("numbers of a report", offer.cells, policy.most_weights),
+            ("epochs", plan.epochs, policy.most_epochs),
+            ("steps a round", plan.steps, MOST_STEPS),
+            ("records at once", plan.physical_batch, MOST_BATCH),
+        ):
+            if value > most:
+                raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
+        policy.check_model(offer.columns, offer.model)
+
+    def _check_records(self, offer: SiloOffer, plan: SiloPlan, own: OwnRecords) -> None:
+        """Refuse what could be paid for and not be done, before there is a ledger."""
+        if own.engine.size != offer.size:
+            raise SpecificationRefused(
+                f"the offer has {offer.size} weights, and the model that it describes {own.engine.size}"
+            )
+        plan.check(own.engine.held)
+        counts = plan.count_std is not None or plan.report_std is not None
+        with with_threads(own.threads):
+            rehearse(plan, own.engine, own.counter if counts else None, np.zeros(offer.size))
+        try:
+            plan.check_report(offer.cells)
+        except ConfigError as error:
+            raise SpecificationRefused(f"an offer whose report cannot be made: {error}") from error
+
+    def _asked(self, request: Request) -> SiloOffer:
+        """The offer that a question belongs to."""
+        place = request.place
+        offer = self._offer(place.plan)
+        if offer is None:
+            raise SpecificationRefused("a round of a plan that this silo has not accepted")
+        if request.clients or request.weights.size != offer.size:
+            raise SpecificationRefused("a question that is not for this silo and this model")
+        if request.clip != (LAST if place.round == offer.rounds else {}) or place.round > offer.rounds:
+            raise SpecificationRefused("a round that the plan does not know")
+        return offer
+
+    def _offer(self, plan: str) -> SiloOffer | None:
+        if plan not in self._offers:
+            frame = self._memory.offer(plan)
+            if frame is None:
+                return None
+            self._offers[plan] = OfferedSilos.read(frame, key=self.identity.server).stated()
+        return self._offers[plan]
+
+    def _silo(self, offer: SiloOffer) -> DurableSilo:
+        """The silo on its ledger, for as long as it is asked."""
+        label = offer.fingerprint
+        if label not in self._silos:
+            while len(self._silos) >= _SILOS:
+                del self._silos[next(iter(self._silos))]
+            self._silos[label] = self._durable(offer, self._learner(offer))
+        return self._silos[label]
+
+    def _durable(self, offer: SiloOffer, own: OwnRecords) -> DurableSilo:
+        label, number = offer.fingerprint, offer.parties.index(self.identity.name)
+        ledger, source = self._brake.ledger(RELATION), self._randomness
+        account = PartyAccount(ledger=ledger, randomness=source, label=label, place=number, brake=self._brake)
+        silo = Silo(offer.plans[number], account, engine=own.engine, counter=own.counter, threads=own.threads)
+        sent = self.folder / "offers" / label[:32] / "sent"
+        # The last answer alone: what was sent is in the memory, and this is for who is killed before it is there.
+        return DurableSilo(silo, Checkpoints(sent, keep=1))
+
+    def _place(self, request: Request) -> Place:
+        return Place(plan=request.place.plan, round=request.place.round, party=self.identity.name)
+
+
+def _check_room(plan: SiloPlan, ledger: Ledger, *, size: int, least_noise: float) -> None:
+    """Refuse a plan whose budget the ledger has no room for, or whose first round cannot be paid for or noised.
+
+    The rounds are priced at constant noise, whatever their pace is: that is all of the plan's budget, as noise.
+    """
+    first = plan.noise_multiplier(0, spent=plan.report_runs)
+    try:
+        plan.check_noise(first, size=size)
+    except ConfigError as error:
+        raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error
+    if first < least_noise:
+        raise SpecificationRefused(
+            f"a noise multiplier of {first:.6g} is less than this party asks for, {least_noise:g}"
+        )
+    whole = Remaining(budget=plan.budget, relation=RELATION, spent=tuple(plan.report_runs), rounds=plan.rounds)
+    multiplier = max(whole.noise(plan.runs), plan.noise if isinstance(plan.noise, float | int) else 0.0)
+    rounds = [(event, count * plan.rounds) for event, count in plan.runs(multiplier)]
+    ledger.check_room([*plan.report_runs, *rounds])

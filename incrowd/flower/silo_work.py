@@ -1,0 +1,220 @@
+"""A run whose silos are real parties on machines of their own: the server holds no record, and no ledger of theirs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd._random import Floats
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated import State
+from incrowd.federated.silo import Answer
+from incrowd.federated.silo_report import figures
+from incrowd.flower.attendance import Attendance
+from incrowd.flower.history import ASKED, AskedBefore
+from incrowd.flower.network import Node
+from incrowd.flower.offered import settings_of
+from incrowd.flower.rounds import Line, Patience
+from incrowd.flower.silo_claims import recomputed
+from incrowd.flower.silo_offer import SiloOffer
+from incrowd.flower.silo_server import Said, SiloServer
+from incrowd.privacy.statement import Claims
+from incrowd.runs.database import Record
+from incrowd.runs.folder import LEDGER, SERVER, Summary
+from incrowd.runs.round_loop import RoundLoop
+from incrowd.runs.run import Run
+from incrowd.runs.silo_work import SiloSession, SiloWork
+
+
+def silo_offer(work: SiloWork) -> SiloOffer:
+    """What a run of silos offers them to learn."""
+    federation = work.federation
+    return SiloOffer(
+        plans=federation.plans,
+        size=work.model.size,
+        columns=tuple(work.data.columns),
+        classes=work.data.examples.classes,
+        settings=settings_of(work, sections=("model", "local", "data", "features")),
+    )
+
+
+def served(
+    run: Run,
+    *,
+    line: Line,
+    nodes: Callable[[], Mapping[int, Node]],
+    key: Ed25519PrivateKey,
+    patience: Patience | None = None,
+    attendance: Attendance | None = None,
+) -> Run:
+    """The same run, whose silos are asked over a line, and have accepted its `silo_offer`: see `SiloServer`.
+
+    Edge cases: a run of whole clients, of silos that are here, and one whose checkpoints are not kept after every round
+    are a `ConfigError`.
+    """
+    work = run.work
+    if not isinstance(work, SiloWork) or not work.federation.elsewhere:
+        remedy = 'silos that are asked are real parties: set privacy.unit = "record" and data.name = "parties"'
+        raise ConfigError(field="data.name", value=work.config.data.name, remedy=remedy)
+    offer = silo_offer(work)
+    server = SiloServer(
+        line=line,
+        offer=offer,
+        nodes=nodes,
+        key=key,
+        descent=work.config.local,
+        patience=patience or Patience(),
+        history=AskedBefore(run.folder / ASKED, plan=offer.fingerprint),
+        attendance=attendance or Attendance(),
+    )
+    return Run(run.folder, ServedSilos(federation=work.federation, ledger=work.ledger, server=server))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedSilos(SiloWork):
+    """A federation of silos that are asked over a network. The only ledger here is the server's own, if it has a plan.
+
+    Guarantee: a server that is killed and started again asks the same questions again, and so gets the same bytes.
+
+    Edge cases: checkpoints have to be kept after every round, because a silo may be absent at one time and not at
+    another: `ConfigError`.
+    """
+
+    server: SiloServer
+
+    def __post_init__(self) -> None:
+        every = self.config.run.checkpoint_every
+        if every != 1:
+            remedy = "silos that are asked are asked once: leave it out, and every round is kept"
+            raise ConfigError(field="run.checkpoint_every", value=every, remedy=remedy)
+
+    @property
+    def asks_others(self) -> bool:
+        """See `SiloWork.asks_others`."""
+        return True
+
+    @contextmanager
+    def open(self, folder: Path) -> Iterator["ServedSession"]:
+        """Ready to train, for as long as the `with` block lasts."""
+        with ExitStack() as stack:
+            own, heard = self.payer.server, Heard(self.server)
+            ledger = None if own is None else stack.enter_context(own.open(folder / LEDGER))
+            asks = tuple(map(_not_here, self.federation.plans))
+            algorithm = self.federation.algorithm(asks, ledger, label="" if own is None else own.label)
+            algorithm = replace(algorithm, together=heard.answers)
+            yield ServedSession(work=self, algorithm=algorithm, outboxes=(), heard=heard)
+
+
+class Heard:
+    """What a server has heard of its silos in a run, for all that it says of them."""
+
+    def __init__(self, server: SiloServer) -> None:
+        names = server.offer.parties
+        self.server = server
+        self.epsilons: dict[str, float] = dict.fromkeys(names, 0.0)
+        self.noises: dict[str, dict[int, float]] = {name: {} for name in names}
+        self.last: Mapping[str, Said] = {}
+
+    def answers(self, number: int, weights: Floats) -> Sequence[Answer]:
+        """What the silos send: see `SiloServer.answers`. Who says nothing has spent at least what it said before."""
+        heard = self.server.answers(number, weights)
+        for answer in heard:
+            if answer.absence not in ("no answer", "refused"):
+                self.epsilons[answer.silo] = answer.epsilon
+        return [replace(answer, epsilon=self.epsilons[answer.silo]) for answer in heard]
+
+    def remember(self, number: int, standings: Iterable[Mapping[str, Any]]) -> None:
+        """How the silos stood after a round."""
+        for standing in standings:
+            name, noise = standing["silo"], standing["noise_multiplier"]
+            self.epsilons[name] = standing["epsilon"]
+            if standing["absence"] is None and noise is not None:
+                self.noises[name][number] = noise
+
+    def claims(self) -> Claims:
+        """What each silo says that it may claim; of one that does not, or not rightly, what its answers come to."""
+        found = {}
+        for plan in self.server.offer.plans:
+            said = self.last.get(plan.name)
+            own = recomputed(plan, self._noises(plan.name), reported=False) if said is None else said.statement
+            found[plan.name] = own
+        return Claims(by_party=found)
+
+    def ask_last(self, weights: Floats) -> None:
+        """Ask what the silos say at the end."""
+        noises = {name: self._noises(name) for name in self.noises}
+        self.last = self.server.last(weights, noises)
+        self.epsilons |= {name: said.statement.epsilon for name, said in self.last.items()}
+
+    def _noises(self, name: str) -> Sequence[float]:
+        return [noise for _, noise in sorted(self.noises[name].items())]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedSession(SiloSession):
+    """The work with the server's ledger open."""
+
+    work: ServedSilos
+    heard: Heard = field(repr=False)
+
+    def restored(self, loop: RoundLoop) -> State:
+        """See `SiloSession.restored`: what silos have spent they say themselves."""
+        private, past = self.algorithm.private, loop.database.rounds()
+        done = max((record.round + 1 for record in past), default=0)
+        charged = max(done, 0 if private is None else private.next_round)
+        state = loop.start_from(self.algorithm.init(), charged=charged)
+        for record in past:
+            if record.round < state.round:
+                self.heard.remember(record.round, record.silos or ())
+        if private is None:
+            return state
+        return loop.caught_up(
+            state,
+            charged=private.next_round,
+            repeats=self.work.randomness.simulated,
+            epsilon=lambda _: max(self._spent.values()),
+        )
+
+    def rehearse(self, state: State) -> None:
+        """Nothing: each silo has tried the plan out before it accepted it."""
+
+    def step(self, state: State) -> tuple[State, Record]:
+        """Take a state through its round."""
+        after, record = super().step(state)
+        self.heard.remember(record.round, record.silos or ())
+        return after, record
+
+    def report(self, state: State) -> Summary:
+        """What each silo says of the model on its own records; None of one that says nothing. All are asked for their
+        statements with it.
+        """
+        server, std = self.work.server, self.work.config.privacy.report_std
+        self.heard.ask_last(state.published)
+        if std is None:
+            return {}
+        said = {name: self.heard.last.get(name) for name in server.offer.parties}
+        tables = {name: None if each is None else each.table for name, each in said.items()}
+        return {
+            "report_by_silo": {
+                name: None if table is None else figures(table, std=std) for name, table in tables.items()
+            }
+        }
+
+    def claims(self) -> Claims:
+        """What each silo may claim of its records, and the server of silos as a whole."""
+        claims, private = self.heard.claims(), self.algorithm.private
+        return claims if private is None else Claims(by_party={**claims.by_party, SERVER: private.statement()})
+
+    @property
+    def _spent(self) -> dict[str, float]:
+        return dict(self.heard.epsilons)
+
+
+def _not_here(_: object) -> Callable[[int, Floats], Answer]:
+    def ask(number: int, _: Floats) -> Answer:
+        raise DataError(f"silos that are elsewhere are asked together, in round {number} too")
+
+    return ask

@@ -1,0 +1,279 @@
+"""How good weights are on clients' own examples, as contributions of bounded length. Private until released."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from incrowd import _validate
+from incrowd._random import Floats
+from incrowd.data.examples import IGNORED
+from incrowd.data.inputs import each
+from incrowd.errors import ConfigError
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.inputs import calling, chosen, meant, zeros
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
+from incrowd.learning.modules import known, remembering_nothing
+from incrowd.learning.store import ClientTensors
+from incrowd.learning.threads import one_thread
+from incrowd.learning.total import ShortenedSum
+from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
+from incrowd.privacy.mechanism.clipping import part_norms
+
+_ROWS = 1000  # examples that a module takes at a time
+_ROUNDED_UP = 1 + 2.0**-20  # so that the longest contribution there can be is not shortened
+_FAILURES = (RuntimeError, ValueError, IndexError, TypeError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """What is measured of each client: public, and all of it shares between 0 and 1.
+
+    | figure       | of a client                                                               | numbers     |
+    | ------------ | ------------------------------------------------------------------------- | ----------- |
+    | `accuracy`   | the share of its examples that the model gets right                       | 1           |
+    | `loss_bound` | its mean loss over the bound, where no example counts for more than that  | 1           |
+    | `classes`    | class by class, the shares of its examples that are right, and that are wrong | 2 a class |
+
+    A contribution holds the first two less one half, which halves the noise: who contributes nothing counts as one
+    half there. An example with several labels is right by the share of those that are.
+
+    Guarantee: no contribution is longer than `bound` in the L2 norm, whatever model, labels and loss are. Outputs that
+    are not finite are wrong, and a loss that is not, or fails, counts as the bound.
+
+    Edge cases: nothing to measure, and a bound or number of classes that is not positive, are a `ConfigError`; labels
+    that are none of the classes count in no class.
+    """
+
+    accuracy: bool = True
+    loss_bound: float | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.accuracy or self.loss_bound is not None or self.classes is not None):
+            raise ConfigError(field="accuracy", value=False, remedy="measure it, or give loss_bound or classes")
+        if self.loss_bound is not None:
+            _validate.positive(loss_bound=self.loss_bound)
+        if self.classes is not None:
+            _validate.count(classes=self.classes)
+
+    @property
+    def halved(self) -> int:
+        """How many of the numbers come less one half: the first ones."""
+        return int(self.accuracy) + int(self.loss_bound is not None)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a contribution has."""
+        return self.halved + 2 * (self.classes or 0)
+
+    @property
+    def bound(self) -> float:
+        """The L2 norm that no contribution exceeds: shares of one whole have a norm of at most 1."""
+        return math.sqrt(self.halved / 4 + (self.classes is not None)) * _ROUNDED_UP
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"accuracy": self.accuracy, "loss_bound": self.loss_bound, "classes": self.classes}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> "Scoring":
+        """What `to_json` wrote. Edge cases: what says something else is a `ConfigError`."""
+        accuracy, bound, classes = (form.get(name) for name in ("accuracy", "loss_bound", "classes"))
+        if not isinstance(accuracy, bool):
+            raise ConfigError(field="accuracy", value=accuracy, remedy="say true or false")
+        return cls(accuracy=accuracy, loss_bound=bound, classes=classes)
+
+    def shares(self, outputs: Tensor, labels: Tensor, loss: Loss) -> Floats:
+        """The sum of what examples count, [size], of outputs and labels."""
+        right = _right(outputs, labels)
+        found = [np.array([float(right.sum())])] if self.accuracy else []
+        if self.loss_bound is not None:
+            found.append(np.array([math.fsum(_losses(outputs, labels, loss=loss, bound=self.loss_bound))]))
+        if self.classes is not None:
+            found.append(_by_class(right, labels, self.classes))
+        return np.concatenate(found)
+
+    def contribution(self, shares: Floats, *, examples: int) -> Floats:
+        """What a client with so many examples contributes; of one without any, nothing."""
+        if not examples:
+            return np.zeros(self.size)
+        mean = shares / examples
+        mean[: self.halved] -= 0.5
+        return mean
+
+    def figures(self, mean: Floats, *, std: float) -> dict[str, Any]:
+        """The figures of a released mean over the clients, in each number of which noise has this deviation.
+
+        Edge cases: noise may take a share below 0 or above 1, and is left as it is; the recall of a class whose shares
+        add up to nothing is None.
+        """
+        found: dict[str, Any] = {}
+        halved = iter(mean[: self.halved].tolist())
+        if self.accuracy:
+            found |= {"accuracy": next(halved) + 0.5, "accuracy_std": std}
+        if self.loss_bound is not None:
+            bound = self.loss_bound
+            found |= {"loss": bound * (next(halved) + 0.5), "loss_std": bound * std, "loss_bound": bound}
+        if self.classes is not None:
+            table = mean[self.halved :].reshape(self.classes, 2)
+            rows = [_class(number, right, wrong) for number, (right, wrong) in enumerate(table.tolist())]
+            known = [row["recall"] for row in rows if row["recall"] is not None]
+            balanced = sum(known) / len(known) if known else None
+            found |= {"balanced_accuracy": balanced, "by_class": rows, "share_std": std}
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scorer:
+    """Scores weights on the examples of numbered clients.
+
+    Guarantee: a client's contribution is, bit for bit, a function of its own examples, the weights and the scoring.
+
+    Edge cases: a model that cannot be scored like that, on made-up examples, is a `ConfigError`, and so are classes of
+    labels that are none. Modules that are not torch's or ours get a fresh copy for every client.
+    """
+
+    model: Model
+    data: ClientTensors = field(repr=False)
+    scoring: Scoring
+    loss: Loss
+
+    def __post_init__(self) -> None:
+        labels = self.data.labels
+        if self.scoring.classes is not None and (labels.ndim != 1 or labels.is_floating_point()):
+            remedy = "the labels are several, or numbers: leave the figures class by class out"
+            raise ConfigError(field="classes", value=self.scoring.classes, remedy=remedy)
+        made_up = meant(each(lambda one: one.cpu(), zeros(self.data.features, 2)), scale=1, offset=0)
+        module = self.model.with_weights(self.model.weights)
+        try:
+            with one_thread(), torch.no_grad():
+                outputs = calling(module, self.data.features)(made_up)
+                self.scoring.shares(outputs, labels.new_zeros(2, *labels.shape[1:]).cpu(), self.loss)
+        except _FAILURES as error:
+            remedy = f"it cannot be compared with labels of the shape {tuple(labels.shape[1:])}: {error}"
+            raise ConfigError(field="module", value=type(module).__name__, remedy=remedy) from error
+
+    def trainer(self, weights: ArrayLike | Tensor) -> "ScoringTrainer":
+        """Who answers for clients that score these weights: see `incrowd.privacy.release.Trainer`."""
+        return ScoringTrainer(self, weights)
+
+    def rows(self, weights: ArrayLike | Tensor, clients: Sequence[int]) -> Floats:
+        """What these clients contribute, a row each. Private."""
+        rows = np.zeros((len(clients), self.scoring.size))
+        with one_thread(), ieee(str(self.data.device)), torch.no_grad():
+            module = self._module(weights)
+            forgets = all(map(known, module.modules()))
+            for row, client in zip(rows, clients, strict=True):
+                with remembering_nothing(module, self.data.device, whose="client"):
+                    row[:] = self._row(module, client)
+                module = module if forgets else self._module(weights)
+        return rows
+
+    def _module(self, weights: ArrayLike | Tensor) -> nn.Module:
+        return self.model.with_weights(weights).to(self.data.device)
+
+    def _row(self, module: nn.Module, client: int) -> Floats:
+        data = self.data
+        call, own = calling(module, data.features), data.examples(client)
+        shares = np.zeros(self.scoring.size)
+        for begin in range(0, len(own), _ROWS):
+            rows = torch.from_numpy(np.asarray(own[begin : begin + _ROWS], np.int64)).to(data.device)
+            outputs = call(meant(chosen(data.features, rows), scale=data.scale, offset=data.offset))
+            shares += self.scoring.shares(outputs.cpu(), data.labels.index_select(0, rows).cpu(), self.loss)
+        return self.scoring.contribution(shares, examples=len(own))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoringTrainer:
+    """A scorer with weights as who answers in a round: see `incrowd.privacy.release.Trainer`."""
+
+    scorer: Scorer
+    weights: ArrayLike | Tensor = field(repr=False)
+
+    def cohort(self, clients: ClientNumbers, *, round: int) -> "ScoredCohort":
+        """What these clients contribute."""
+        return ScoredCohort(self, [int(client) for client in clients])
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredCohort:
+    """Clients who score weights as soon as their contributions are asked for:
+    see `incrowd.privacy.mechanism.clipped_sum.CohortContributions`.
+    """
+
+    trainer: ScoringTrainer
+    clients: Sequence[int]
+
+    def chunks(self) -> Iterator["ScoredRows"]:
+        """All of them at once: they are a few numbers each."""
+        yield ScoredRows(self.clients, self.trainer.scorer.rows(self.trainer.weights, self.clients))
+
+    def summed(
+        self, *, bound: float, parts: tuple[int, ...] | None, factors: Callable[[Floats], Floats]
+    ) -> ShortenedSum:
+        """Their sum, each times the factors that its norms ask for, in whole steps of `grid.coarse_step(bound)`."""
+        rows = self.trainer.scorer.rows(self.trainer.weights, self.clients)
+        norms = part_norms(rows, parts)
+        shortened = rows * np.repeat(factors(norms), (rows.shape[1],) if parts is None else parts, axis=1)
+        step = grid.coarse_step(bound)
+        return ShortenedSum(norms=norms, total=np.trunc(shortened / step).sum(axis=0) * step)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """Contributions and whose they are: see `incrowd.privacy.mechanism.clipped_sum.ContributionRows`."""
+
+    clients: Sequence[int]
+    contributions: Floats = field(repr=False)
+
+    def rows(self) -> NDArray[np.float64]:
+        """See `ContributionRows.rows`."""
+        return self.contributions
+
+
+def _right(outputs: Tensor, labels: Tensor) -> Tensor:
+    """How right each example is, [N] in 0 .. 1: of several labels, or places that count, the share."""
+    finite = outputs.isfinite()
+    if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1:
+        right = (outputs.argmax(-1) == labels) & finite.all(-1)
+    else:
+        right = ((outputs.reshape(labels.shape) > 0) == (labels > 0.5)) & finite.reshape(labels.shape)
+    if labels.ndim == 1:
+        return right.double()
+    counted = (labels != IGNORED).flatten(1)
+    return (right.flatten(1) & counted).sum(1).double() / counted.sum(1).clamp(min=1)
+
+
+def _losses(outputs: Tensor, labels: Tensor, *, loss: Loss, bound: float) -> list[float]:
+    """The loss of each example over the bound, at most 1."""
+    found = []
+    for number in range(len(labels)):
+        one = slice(number, number + 1)
+        try:
+            value = float(loss.value(outputs[one], labels[one]))
+        except _FAILURES:  # as some have it for outputs that are not finite; made-up examples have been tried
+            value = math.nan
+        found.append(min(max(value, 0.0), bound) / bound if math.isfinite(value) else 1.0)
+    return found
+
+
+def _by_class(right: Tensor, labels: Tensor, classes: int) -> Floats:
+    """How many examples of each class are right, and how many are wrong, one after the other."""
+    among = (labels >= 0) & (labels < classes)
+    places = 2 * labels[among].long() + (right[among] < 0.5).long()
+    return np.asarray(torch.bincount(places, minlength=2 * classes).double().numpy(), np.float64)
+
+
+def _class(number: int, right: float, wrong: float) -> dict[str, Any]:
+    """A class's share of the examples, and of these the share that is right; what noise has made negative is 0."""
+    hits, misses = max(right, 0.0), max(wrong, 0.0)
+    recall = hits / (hits + misses) if hits + misses > 0 else None
+    return {"class": number, "share": right + wrong, "recall": recall}

@@ -1,0 +1,270 @@
+"""How good a finished run's model is on the clients' own examples: noised, and paid for like a round."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+from safetensors.torch import load_file
+
+from incrowd import _files
+from incrowd._random import Floats, Randomness, SeededRandomness
+from incrowd.errors import BudgetExceeded, ConfigError
+from incrowd.learning import Model
+from incrowd.learning.scoring import Scorer, Scoring, ScoringTrainer
+from incrowd.privacy.account.accounting import Budget, Relation
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.tally import runs_to_json
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.plan.plan import Plan, PlanConfig, Sampling
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.release import PrivateRun, Release, Trainer
+from incrowd.privacy.statement import SHARED, Statement, stated
+from incrowd.runs.card import card
+from incrowd.runs.client_work import ClientWork
+from incrowd.runs.folder import (
+    CARD,
+    EVALUATION,
+    LEDGER,
+    LOCK,
+    MODEL,
+    STATEMENT,
+    Summary,
+    settings_in,
+    summary_in,
+    write_results,
+)
+from incrowd.runs.silo_work import SiloWork
+
+__all__ = ["Evaluation", "EvaluationConfig"]
+
+if TYPE_CHECKING:
+    from incrowd.runs.run import Run
+
+MEASURES = (
+    "the mean over all {clients} clients, of whom each counts the same, however many examples it has; one that does "
+    "not answer counts as one half. They are the clients that training asks, and a model looks better on examples that "
+    "it was trained on than on others"
+)
+
+LOUD = (
+    "noise alone moves each share by {std:.2g} (one standard deviation): too much to tell good from bad. More clients "
+    "or a larger epsilon make it less"
+)
+
+_LOUD = 0.1
+_COUNTED = "; evaluations: "
+
+_SAMPLING: dict[Relation, Sampling] = {
+    Relation.ADD_OR_REMOVE_ONE: Poisson,
+    Relation.REPLACE_ONE: FixedSize,
+    Relation.REPLACE_SPECIAL: Everyone,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What to measure on the clients' own examples, and what that may cost.
+
+    The accuracy is measured where labels are classes or yes and no. With `loss_bound` the mean loss is, of which no
+    example counts for more than that, a public number; with `by_class` figures class by class. Each makes the noise of
+    all of them larger. Without `delta` it is the ledger's.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    loss_bound: float | None = None
+    by_class: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """Weights to be scored, and the one round that pays for it.
+
+    Guarantee: it is reserved in the ledger of the run's data before any example is looked at, and charged before there
+    is any noise: asked twice it is paid twice. One that was reserved and not charged, because the process ended, goes
+    on where it is asked for in the same words, and is given back where it is not. All figures come from one
+    `PrivateRun`, so the figures are as private as its plan.
+
+    Edge cases: silos, a run that is not over, labels that are numbers without a `loss_bound`, and classes of labels
+    that are none, are a `ConfigError`; a ledger without room is a `BudgetExceeded`. Under seeded randomness each
+    evaluation of a run has noise of its own. A process that ends between the charge and the result has lost both.
+    """
+
+    folder: Path
+    work: ClientWork
+    scoring: Scoring
+    weights: Floats = field(repr=False)
+    private: PrivateRun
+    ledger: Ledger
+    label: str
+
+    @classmethod
+    @contextmanager
+    def begin(cls, run: "Run", wanted: EvaluationConfig, *, weights: ArrayLike | None = None) -> Iterator["Evaluation"]:
+        """An evaluation of a run's released model, or of other weights, for as long as the `with` block lasts."""
+        work = run.work
+        if isinstance(work, SiloWork):
+            remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
+            raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
+        summary_in(run.folder)
+        scoring, model = scoring_of(work, wanted), work.model
+        chosen = _released(run.folder, model) if weights is None else model.flat(weights).double().numpy()
+        lock = _files.alone(run.folder / LOCK, what="trains in this folder")
+        with lock, work.payer.open(run.folder / LEDGER) as ledger:
+            delta = ledger.budget.delta if wanted.delta is None else wanted.delta
+            plan = plan_of(work, scoring, Budget(epsilon=wanted.epsilon, delta=delta))
+            label, number = _label(ledger, plan, prefix=f"{work.payer.label}: evaluation ")
+            private = PrivateRun(
+                plan,
+                ledger=_with_room(ledger, plan, label),
+                randomness=_apart(work.randomness, number),
+                size=scoring.size,
+                label=label,
+            )
+            yield cls(
+                folder=run.folder,
+                work=work,
+                scoring=scoring,
+                weights=chosen,
+                private=private,
+                ledger=ledger,
+                label=label,
+            )
+
+    @property
+    def here(self) -> ScoringTrainer:
+        """The clients of this machine, who answer for themselves."""
+        work = self.work
+        return Scorer(model=work.model, data=work.engine.data, scoring=self.scoring, loss=work.loss).trainer(
+            self.weights
+        )
+
+    def release(self, trainer: Trainer) -> Summary:
+        """Ask the clients, release the figures, and put them down beside the run's other results, whose statement is
+        brought up to date.
+        """
+        opened = self.private.round(0)
+        opened.ask(trainer, present=self.work.engine.present)
+        release = opened.release()
+        folder, summary = self.folder, summary_in(self.folder)
+        claims = self._claims()
+        found: Summary = json.loads(json.dumps(self._summary(release, claims)))  # as it is read again
+        summary["epsilon"] = claims.epsilon
+        _files.write(folder / CARD, card(settings_in(folder), summary, statement=claims.text()))
+        write_results(folder, claims, summary)  # before there is any figure that it speaks of
+        all_of_them = {"evaluations": [*evaluations_in(folder), found]}
+        _files.write(folder / EVALUATION, json.dumps(all_of_them, indent=1, allow_nan=False))
+        return found
+
+    def _summary(self, release: Release, claims: Statement) -> Summary:
+        plan, clients = self.private.plan, self.work.data.clients
+        std = release.noise_std / release.cohort
+        return {
+            **self.scoring.figures(release.mean, std=std),
+            "measured": MEASURES.format(clients=clients),
+            "clients": clients,
+            "epsilon": plan.price.epsilon,
+            "delta": plan.budget.delta,
+            "noise_multiplier": plan.noise_multiplier,
+            "place": plan.place,
+            "simulated": self.private.randomness.simulated,
+            "epsilon_of_all": claims.epsilon,
+            "doubtful": [LOUD.format(std=std)] if std > _LOUD else [],
+            "statement": claims.to_json(),
+        }
+
+    def _claims(self) -> Statement:
+        """What may be claimed of the run and its evaluations together."""
+        old = Statement.from_json(json.loads((self.folder / STATEMENT).read_text()))
+        prefix, rest = self.label.rpartition(" ")[0], SHARED.partition("{")[0]
+        labels = [str(entry.content().get("reservation")) for entry in self.ledger.entries() if entry.kind == "charge"]
+        evaluations = sum(label.startswith(prefix) for label in labels)
+        sampler = old.sampler.partition(_COUNTED)[0]
+        return stated(
+            self.ledger,
+            unit=old.unit,
+            trust=old.trust,
+            sampler=f"{sampler}{_COUNTED}{evaluations}, of all {self.work.data.clients} clients",
+            own=evaluations + labels.count(self.work.payer.label),
+            caveats=tuple(caveat for caveat in old.caveats if not caveat.startswith(rest)),
+            assumed=old.assumed,
+        )
+
+
+def scoring_of(work: ClientWork, wanted: EvaluationConfig) -> Scoring:
+    """What is measured of the clients of a run."""
+    examples = work.data.examples
+    answers = examples.classes is not None or work.loss.name == "logistic"
+    if not answers and wanted.loss_bound is None:
+        remedy = "the labels are numbers: say how large a loss may count, a public number, and its mean is measured"
+        raise ConfigError(field="loss_bound", value=None, remedy=remedy)
+    if wanted.by_class and (examples.classes is None or examples.labels.ndim > 1):
+        remedy = "the labels are several, or numbers: leave the figures class by class out"
+        raise ConfigError(field="by_class", value=True, remedy=remedy)
+    return Scoring(
+        accuracy=answers, loss_bound=wanted.loss_bound, classes=examples.classes if wanted.by_class else None
+    )
+
+
+def plan_of(work: ClientWork, scoring: Scoring, budget: Budget) -> Plan:
+    """The one round in which all clients are asked for their scores, with noise in the place where training has it."""
+    plan, clients = work.plan, work.data.clients
+    config = PlanConfig(
+        clients=clients,
+        schedule=constant(rounds=1, cohort=float(clients)),
+        sampling=Everyone if plan.place == "local" else _SAMPLING[plan.relation],
+        place=plan.place,
+        clip=FixedClip(clip_norm=scoring.bound),
+    )
+    return config.calibrate(budget)
+
+
+def _released(folder: Path, model: Model) -> Floats:
+    weights: Floats = model.loaded(load_file(folder / MODEL)).weights.double().numpy()
+    return weights
+
+
+def _label(ledger: Ledger, plan: Plan, *, prefix: str) -> tuple[str, int]:
+    """A label that is new, or that of the same evaluation that was reserved and never charged; and its number."""
+    number = 0
+    for standing in ledger.reservations():
+        if not standing.label.startswith(prefix):
+            continue
+        number += 1
+        if standing.charged == 0 and not standing.released:
+            if runs_to_json(standing.runs) == runs_to_json(plan.runs):
+                return standing.label, number
+            ledger.release_reservation(standing.label)
+    return f"{prefix}{number + 1}", number + 1
+
+
+def _with_room(ledger: Ledger, plan: Plan, label: str) -> Ledger:
+    """The ledger, where the plan is reserved."""
+    try:
+        ledger.reserve(plan.runs, label=label)
+    except BudgetExceeded as error:
+        raise BudgetExceeded(
+            f"{error}. An evaluation is paid from the ledger that training is paid from: begin that with room for it "
+            "(privacy.room, or incrowd ledger new)"
+        ) from error
+    return ledger
+
+
+def _apart(randomness: Randomness, number: int) -> Randomness:
+    """Noise that is nobody else's: a seed of its own where there is one."""
+    if not isinstance(randomness, SeededRandomness):
+        return randomness
+    digest = hashlib.sha256(f"{randomness.seed}: evaluation {number}".encode()).digest()
+    return SeededRandomness(seed=int.from_bytes(digest[:8]))
+
+
+def evaluations_in(folder: Path) -> list[dict[str, Any]]:
+    """All that was measured of a run, in order."""
+    path = folder / EVALUATION
+    return list(json.loads(path.read_text())["evaluations"]) if path.exists() else []

@@ -1,0 +1,249 @@
+"""Attack: a server of silos that forgets, or of which there are two, or that asks for more than was offered.
+
+What a silo sends is noised, and so public; what such a server can gain is a second noise for one price, or an answer
+that its records paid for and nobody counted. The silos' own ledgers are what stands against it.
+"""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd._random import Floats
+from incrowd.errors import BudgetExceeded, IncrowdError, SpecificationRefused
+from incrowd.flower.given import LEDGER, given
+from incrowd.flower.history import AskedBefore
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.rounds import Patience
+from incrowd.flower.silo_server import SiloServer
+from incrowd.flower.wire import Place, Request, unsealed
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from tests.flower.nodes import PlainLine, VirtualClock
+from tests.flower.silo_parties import BUDGET, KEYS, NAMES, SERVER, Hospitals, asked, federation_of
+from tests.flower.test_silo_party import opened
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Server:
+    """A server that knows nothing of its other lives: it adds up what it hears."""
+
+    def __init__(self, hospitals: Hospitals, weights: Floats | None = None, *, noise: int = 0) -> None:
+        self.hospitals = hospitals
+        self.history = AskedBefore()
+        self.generator = np.random.default_rng(noise)
+        self.weights = np.zeros(hospitals.offer.size) if weights is None else weights
+
+    def clone(self) -> "Server":
+        """Another, who knows what this one knows now, and whose noise will be another one."""
+        other = Server(self.hospitals, self.weights.copy(), noise=2)
+        other.history = copy.deepcopy(self.history)
+        return other
+
+    def round(self, number: int) -> list[str | None]:
+        """One more round; who was absent."""
+        hospitals = self.hospitals
+        server = SiloServer(
+            line=hospitals.line(),
+            offer=hospitals.offer,
+            nodes=hospitals.nodes,
+            key=SERVER,
+            descent=hospitals.federation.config.local,
+            patience=Patience(timeout=0.1, clock=VirtualClock()),
+            history=self.history,
+        )
+        answers = server.answers(number, self.weights)
+        sent = [answer.update for answer in answers if answer.update is not None]
+        own_noise = self.generator.normal(size=self.weights.size)  # of a promise to whole silos, say
+        self.weights = self.weights + (np.mean(sent, axis=0) if sent else 0) + own_noise
+        return [answer.absence for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Any:
+    return federation_of("privacy.report_std=3.0", seeded=False)
+
+
+@pytest.fixture
+def hospitals(federation: Any, tmp_path: Path) -> Hospitals:
+    found = Hospitals(tmp_path / "parties", federation)
+    found.accept()
+    return found
+
+
+def test_a_server_that_was_restarted_from_nothing_gets_nothing_new(hospitals: Hospitals) -> None:
+    first = Server(hospitals, noise=1)
+    assert [first.round(number) for number in range(3)] == [[None] * 3] * 3
+    before = set(hospitals.answers)
+    afresh = Server(hospitals, noise=2)
+    assert afresh.round(0) == [None] * 3, "the very same question has the very same answer"
+    assert [afresh.round(number) for number in (1, 2)] == [["no answer"] * 3] * 2
+    assert set(hospitals.answers) == before
+    assert len(hospitals.refused) >= 6
+    assert all(hospitals.charged(place) == [0, 1, 2] for place in range(3))
+
+
+def test_of_two_servers_one_gets_the_round(hospitals: Hospitals) -> None:
+    one = Server(hospitals, noise=1)
+    one.round(0)
+    other = one.clone()
+    one.round(1)
+    other.round(1)  # the same question
+    before = set(hospitals.answers)
+    assert one.round(2) == [None] * 3
+    assert other.round(2) == ["no answer"] * 3
+    assert len(set(hospitals.answers)) == len(before) + 3
+    assert all(hospitals.charged(place) == [0, 1, 2] for place in range(3))
+
+
+def test_a_clone_that_passes_over_rounds_is_noticed(hospitals: Hospitals) -> None:
+    """Silos that it has not asked in a round have no answer that could give it away; the history does."""
+    one = Server(hospitals, noise=1)
+    one.round(0)
+    other = one.clone()
+    one.round(1)
+    before = set(hospitals.answers)
+    assert other.round(2) == ["no answer"] * 3
+    assert set(hospitals.answers) == before
+    assert "the server says it asked something else" in hospitals.refused[-1]
+    assert one.round(2) == [None] * 3
+
+
+def test_a_server_that_was_rolled_back_gets_nothing_new(hospitals: Hospitals) -> None:
+    server = Server(hospitals, noise=1)
+    server.round(0)
+    old = server.clone()
+    server.round(1)
+    server.round(2)
+    before = set(hospitals.answers)
+    assert old.round(1) == [None] * 3, "the same bytes as then"
+    assert old.round(2) == ["no answer"] * 3
+    assert set(hospitals.answers) == before
+    assert "restarted from nothing or from an old copy" in hospitals.refused[0]
+    shown = given(hospitals.folder / "silo-1")
+    assert "another question" in shown["refused"][-1]["why"]
+    assert [row["asked"] for row in shown["events"]] == [True] * 3
+
+
+def test_without_a_memory_the_same_round_would_be_noised_twice(federation: Any, tmp_path: Path) -> None:
+    """The control: silos that forget what they were asked give two noises for the same round, each on a ledger that
+    knows of one.
+    """
+    updates = []
+    for name in ("one", "other"):
+        forgetful = Hospitals(tmp_path / name, federation)
+        forgetful.accept()
+        frame = forgetful.party(0).answer(asked(forgetful.offer, 0))
+        updates.append(opened(frame, forgetful.offer, 0).update)
+        assert forgetful.charged(0) == [0]
+    assert updates[0] is not None
+    assert updates[1] is not None
+    assert not np.array_equal(updates[0], updates[1])
+
+
+def test_a_replayed_answer_counts_once(hospitals: Hospitals) -> None:
+    server = Server(hospitals)
+    server.round(0)
+    answers = list(hospitals.answers)
+    liar = SiloServer(
+        line=PlainLine({10: lambda _: answers[0], 11: lambda _: answers[0], 12: lambda _: answers[1]}),
+        offer=hospitals.offer,
+        nodes=hospitals.nodes,
+        key=SERVER,
+        descent=hospitals.federation.config.local,
+        patience=Patience(timeout=0.1, clock=VirtualClock()),
+    )
+    found = liar.answers(0, np.zeros(hospitals.offer.size))
+    assert [answer.absence for answer in found] == [None, "no answer", "no answer"]
+    later = liar.answers(1, np.zeros(hospitals.offer.size))
+    assert [answer.absence for answer in later] == ["no answer"] * 3
+
+
+def test_a_report_is_given_of_one_model_only(hospitals: Hospitals) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.answer(asked(offer, 0))
+    first = party.answer(asked(offer, offer.rounds))
+    for weights in (0.5, 1.0, -1.0):
+        with pytest.raises(SpecificationRefused, match="another question"):
+            party.answer(asked(offer, offer.rounds, weights=weights))
+    hospitals.kill(0)
+    assert hospitals.party(0).answer(asked(offer, offer.rounds)) == first
+    assert hospitals.charged(0) == [0, offer.rounds]
+
+
+def test_many_offers_do_not_get_more_than_the_owner_allows(federation: Any, tmp_path: Path) -> None:
+    """Each plan is within the policy, and all of them would cost several times its budget."""
+    policy = PartyPolicy(budget=Budget(epsilon=9.0, delta=1e-5))
+    hospitals = Hospitals(tmp_path, federation, policy)
+    party, first, taken = hospitals.party(0), hospitals.offer, []
+    for number in range(5):
+        offer = replace(first, settings={**first.settings, "again": number})
+        try:
+            party.accept(offer.to_bytes(SERVER))
+            taken.append(offer)
+        except BudgetExceeded:
+            continue
+        for each in range(offer.rounds + 1):
+            party.answer(asked(offer, each))
+    assert len(taken) == 1, "its budget of 8, and what is left has no room for another"
+    assert (verify(tmp_path / "silo-1" / LEDGER)["epsilon"] or 0) <= 9.0
+
+
+def test_offers_that_are_taken_up_at_once_share_what_there_is(federation: Any, tmp_path: Path) -> None:
+    """Silos reserve nothing but their reports: what is charged never exceeds the ledger's budget all the same."""
+    hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=9.0, delta=1e-5)))
+    party, first = hospitals.party(0), hospitals.offer
+    offers = [replace(first, settings={**first.settings, "again": number}) for number in range(3)]
+    for offer in offers:
+        party.accept(offer.to_bytes(SERVER))
+    absences = [
+        opened(party.answer(asked(offer, number)), offer, number).absence for number in range(3) for offer in offers
+    ]
+    assert absences[0] is None
+    assert absences[-1] == "budget spent"
+    with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
+        assert ledger.promised().epsilon <= 9.0
+        assert ledger.charges()[0] == absences.count(None)
+
+
+def test_an_answer_tells_nothing_exact(hospitals: Hospitals) -> None:
+    """All that leaves: an update of noised steps, a statement of what was charged, and a noised table."""
+    offer, party = hospitals.offer, hospitals.party(0)
+    found = opened(party.answer(asked(offer, 0)), offer, 0)
+    assert (found.records, found.right) == (None, None)
+    frame = party.answer(asked(offer, offer.rounds))
+    _, head, body = unsealed(frame, kind="statement", key=KEYS[NAMES[0]].public_key(), most=8 * offer.cells)
+    assert set(head) == {"statement", "kind", "plan", "round", "party"}
+    table = np.frombuffer(bytes(body), "<f8")
+    assert not np.equal(table, np.rint(table)).any(), "counts would be whole"
+
+
+def test_what_the_server_asks_for_besides_is_refused(hospitals: Hospitals) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    weights = np.zeros(offer.size, np.float32)
+    for number, clip, clients in (
+        (0, {"kind": "statement"}, ()),
+        (3, {}, ()),
+        (0, {}, (1,)),
+        (0, {"clip_norm": 9}, ()),
+    ):
+        where = Place(plan=offer.fingerprint, round=number, party="")
+        request = Request(place=where, weights=weights, clip=clip, clients=clients)
+        with pytest.raises(IncrowdError, match=r"does not know|not for this silo"):
+            party.answer(request.to_bytes(SERVER))
+    assert hospitals.charged(0) == []
+
+
+def test_delta_and_epsilon_of_another_promise_are_not_taken(federation: Any, tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=BUDGET))
+    first = hospitals.offer
+    for budget in (Budget(epsilon=8.1, delta=1e-5), Budget(epsilon=8.0, delta=1e-2), Budget(epsilon=1.0, delta=1e-6)):
+        plans = tuple(replace(plan, budget=budget) for plan in first.plans)
+        with pytest.raises(SpecificationRefused, match="allows at most"):
+            hospitals.party(0).accept(replace(first, plans=plans).to_bytes(SERVER))
+    assert hospitals.charged(0) == []
+    assert hospitals.party(0).accept(first.to_bytes(SERVER))

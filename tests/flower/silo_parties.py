@@ -1,0 +1,164 @@
+"""Three silos of a small run, each a party with a folder of its own, who can be killed and started again."""
+
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd._random import Floats, Randomness
+from incrowd.errors import IncrowdError
+from incrowd.federated.counter import Counter
+from incrowd.flower.brake import Identity
+from incrowd.flower.given import LEDGER
+from incrowd.flower.network import Node
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.rounds import Line, Patience
+from incrowd.flower.silo_offer import LAST, SiloOffer
+from incrowd.flower.silo_party import OwnRecords, SiloParty
+from incrowd.flower.silo_work import served, silo_offer
+from incrowd.flower.wire import Place, Request
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.runs.run import Run
+from incrowd.runs.settings import parse
+from incrowd.runs.silo_build import SiloFederation, assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+from incrowd.runs.silo_work import SiloWork
+from tests.flower.nodes import PlainLine, VirtualClock
+from tests.runs.test_silo_run import SEEDED
+from tests.runs.test_silo_run import small as silos
+
+NAMES = ("silo-1", "silo-2", "silo-3")
+SERVER = Ed25519PrivateKey.generate()
+KEYS = {name: Ed25519PrivateKey.generate() for name in NAMES}
+THREE = ("data.clients=3", "privacy.records=500")
+BUDGET = Budget(epsilon=8.0, delta=1e-5)
+
+
+def federation_of(*overrides: str, seeded: bool = True) -> SiloFederation:
+    """The silos of a small run, as if they were in one place."""
+    return assemble_silos(silos(*THREE, *(SEEDED if seeded else ()), *overrides))
+
+
+@dataclass
+class Hospitals:
+    """Parties behind a line; what each refused is kept."""
+
+    folder: Path
+    federation: SiloFederation
+    policy: PartyPolicy = field(default_factory=lambda: PartyPolicy(budget=BUDGET))
+    randomness: Randomness | None = None
+    today: date = date(2026, 3, 1)
+    refused: list[str] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    parties: dict[int, SiloParty] = field(default_factory=dict)
+
+    def party(self, place: int) -> SiloParty:
+        """A silo's present life."""
+        if place not in self.parties:
+            name = NAMES[place]
+            self.parties[place] = SiloParty(
+                self.folder / name,
+                identity=Identity(name=name, key=KEYS[name], server=SERVER.public_key()),
+                policy=self.policy,
+                learner=lambda _: self.own(place),
+                randomness=self.randomness or self.federation.randomness,
+                today=lambda: self.today,
+            )
+        return self.parties[place]
+
+    def own(self, place: int) -> OwnRecords:
+        records = self.federation.records[place]
+        return OwnRecords(
+            engine=self.federation.engines[place], counter=Counter(model=self.federation.model, records=records)
+        )
+
+    def kill(self, place: int) -> None:
+        """A silo's life ends; the next begins when it is asked again."""
+        if place in self.parties:
+            self.parties.pop(place).close()
+
+    def reply(self, place: int, frame: bytes) -> bytes:
+        """What the line carries back."""
+        if place in self.gone:
+            return b""
+        try:
+            found = self.party(place).reply(frame)
+        except IncrowdError as error:
+            self.refused.append(str(error))
+            return b""
+        self.answers.append(found)
+        return found
+
+    def line(self) -> PlainLine:
+        """The way to them."""
+
+        def node(place: int) -> Any:
+            return lambda frame: self.reply(place, frame)
+
+        return PlainLine({10 + place: node(place) for place in range(3)})
+
+    def nodes(self) -> dict[int, Node]:
+        """All of them, whether they answer or not."""
+        return {place: Node(id=10 + place, party=name, key=KEYS[name].public_key()) for place, name in enumerate(NAMES)}
+
+    def run(self, folder: Path, line: Line | None = None) -> Run:
+        """A server's run, or the one that is there."""
+        there = (folder / "run.sqlite").exists()
+        run = Run.open(folder) if there else Run.create(self.config, folder)
+        patience = Patience(timeout=3, clock=VirtualClock())
+        return served(run, line=line or self.line(), nodes=self.nodes, key=SERVER, patience=patience)
+
+    @property
+    def config(self) -> SiloConfig:
+        """The settings of a server, which holds no data."""
+        enrolled = self.folder / "enrolled"
+        enrolled.mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            (enrolled / f"{name}.pub").touch()
+        settings = self.federation.config.model_dump(mode="json")
+        settings["data"] = {
+            "name": "parties",
+            "federation": f"hospitals in {self.folder.name}",  # whose server has a ledger of its own
+            "enrolled": str(enrolled),
+            "shape": [64],
+            "type": "uint8",
+            "scale": 0.0625,
+            "classes": 10,
+        }
+        return parse(settings, SiloConfig)
+
+    @property
+    def offer(self) -> SiloOffer:
+        """What the server offers."""
+        return silo_offer(SiloWork(federation=assemble_silos(self.config)))
+
+    def accept(self) -> None:
+        """All accept the offer."""
+        for place in range(3):
+            assert self.party(place).accept(self.offer.to_bytes(SERVER))
+
+    def charged(self, place: int) -> list[int]:
+        """The rounds on a silo's ledger, in order; the report is that after the last."""
+        path = self.folder / NAMES[place] / LEDGER
+        if not path.exists():
+            return []
+        with Ledger.read(path) as ledger:
+            return [int(e.content()["note"]["round"]) for e in ledger.entries() if e.kind == "charge"]
+
+
+def asked(offer: SiloOffer, number: int, *, weights: float | Floats = 0.0) -> bytes:
+    """The question of a server, in a round or the last one, that asked from zeros in all rounds before."""
+    past = b"".join(bytes.fromhex(_question(offer, each, 0.0).digest) for each in range(number))
+    return replace(_question(offer, number, weights), history=past).to_bytes(SERVER)
+
+
+def _question(offer: SiloOffer, number: int, weights: float | Floats) -> Request:
+    clip = dict(LAST) if number == offer.rounds else {}
+    place = Place(plan=offer.fingerprint, round=number, party="")
+    vector = np.full(offer.size, weights, np.float32) if isinstance(weights, float) else weights.astype(np.float32)
+    return Request(place=place, weights=vector, clip=clip)

@@ -1,0 +1,441 @@
+"""Silos that are real parties, and a server that holds none of their records."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from safetensors.numpy import load_file
+
+from incrowd.errors import (
+    BudgetExceeded,
+    ConfigError,
+    DataError,
+    IncrowdError,
+    LedgerRolledBack,
+    RehearsalFailed,
+    SpecificationRefused,
+)
+from incrowd.federated.silo import Answer
+from incrowd.flower.given import LEDGER, given
+from incrowd.flower.policy import PartyPolicy
+from incrowd.flower.silo_offer import OfferedSilos, SiloOffer
+from incrowd.flower.silo_party import OwnRecords
+from incrowd.flower.silos import read_silo
+from incrowd.flower.wire import Place, sealed, unsealed
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.runs.run import Run
+from tests.flower.silo_parties import BUDGET, KEYS, SERVER, THREE, Hospitals, asked, federation_of
+from tests.runs.test_silo_run import SEEDED
+from tests.runs.test_silo_run import rows as rows_of
+from tests.runs.test_silo_run import small as silos
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CLIENTS = "privacy.clients={epsilon=50, delta=1e-3, clip={kind='fixed', clip_norm=1.0}}"
+
+
+def weights(folder: Path) -> dict[str, list[float]]:
+    return {name: array.tolist() for name, array in load_file(folder / "model.safetensors").items()}
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    """What is remembered of each round, but for what the server measures on examples of its own."""
+    return [row | {"accuracy": None, "loss": None} for row in rows_of(folder)]
+
+
+def hospitals_of(folder: Path, *overrides: str, **rest: Any) -> Hospitals:
+    return Hospitals(folder, federation_of(*overrides), **rest)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("privacy.count_std=5.0", "privacy.report_std=3.0", "privacy.weigh='by records'"), (CLIENTS,)],
+    ids=["records", "counts and report", "clients too"],
+)
+def test_parties_release_the_model_of_one_machine(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    expected = Run.create(silos(*THREE, *SEEDED, *overrides), tmp_path / "here").train()
+    hospitals = hospitals_of(tmp_path / "parties", *overrides)
+    hospitals.accept()
+    found = hospitals.run(tmp_path / "there").train()
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")
+    for name in ("epsilon_by_silo", "epsilon", "stopped", "report_by_silo", "rounds"):
+        assert found.get(name) == expected.get(name)
+    assert rows(tmp_path / "there") == rows(tmp_path / "here")
+    assert not (tmp_path / "there" / "silos").exists()
+    assert "SIMULATION" in found["statement"]["text"]
+    reported = "privacy.report_std=3.0" in overrides
+    assert all(hospitals.charged(place) == [0, 1, 2, *([3] if reported else [])] for place in range(3))
+    assert not hospitals.refused
+    shown = given(tmp_path / "parties" / "silo-1")
+    assert [row["asked"] for row in shown["events"]] == [True] * len(shown["events"])
+    assert {row["noise_multiplier"] for row in shown["events"]} >= {hospitals.federation.noise_multiplier}
+
+
+@pytest.fixture(scope="module")
+def seeded() -> Any:
+    """The silos of a small run, made once."""
+    return federation_of("privacy.report_std=3.0")
+
+
+@pytest.fixture
+def hospitals(seeded: Any, tmp_path: Path) -> Hospitals:
+    return Hospitals(tmp_path / "parties", seeded)
+
+
+@pytest.fixture(scope="module")
+def earnest() -> Any:
+    """The same under the operating system's randomness."""
+    return federation_of(seeded=False)
+
+
+def opened(frame: bytes, offer: SiloOffer, number: int, place: int = 0) -> Answer:
+    name = offer.parties[place]
+    where = Place(plan=offer.fingerprint, round=number, party=name)
+    return read_silo(frame, place=where, size=offer.size, key=KEYS[name].public_key())
+
+
+def test_a_silo_accepts_answers_and_gives_the_same_bytes_again(earnest: Any, tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path, earnest)
+    offer, party = hospitals.offer, hospitals.party(0)
+    place, _, _ = unsealed(
+        party.reply(offer.to_bytes(SERVER)), kind="acceptance", key=KEYS["silo-1"].public_key(), most=0
+    )
+    assert (place.plan, place.party) == (offer.fingerprint, "silo-1")
+    first = party.reply(asked(offer, 0))
+    assert party.reply(asked(offer, 0)) == first
+    hospitals.kill(0)
+    assert hospitals.party(0).reply(offer.to_bytes(SERVER))
+    assert hospitals.party(0).reply(asked(offer, 0)) == first
+    found = opened(first, offer, 0)
+    assert found.update is not None
+    assert found.noise_multiplier == earnest.noise_multiplier
+    assert hospitals.charged(0) == [0]
+    path = tmp_path / "silo-1" / LEDGER
+    assert verify(path)["intact"]
+    assert verify(path)["epsilon"] == found.epsilon
+    assert all(each.stat().st_mode & 0o077 == 0 for each in (tmp_path / "silo-1").rglob("*"))
+
+
+def test_the_same_plan_in_another_place_has_noise_of_its_own(earnest: Any, tmp_path: Path) -> None:
+    answers = []
+    for name in ("one", "other"):
+        hospitals = Hospitals(tmp_path / name, earnest)
+        hospitals.party(0).accept(hospitals.offer.to_bytes(SERVER))
+        answers.append(opened(hospitals.party(0).answer(asked(hospitals.offer, 0)), hospitals.offer, 0).update)
+    assert answers[0] is not None
+    assert answers[1] is not None
+    assert (answers[0] != answers[1]).mean() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (lambda offer: asked(offer, 1, weights=1.0), "another question was asked in round 1"),
+        (lambda offer: asked(offer, 0), "round 0 comes after round 1"),
+        (lambda offer: asked(offer, offer.rounds + 1), "the plan does not know"),
+        (
+            lambda offer: asked(offer, 2, weights=np.zeros(offer.size + 1)),
+            "not for this silo",
+        ),
+        (lambda offer: asked(replace(offer, columns=("age",)), 2), "has not accepted"),
+    ],
+    ids=["cloned", "rolled back", "too many", "another model", "another plan"],
+)
+def test_what_is_not_the_plans_next_question_is_refused_and_noted(
+    then: Callable[[SiloOffer], bytes], words: str, hospitals: Hospitals
+) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    party.answer(asked(offer, 1))
+    with pytest.raises(SpecificationRefused, match=words):
+        party.answer(then(offer))
+    assert hospitals.charged(0) == [1]
+    assert words in given(hospitals.folder / "silo-1")["refused"][-1]["why"]
+    assert opened(party.answer(asked(offer, 2)), offer, 2).update is not None
+
+
+def test_a_trial_takes_nothing_up(hospitals: Hospitals) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    assert party.reply(offer.to_bytes(SERVER, kind="trial")) == party.reply(offer.to_bytes(SERVER, kind="trial"))
+    with Ledger.read(hospitals.folder / "silo-1" / LEDGER) as ledger:
+        assert not ledger.reservations()
+    with pytest.raises(SpecificationRefused, match="not accepted"):
+        party.answer(asked(offer, 0))
+    absurd = replace(offer, columns=(), size=offer.size + 1)
+    with pytest.raises(SpecificationRefused, match="weights"):
+        party.reply(absurd.to_bytes(SERVER, kind="trial"))
+
+
+def test_what_the_server_has_not_signed_is_refused(hospitals: Hospitals) -> None:
+    offer, party, stranger = hospitals.offer, hospitals.party(0), Ed25519PrivateKey.generate()
+    with pytest.raises(DataError, match="signature"):
+        party.accept(offer.to_bytes(stranger))
+    with pytest.raises(DataError):
+        party.reply(b"nonsense")
+    assert not (hospitals.folder / "silo-1" / LEDGER).exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"fields": ["age"]}, "does not say which fields"),
+        ({"models": ["mlp"]}, "kind 'linear'"),
+        ({"most_weights": 3}, "weights are more than this party allows, 3"),
+        ({"most_rounds": 2}, "3 rounds are more"),
+        ({"least_noise": 50.0}, "less than this party asks for"),
+        ({"budget": Budget(epsilon=7.9, delta=1e-5)}, "allows at most 7.9"),
+        ({"budget": Budget(epsilon=8.0, delta=1e-6)}, "at 1e-06"),
+    ],
+    ids=["fields", "models", "weights", "rounds", "noise", "epsilon", "delta"],
+)
+def test_what_the_policy_does_not_allow_is_refused(
+    policy: dict[str, Any], words: str, seeded: Any, tmp_path: Path
+) -> None:
+    hospitals = Hospitals(tmp_path, seeded, PartyPolicy(**{"budget": BUDGET} | policy))
+    with pytest.raises(SpecificationRefused, match=words):
+        hospitals.party(0).accept(hospitals.offer.to_bytes(SERVER))
+    [noted] = hospitals.party(0)._memory.refusals()
+    assert words in noted["why"]
+    assert noted["plan"] == hospitals.offer.fingerprint
+    assert hospitals.charged(0) == []
+    with pytest.raises((SpecificationRefused, DataError)):
+        hospitals.party(0).answer(asked(hospitals.offer, 0))
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"epochs": 1e6}, "epochs"),
+        ({"batch_size": 0.005, "epochs": 2}, "steps a round"),
+        ({"physical_batch": 10**9}, "records at once"),
+        ({"name": "north"}, "names no party silo-1"),
+    ],
+    ids=["epochs", "steps", "batch", "name"],
+)
+def test_plans_that_only_take_a_partys_time_are_refused(plan: dict[str, Any], words: str, hospitals: Hospitals) -> None:
+    offer = hospitals.offer
+    first, *others = offer.plans
+    absurd = replace(offer, plans=(replace(first, **plan), *others))
+    with pytest.raises(SpecificationRefused, match=words):
+        hospitals.party(0).accept(absurd.to_bytes(SERVER))
+    assert not (hospitals.folder / "silo-1" / LEDGER).exists()
+
+
+def test_a_report_of_too_many_classes_is_refused(hospitals: Hospitals) -> None:
+    with pytest.raises(SpecificationRefused, match="numbers of a report"):
+        hospitals.party(0).accept(replace(hospitals.offer, classes=10**6).to_bytes(SERVER))
+
+
+def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    whole = hospitals.own(0)
+
+    def unfit(_: object) -> OwnRecords:
+        raise DataError("the column dose is missing")
+
+    def failing(_: object) -> OwnRecords:
+        class Broken:
+            size, held = whole.engine.size, whole.engine.held
+
+            def rehearsal(self, records: int) -> "Broken":
+                return self
+
+            def train(self, *_: object, **__: object) -> None:
+                raise RuntimeError("no memory")
+
+        return OwnRecords(engine=Broken(), counter=whole.counter)  # type: ignore[arg-type]  # it is broken
+
+    for learner, error, words in (
+        (unfit, DataError, "dose"),
+        (failing, RehearsalFailed, "no memory"),
+    ):
+        monkeypatch.setattr(party, "_learner", learner)
+        with pytest.raises(error, match=words):
+            party.accept(offer.to_bytes(SERVER))
+    monkeypatch.undo()
+    few = replace(offer, plans=tuple(replace(plan, records=plan.records * 2) for plan in offer.plans))
+    with pytest.raises(ConfigError, match="fewer or more than that allows"):
+        party.accept(few.to_bytes(SERVER))
+    with pytest.raises(SpecificationRefused, match="651 weights"):
+        party.accept(replace(offer, size=offer.size + 1).to_bytes(SERVER))
+    assert not (hospitals.folder / "silo-1" / LEDGER).exists()
+    assert party.accept(offer.to_bytes(SERVER))
+
+
+def test_all_plans_are_charged_to_one_ledger_and_each_to_its_own_budget(earnest: Any, tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path, earnest, PartyPolicy(budget=Budget(epsilon=12.0, delta=1e-5)))
+    party, first = hospitals.party(0), hospitals.offer
+    halves = [
+        replace(first, plans=tuple(replace(p, budget=Budget(epsilon=e, delta=1e-5)) for p in first.plans))
+        for e in (7.0, 6.0)
+    ]
+    for offer in halves:
+        party.accept(offer.to_bytes(SERVER))
+    epsilons, multipliers = [], []
+    for number in range(first.rounds):
+        for offer in halves:
+            found = opened(party.answer(asked(offer, number)), offer, number)
+            assert found.update is not None
+            epsilons.append(found.epsilon)
+            multipliers.append(found.noise_multiplier)
+    assert epsilons == sorted(epsilons)
+    assert 7.0 < epsilons[-1] <= 12.0
+    for place, budget in ((0, 7.0), (1, 6.0)):
+        assert len(set(multipliers[place::2])) == 1, "each plan has the noise that it would have alone"
+        alone = halves[place].plans[0].noise_multiplier(0, spent=())
+        assert multipliers[place] == pytest.approx(alone, rel=1e-3), budget
+    with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
+        labels = {entry.content()["note"]["plan"] for entry in ledger.entries() if entry.kind == "charge"}
+    assert labels == {offer.fingerprint for offer in halves}
+    with pytest.raises(BudgetExceeded):
+        party.accept(first.to_bytes(SERVER))
+
+
+def test_a_plan_with_noise_of_its_own_stops_at_its_budget_not_at_the_ledgers(tmp_path: Path) -> None:
+    federation = federation_of("privacy.noise_multiplier=2.2", "privacy.rounds=6", "privacy.epsilon=3", seeded=False)
+    hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=Budget(epsilon=50.0, delta=1e-5)))
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    found = [opened(party.answer(asked(offer, number)), offer, number) for number in range(6)]
+    assert found[0].absence is None
+    assert found[-1].absence == "budget spent"
+    assert max(answer.epsilon for answer in found) <= 3.0
+    assert "budget spent" in given(tmp_path / "silo-1")["refused"][-1]["why"]
+
+
+def test_a_day_has_its_limit_and_the_next_day_its_own(tmp_path: Path) -> None:
+    federation = federation_of("privacy.noise_multiplier=1.5", seeded=False)
+    hospitals = Hospitals(tmp_path, federation, PartyPolicy(budget=BUDGET, daily_epsilon=6.0))
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    assert opened(party.answer(asked(offer, 0)), offer, 0).absence is None
+    second = opened(party.answer(asked(offer, 1)), offer, 1)
+    assert second.absence == "daily limit"
+    hospitals.today = date(2026, 2, 1)
+    assert opened(party.answer(asked(offer, 1)), offer, 1).absence == "daily limit", "it was answered"
+    hospitals.today = date(2026, 3, 2)
+    assert opened(party.answer(asked(offer, 2)), offer, 2).absence is None
+    assert hospitals.charged(0) == [0, 2]
+    with Ledger.read(tmp_path / "silo-1" / LEDGER) as ledger:
+        days = [entry.content()["note"]["day"] for entry in ledger.entries() if entry.kind == "charge"]
+    assert days == ["2026-03-01", "2026-03-02"]
+
+
+class Killed(BaseException): ...
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("randomness", ["earnest", "seeded"])
+def test_killed_between_charge_and_answer_a_round_is_lost_in_earnest_and_repeated_under_a_seed(
+    randomness: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = request.getfixturevalue(randomness)
+    whole, cut = (Hospitals(tmp_path / name, federation) for name in ("whole", "cut"))
+    offer = whole.offer
+    for hospitals in (whole, cut):
+        hospitals.party(0).accept(offer.to_bytes(SERVER))
+    expected = whole.party(0).answer(asked(offer, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(type(federation.engines[0]), "train", killed)
+        patched.setattr("incrowd.federated.silo.rehearse", lambda *_: None)
+        with pytest.raises(Killed):
+            cut.party(0).answer(asked(offer, 0))
+    cut.kill(0)
+    assert cut.charged(0) == [0]
+    found = cut.party(0).answer(asked(offer, 0))
+    if randomness == "seeded":
+        assert found == expected
+    else:
+        assert opened(found, offer, 0).absence == "round lost"
+        assert cut.party(0).answer(asked(offer, 0)) == found
+    assert opened(cut.party(0).answer(asked(offer, 1)), offer, 1).update is not None
+    assert cut.charged(0) == [0, 1]
+
+
+def test_killed_before_an_answer_is_in_its_memory_a_silo_still_has_it(
+    earnest: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hospitals = Hospitals(tmp_path, earnest)
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    monkeypatch.setattr(party._memory, "keep", killed)
+    with pytest.raises(Killed):
+        party.answer(asked(offer, 0))
+    hospitals.kill(0)
+    assert opened(hospitals.party(0).answer(asked(offer, 0)), offer, 0).update is not None
+    assert hospitals.charged(0) == [0]
+
+
+def test_a_ledger_that_was_put_back_is_noticed(earnest: Any, tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path, earnest)
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    hospitals.kill(0)
+    files = [path for path in (tmp_path / "silo-1").iterdir() if path.name.startswith(LEDGER)]
+    old = {path: path.read_bytes() for path in files}
+    hospitals.party(0).answer(asked(offer, 0))
+    hospitals.kill(0)
+    for path, content in old.items():
+        path.write_bytes(content)
+    with pytest.raises(LedgerRolledBack):
+        hospitals.party(0).answer(asked(offer, 1))
+
+
+def test_after_the_last_question_there_are_no_more_rounds(hospitals: Hospitals) -> None:
+    offer, party = hospitals.offer, hospitals.party(0)
+    party.accept(offer.to_bytes(SERVER))
+    party.answer(asked(offer, 0))
+    last = party.answer(asked(offer, offer.rounds))
+    _, head, body = unsealed(last, kind="statement", key=KEYS["silo-1"].public_key(), most=8 * offer.cells)
+    assert head["statement"]["unit"] == "record"
+    assert len(body) == 8 * offer.cells
+    assert party.answer(asked(offer, offer.rounds)) == last
+    for number, weights in ((1, 0.0), (offer.rounds, 1.0)):
+        with pytest.raises(SpecificationRefused):
+            party.answer(asked(offer, number, weights=weights))
+    assert hospitals.charged(0) == [0, offer.rounds]
+
+
+def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
+    offer = replace(hospitals.offer, settings={"model": {"kind": "linear"}, "more": [1, None]})
+    found = OfferedSilos.read(offer.to_bytes(SERVER), key=SERVER.public_key()).stated()
+    assert found == offer
+    assert found.fingerprint == offer.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "incrowd silo offer 0"}, "it is a silo"),
+        ({"plans": [{}]}, "format"),
+        ({"plans": []}, "parties"),
+        ({"plans": "all"}, "not whole"),
+        ({"size": 0}, "size"),
+        ({"classes": -1}, "classes"),
+        ({"classes": None}, "say how many classes"),
+        ({"epochs": 1e308, "batch_size": 1e-308}, "plan can have"),
+        ({"rounds": 4}, "plan as many for each"),
+        ({"name": "silo-2"}, "name of its own"),
+        ({"columns": ["age"]}, "fingerprint"),
+    ],
+)
+def test_what_makes_no_offer_is_refused(change: dict[str, Any], words: str, hospitals: Hospitals) -> None:
+    form = hospitals.offer.to_json()
+    plan = {field.name for field in dataclasses.fields(hospitals.offer.plans[0])}
+    for name, value in change.items():
+        (form["plans"][0] if name in plan else form)[name] = value
+    where = Place(plan=hospitals.offer.fingerprint, round=0, party="")
+    with pytest.raises(IncrowdError, match=words):
+        hospitals.party(0).accept(sealed("offer", where, {"offer": form}, b"", key=SERVER))

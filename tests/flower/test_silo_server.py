@@ -1,0 +1,423 @@
+"""A server of real silos: who is absent, what is refused by name, what may be claimed, and a server that is killed."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from incrowd._random import Floats
+from incrowd.errors import ConfigError, DataError
+from incrowd.federated.silo import Answer
+from incrowd.federated.silo_fedavg import SiloFedAvg
+from incrowd.flower.network import Node
+from incrowd.flower.rounds import Patience
+from incrowd.flower.silo_claims import (
+    LARGEST,
+    UNSAID,
+    check_answer,
+    checked_statement,
+    longest_update,
+    recomputed,
+)
+from incrowd.flower.silo_server import SiloServer
+from incrowd.flower.silo_work import ServedSilos, served
+from incrowd.flower.silos import sealed_answer
+from incrowd.flower.wire import Place, Request, refusal, sealed, unsealed
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.step_noise import FastNoise
+from incrowd.privacy.ledger.ledger import Ledger, verify
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.privacy.statement import Statement
+from incrowd.runs.run import Run
+from incrowd.settings.descent import Descent
+from tests.federated import silos as small
+from tests.flower.nodes import PlainLine, VirtualClock
+from tests.flower.silo_parties import KEYS, NAMES, SERVER, Hospitals, federation_of
+from tests.flower.test_silo_party import CLIENTS, opened, rows, weights
+from tests.runs.small import seeded
+from tests.runs.test_silo_run import small as settings
+from tests.runs.test_silo_run import standings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DESCENT = Descent(learning_rate=0.5)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Any:
+    return federation_of()
+
+
+@pytest.fixture
+def hospitals(federation: Any, tmp_path: Path) -> Hospitals:
+    found = Hospitals(tmp_path / "parties", federation)
+    found.accept()
+    return found
+
+
+def server_of(run: Run) -> SiloServer:
+    assert isinstance(run.work, ServedSilos)
+    return run.work.server
+
+
+def absences(folder: Path) -> list[list[object]]:
+    return [[standing["absence"] for standing in standings(row)] for row in rows(folder)]
+
+
+def changed(hospitals: Hospitals, change: Callable[[bytes, int], bytes], *, place: int = 1) -> PlainLine:
+    """A line on which what one silo sends is changed, given the frame and how many it has sent before."""
+    line, sent = hospitals.line(), [0]
+    honest = line.nodes[10 + place]
+
+    def answer(frame: bytes) -> bytes:
+        sent[0] += 1
+        return change(honest(frame), sent[0] - 1)
+
+    return PlainLine({**line.nodes, 10 + place: answer})
+
+
+@pytest.mark.parametrize("clients", [(), (CLIENTS,)], ids=["records", "clients too"])
+def test_a_silo_that_is_silent_is_absent_for_that_round_alone(clients: tuple[str, ...], tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path / "parties", federation_of(*clients))
+    hospitals.accept()
+    whole = hospitals.line()
+
+    def without(frame: bytes) -> bytes:
+        asked = Request.read(frame, key=SERVER.public_key(), most=hospitals.offer.size).place.round
+        return b"" if asked == 1 else whole.nodes[11](frame)
+
+    line = PlainLine({**whole.nodes, 11: without})
+    hospitals.run(tmp_path / "run", line).train()
+    assert absences(tmp_path / "run") == [[None] * 3, [None, "no answer", None], [None] * 3]
+    assert hospitals.charged(1) == [0, 2]
+    other = Hospitals(tmp_path / "others", hospitals.federation)
+    other.accept()
+    other.gone = {1}
+    gone = other.run(tmp_path / "gone").train()
+    assert absences(tmp_path / "gone") == [[None, "no answer", None]] * 3
+    assert gone["epsilon_by_silo"]["silo-2"] == 0
+    assert gone["epsilon_by_silo"]["silo-1"] > 7.9
+    assert UNSAID in " ".join(gone["statement"]["silo-2"]["caveats"])
+    assert UNSAID not in " ".join(gone["statement"]["silo-1"]["caveats"])
+    assert other.charged(1) == []
+
+
+def test_the_mean_is_over_those_who_sent(hospitals: Hospitals, tmp_path: Path) -> None:
+    server = server_of(hospitals.run(tmp_path / "run"))
+    start = np.zeros(hospitals.offer.size)
+    hospitals.gone = {2}
+    answers = server.answers(0, start)
+    assert [answer.absence for answer in answers] == [None, None, "no answer"]
+    run = hospitals.run(tmp_path / "again")
+    with run.work.open(run.folder) as session:
+        assert isinstance(session.algorithm, SiloFedAvg)
+        state = replace(session.algorithm.init(), weights=start)
+        mean, _ = session.algorithm._combined(state, answers)
+    assert mean is not None
+    sent = [answer.update for answer in answers if answer.update is not None]
+    assert np.allclose(mean, np.mean(sent, axis=0), rtol=1e-12, atol=0)
+
+
+def test_with_a_promise_to_clients_the_denominator_stays_the_plans(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path / "parties", federation_of("privacy.clients={epsilon=1e6, delta=1e-3}"))
+    run = hospitals.run(tmp_path / "run")
+    update = np.ones(hospitals.offer.size)
+    answers = [Answer(silo=name, round=0, epsilon=1.0, update=update) for name in NAMES[:2]]
+    answers.append(Answer(silo=NAMES[2], round=0, epsilon=0.0, absence="no answer"))
+    with run.work.open(run.folder) as session:
+        assert isinstance(session.algorithm, SiloFedAvg)
+        mean, _ = session.algorithm._combined(session.algorithm.init(), answers)
+    assert mean is not None
+    assert np.linalg.norm(mean) == pytest.approx(2 / 3, rel=0.05)  # each is clipped to a norm of 1
+
+
+ODD: dict[str, Callable[[Floats], Floats]] = {
+    "too large for float32": lambda update: update * 0 + 1e39,
+    "beyond squares": lambda update: update * 0 + 1e200,
+    "not a number": lambda update: update * math.nan,
+    "too long": lambda update: update * 1e3,
+    "shorter": lambda update: update[1:],
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_a_silo_cannot_have_made_is_refused_by_name_and_the_run_goes_on(
+    odd: str, hospitals: Hospitals, tmp_path: Path
+) -> None:
+    def change(frame: bytes, number: int) -> bytes:
+        if number != 1:
+            return frame
+        honest = opened(frame, hospitals.offer, 1, place=1)
+        assert honest.update is not None
+        place = Place(plan=hospitals.offer.fingerprint, round=1, party="silo-2")
+        return sealed_answer(replace(honest, update=ODD[odd](honest.update)), place, key=KEYS["silo-2"])
+
+    found = hospitals.run(tmp_path / "run", changed(hospitals, change)).train()
+    assert absences(tmp_path / "run") == [[None] * 3, [None, "refused", None], [None] * 3]
+    assert all(np.isfinite(array).all() for array in weights(tmp_path / "run").values())
+    assert found["epsilon_by_silo"]["silo-2"] > 7.9, "it has paid for the round all the same"
+
+
+def test_nothing_of_a_silo_counts_that_it_has_not_signed_for_this_round(hospitals: Hospitals, tmp_path: Path) -> None:
+    offer, heard = hospitals.offer, list[bytes]()
+
+    def change(frame: bytes, number: int) -> bytes:
+        heard.append(frame)
+        return heard[0] if number else frame
+
+    hospitals.run(tmp_path / "run", changed(hospitals, change)).train()
+    assert [row[1] for row in absences(tmp_path / "run")] == [None, "no answer", "no answer"]
+    stranger = Ed25519PrivateKey.generate()
+    place = Place(plan=offer.fingerprint, round=0, party="silo-2")
+    forged = sealed_answer(Answer(silo="silo-2", round=0, epsilon=0.0, absence="budget spent"), place, key=stranger)
+    server = server_of(hospitals.run(tmp_path / "other", changed(hospitals, lambda *_: forged)))
+    assert server.answers(0, np.zeros(offer.size))[1].absence == "no answer"
+
+
+def test_a_silo_that_refuses_is_not_waited_for(hospitals: Hospitals, tmp_path: Path) -> None:
+    no = refusal("not today", Place(plan="", round=0, party="silo-2"), key=KEYS["silo-2"])
+    clock = VirtualClock()
+    run = hospitals.run(tmp_path / "run")
+    line = changed(hospitals, lambda *_: no)
+    patience = Patience(timeout=1000, clock=clock)
+    asked = served(run, line=line, nodes=hospitals.nodes, key=SERVER, patience=patience)
+    answers = server_of(asked).answers(0, np.zeros(hospitals.offer.size))
+    assert [answer.absence for answer in answers] == [None, "no answer", None]
+    assert clock.now() < 10
+
+
+def test_nodes_come_and_go_between_rounds(hospitals: Hospitals, tmp_path: Path) -> None:
+    run, there = hospitals.run(tmp_path / "run"), [[0], [0, 1], [0, 1, 2], [0, 1, 2]]
+
+    def nodes() -> dict[int, Node]:
+        now = there.pop(0)
+        return {place: node for place, node in hospitals.nodes().items() if place in now}
+
+    patience = Patience(timeout=3, clock=VirtualClock())
+    served(run, line=hospitals.line(), nodes=nodes, key=SERVER, patience=patience).train()
+    assert absences(tmp_path / "run") == [[None, "no answer", "no answer"], [None, None, "no answer"], [None] * 3]
+    wrong = {0: hospitals.nodes()[1]}
+    again = served(run, line=hospitals.line(), nodes=lambda: wrong, key=SERVER, patience=patience)
+    with pytest.raises(ConfigError, match="by their places"):
+        server_of(again).answers(0, np.zeros(hospitals.offer.size))
+
+
+@pytest.mark.parametrize("seeds", [True, False], ids=["seeded", "earnest"])
+@pytest.mark.parametrize("clients", [(), (CLIENTS,)], ids=["records", "clients too"])
+def test_a_server_that_is_killed_asks_the_same_again_and_nobody_pays_twice(
+    clients: tuple[str, ...], seeds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hospitals = Hospitals(tmp_path / "parties", federation_of(*clients, seeded=seeds))
+    hospitals.accept()
+
+    class Killed(BaseException): ...
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    rounds = [0]
+
+    def after_answers(self: Any, state: Any, answers: Any) -> Any:
+        rounds[0] += 1
+        if rounds[0] == 2:
+            raise Killed
+        return original(self, state, answers)
+
+    original = SiloFedAvg._combined
+    with monkeypatch.context() as patched:
+        patched.setattr(SiloFedAvg, "_combined", after_answers)
+        with pytest.raises(Killed):
+            hospitals.run(tmp_path / "run").train()
+    before = set(hospitals.answers)
+    for place in range(3):
+        hospitals.kill(place)
+    found = hospitals.run(tmp_path / "run").train()
+    assert found["rounds"] == 3
+    assert not hospitals.refused
+    assert len(set(hospitals.answers)) == 3 * 4, "of each round, and the last question, one answer of each silo"
+    assert before < set(hospitals.answers)
+    assert all(hospitals.charged(place) == [0, 1, 2] for place in range(3))
+    if seeds:
+        whole = Hospitals(tmp_path / "whole parties", hospitals.federation)
+        whole.accept()
+        whole.run(tmp_path / "whole").train()
+        assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+        assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    again = hospitals.run(tmp_path / "run").train()
+    assert again["statement"] == found["statement"]
+
+
+def test_the_servers_folder_holds_nothing_of_the_silos_but_what_they_sent(hospitals: Hospitals, tmp_path: Path) -> None:
+    run = hospitals.run(tmp_path / "run")
+    run.train()
+    files = {path.name for path in run.folder.rglob("*") if path.is_file()}
+    assert not files & {"ledger.sqlite", "answers.sqlite"}
+    assert {"model.safetensors", "statement.txt", "summary.json"} <= files
+    with pytest.raises(ConfigError, match="incrowd flower serve"):
+        Run.open(run.folder).train()
+
+
+def test_what_is_not_for_parties_is_not_served(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path / "parties", federation_of())
+    given: Any = {"line": hospitals.line(), "nodes": hospitals.nodes, "key": SERVER}
+    for run in (Run.create(settings(), tmp_path / "here"), Run.create(seeded(), tmp_path / "clients")):
+        with pytest.raises(ConfigError, match="real parties"):
+            served(run, **given)
+    seldom = hospitals.config.replaced(run=hospitals.config.run.replaced(checkpoint_every=2))
+    with pytest.raises(ConfigError, match="checkpoint_every"):
+        served(Run.create(seldom, tmp_path / "seldom"), **given)
+
+
+def test_parties_state_their_numbers_of_records(tmp_path: Path) -> None:
+    config = Hospitals(tmp_path / "parties", federation_of()).config
+    with pytest.raises(ConfigError, match=r"privacy\.records|records"):
+        Run.create(config.replaced(privacy=config.privacy.replaced(records=None)), tmp_path / "run")
+
+
+PLAN = small.plan(noise=2.0, count_std=3.0)
+
+
+def said(plan: SiloPlan, rounds: int = 2, **changes: Any) -> dict[str, Any]:
+    ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+    for _ in range(rounds):
+        ledger.charge(plan.event(2.0))
+    form = replace(plan.statement(ledger, own=rounds), **changes).to_json()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
+
+
+def test_a_silos_own_statement_is_taken_as_it_is() -> None:
+    plan = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))
+    for rounds in (2, 3):
+        found = checked_statement(said(plan, rounds), plan, noises=[2.0, 2.0], reported=False)
+        assert found.to_json()["text"] == said(plan, rounds)["text"]
+    ours = recomputed(plan, [2.0, 2.0], reported=False)
+    assert ours.epsilon == pytest.approx(said(plan)["epsilon"], rel=1e-9)
+    assert UNSAID in " ".join(ours.text().split())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda plan: said(plan, 1),
+        lambda plan: said(plan, epsilon=0.0),
+        lambda plan: said(plan, epsilon=math.nan),
+        lambda plan: said(plan) | {"epsilon": 0.5},
+        lambda plan: said(plan) | {"text": "nothing"},
+        lambda plan: said(plan, delta=1e-3),
+        lambda plan: said(plan, unit="hospital"),
+        lambda plan: said(plan, sampler="nobody"),
+        lambda plan: said(plan, trust="everybody is trusted"),
+        lambda plan: said(plan, assumed=()),
+        lambda plan: said(plan, not_covered=()),
+        lambda plan: said(plan, accountant="abacus"),
+        lambda plan: said(plan, caveats=("a" * 501,)),
+        lambda plan: said(plan, caveats=("line\nbreak",)),
+        lambda plan: said(plan, caveats=tuple(map(str, range(21)))),
+        lambda plan: {name: value for name, value in said(plan).items() if name != "unit"},
+        lambda plan: said(plan) | {"relation": "none"},
+        lambda plan: said(plan) | {"caveats": None},
+        lambda _: [],
+        lambda _: None,
+    ],
+)
+def test_a_statement_that_cannot_be_recomputed_is_refused(form: Callable[[SiloPlan], object]) -> None:
+    plan = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))
+    with pytest.raises(DataError):
+        checked_statement(form(plan), plan, noises=[2.0, 2.0], reported=False)
+    checked_statement(said(plan), plan, noises=[2.0, 2.0], reported=False)  # the control
+
+
+def test_a_report_costs_and_so_does_noise_below_the_plans() -> None:
+    plan = small.plan(noise=2.0, report_std=2.0, budget=replace(small.BUDGET, epsilon=40.0))
+    with pytest.raises(DataError, match="come to"):
+        checked_statement(said(plan), plan, noises=[2.0, 2.0], reported=True)
+    with pytest.raises(DataError, match="less noise than the budget"):
+        checked_statement(said(plan, epsilon=1e4), plan, noises=[0.01], reported=False)
+
+
+def test_a_run_whose_silo_understates_says_what_the_server_knows(hospitals: Hospitals, tmp_path: Path) -> None:
+    def change(frame: bytes, number: int) -> bytes:
+        if number != 3:
+            return frame
+        place = Place(plan=hospitals.offer.fingerprint, round=3, party="silo-2")
+        _, head, _ = unsealed(frame, kind="statement", key=KEYS["silo-2"].public_key(), most=0)
+        lies = {"statement": replace(Statement.from_json(head["statement"]), epsilon=0.1).to_json()}
+        return sealed("statement", place, lies, b"", key=KEYS["silo-2"])
+
+    found = hospitals.run(tmp_path / "run", changed(hospitals, change)).train()
+    assert UNSAID in found["statement"]["silo-2"]["caveats"]
+    honest = found["statement"]["silo-1"]
+    assert found["statement"]["silo-2"]["epsilon"] == pytest.approx(honest["epsilon"], rel=1e-6)
+    with Ledger.read(tmp_path / "parties" / "silo-1" / "ledger.sqlite") as ledger:
+        assert honest["epsilon"] == ledger.spent().epsilon
+    assert verify(tmp_path / "parties" / "silo-1" / "ledger.sqlite")["intact"]
+
+
+def good(**changes: Any) -> Answer:
+    update = np.full(small.MODEL.size, 1e-3)
+    given: dict[str, Any] = {"silo": "north", "round": 0, "epsilon": 1.0, "noise_multiplier": 2.0, "records": 40.0}
+    return Answer(**{**given, "right": 20.0, "update": update, **changes})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        good(noise_multiplier=1.9),
+        good(noise_multiplier=None),
+        good(records=None),
+        good(right=None),
+        good(update=np.full(small.MODEL.size, 1e3)),
+        good(update=None, absence="budget spent"),
+        good(update=None, absence="budget spent", records=None, right=None),
+    ],
+    ids=["noise", "no noise", "no records", "no right", "long", "counts alone", "noise of nothing"],
+)
+def test_an_answer_that_the_plan_cannot_give_is_refused(answer: Answer) -> None:
+    check_answer(good(), PLAN, descent=DESCENT, start=0.0)
+    with pytest.raises(DataError):
+        check_answer(answer, PLAN, descent=DESCENT, start=0.0)
+    paced = small.plan(most_noise=3.0)
+    with pytest.raises(DataError):
+        check_answer(good(records=None, right=None, noise_multiplier=3.1), paced, descent=DESCENT, start=0.0)
+
+
+@pytest.mark.parametrize(
+    ("descent", "batch"),
+    [
+        (Descent(learning_rate=0.5), 40),
+        (Descent(learning_rate=0.5, momentum=0.9), 40),
+        (Descent(learning_rate=0.5, weight_decay=0.1), 40),
+        (Descent(learning_rate=0.5, momentum=0.5, weight_decay=0.05), 8),
+        (Descent(learning_rate=0.1), 4),
+    ],
+)
+@pytest.mark.parametrize("noise", [0.01, 2.0])
+@pytest.mark.parametrize("scale", [0.0, 30.0])
+def test_honest_updates_are_within_the_bound_and_it_is_not_far_off(
+    descent: Descent, batch: float, noise: float, scale: float
+) -> None:
+    plan = small.plan(batch_size=batch, epochs=2)
+    start = np.full(small.MODEL.size, scale)
+    training = plan.training(noise)
+    norms = []
+    for seed in range(5):
+        engine = BatchedRecords(small.MODEL, small.records(seed), descent)
+        hidden = FastNoise.of(training, small.SEEDED, seed)
+        trained = engine.train(start, training, noise=hidden, batches=small.SEEDED.stream("batches", seed))
+        norms.append(float(np.linalg.norm(trained.weights.numpy() - start)))
+    bound = longest_update(
+        plan, noise_multiplier=noise, size=start.size, descent=descent, start=float(np.linalg.norm(start))
+    )
+    assert max(norms) <= bound
+    assert bound <= 100 * max(norms)
+
+
+def test_no_settings_make_the_bound_infinite() -> None:
+    wild = Descent(learning_rate=1e6, momentum=0.99, weight_decay=1e3)
+    assert longest_update(PLAN, noise_multiplier=2.0, size=10, descent=wild, start=1.0) == LARGEST
+    assert np.isfinite(np.float32(LARGEST))
