@@ -131,6 +131,7 @@ def serve(
 
     server = PartyServer(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
     federation = Federation.from_settings(config, overrides=override or [])
+    server.check(federation)
     if try_out:
         found = server.try_out(federation)
         print_json({"parties": found}) if as_json else print_facts(found)

@@ -64,7 +64,8 @@ class Network:
     longer than clipped contributions can be counts as zero. Weights that clients would report do not exist here: the
     denominator is the plan's.
 
-    Edge cases: a node that does not answer in time counts as zero, too. Real parties refuse a server that does not know
+    Edge cases: a node that does not answer in time, or refuses, counts as zero, too; why it refuses is `told`, without
+    its name, for who was drawn is nobody's business. Real parties refuse a server that does not know
     what it asked them: one that may be started again gives a `history` that is on disk.
     """
 
@@ -75,6 +76,7 @@ class Network:
     patience: Patience = field(default_factory=Patience)
     history: AskedBefore = field(default_factory=AskedBefore)
     attendance: Attendance = field(default_factory=Attendance)
+    told: Callable[[str], object] = str
 
     def trainer(self, weights: Floats) -> "NetworkTrainer":
         """Who trains the cohort of a round that begins with these weights: see `incrowd.federated.fedavg.Trainers`."""
@@ -89,7 +91,8 @@ class Network:
 
         def read(number: int, frame: bytes) -> PartyAnswer | None:
             node, its = dealt[number]
-            if read_refusal(frame, key=node.key) is not None:
+            if (why := read_refusal(frame, key=node.key)) is not None:
+                self.told(why)
                 return None  # asked again it would say the same
             expected = task.expected(self._place(node, round), contributions=len(its))
             signed = read_answer(frame, expected=expected, key=node.key)

@@ -42,7 +42,7 @@ class OfferedRecords(CommonSections):
     local: LocalRecords = LocalRecords()
 
 
-Offered = TypeVar("Offered", bound=CommonSections)
+AnySections = TypeVar("AnySections", bound=CommonSections)
 
 
 def offer_of(work: ClientWork) -> Offer:
@@ -65,7 +65,7 @@ def offer_of(work: ClientWork) -> Offer:
     return offer
 
 
-def sections_of(offer: Offer | SiloOffer, kind: type[Offered]) -> Offered:
+def sections_of(offer: Offer | SiloOffer, kind: type[AnySections]) -> AnySections:
     """What an offer says.
 
     Edge cases: an offer of another kind, or of a later version: `ConfigError`; one that names files or folders of

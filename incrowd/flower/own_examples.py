@@ -58,9 +58,9 @@ class OwnExamples:
 
     def records(self, offer: SiloOffer) -> OwnRecords:
         """What learns from single records for an offer: see `incrowd.flower.silo_party.SiloLearner`."""
-        plan = offer.plans[offer.parties.index(self.file.name)]
-        if plan.records != self.file.records:
-            raise SpecificationRefused(f"this party has stated {self.file.records} records, and not {plan.records}")
+        plan, stated = offer.plans[offer.parties.index(self.file.name)], self.file.records
+        if stated is None or plan.records != stated:
+            raise SpecificationRefused(f"this party has stated {stated} records, and not {plan.records}")
         sections = sections_of(offer, OfferedRecords)
         built = self._built(sections, offer, loss=sections.local.loss)
         records = Records.of(built.tensors, 0)
@@ -69,7 +69,8 @@ class OwnExamples:
         )
         asked = plan.count_std is not None or plan.report_std is not None
         counter = Counter(model=built.model, records=records) if asked else None
-        return OwnRecords(engine=engine, counter=counter, threads=self.file.threads)
+        threads = self.file.threads
+        return OwnRecords(engine=engine, stated=stated, classes=built.classes, counter=counter, threads=threads)
 
     def _built(self, sections: CommonSections, offer: Offer | SiloOffer, *, loss: str | None) -> "_Built":
         """The party's examples as the model sees them, and the model: by what is stated alone, or refused."""
@@ -85,7 +86,7 @@ class OwnExamples:
         model = self._model(sections, seen.examples, its_loss)
         if offer.settings.get("module") != module_of(model):
             raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
-        return _Built(tensors=ClientTensors.of(seen), model=model, loss=its_loss)
+        return _Built(tensors=ClientTensors.of(seen), classes=seen.examples.classes, model=model, loss=its_loss)
 
     def _check(self, sections: CommonSections, loss: str | None) -> None:
         """By what is stated alone."""
@@ -141,6 +142,7 @@ class _Built:
     """What an offer comes to on a party's own data."""
 
     tensors: ClientTensors
+    classes: int | None
     model: Model
     loss: Loss
 

@@ -171,9 +171,10 @@ class Party:
 
     def _kept(self, request: Request) -> bytes | None:
         """The answer that was given to this question before; None for one that is new, or was not answered yet."""
+        plan, number = request.place.plan, request.place.round
         kept = self._brake.kept(request)
         if kept is None:
-            self._check_day(request.place.plan, request.place.round)
+            self._check_day(plan, number)  # also of a question that was taken up before, and not paid for
             self._brake.take_up(request)
         return kept
 

@@ -32,7 +32,7 @@ from incrowd.runs.build import enrolled
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
-from incrowd.runs.folder import Summary
+from incrowd.runs.folder import Summary, database_in
 from incrowd.runs.run import Run
 from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
@@ -45,6 +45,8 @@ PAUSED = "paused"
 _LONGEST_REPLY = 2**15
 _LOOK = 0.5
 _AGAIN = 60.0
+_GATHERING = 30.0
+_MOST_REASONS = 100  # parties put them as they like
 
 Say = Callable[[str], None]
 
@@ -58,7 +60,8 @@ def _to_stderr(line: str) -> None:
 class PartyServer:
     """A server of real parties: its keys (`incrowd flower keys`), where it listens, and how long it waits.
 
-    Before the first round all parties have accepted the offer, or at least `least` of them.
+    Before the first round all parties have accepted the offer, or at least `least` of them; a run that goes on begins
+    with whoever is there.
 
     Guarantee: the run's folder, ledger, statement and result are those of a run on one machine, and so is the released
     model, to the last bit, where all randomness is seeded. Killed at any moment, the same call goes on: see `Run`.
@@ -79,6 +82,10 @@ class PartyServer:
         if self.least is not None:
             _validate.count(least=self.least)
 
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation whose data are not with parties, before anything is made for it (`ConfigError`)."""
+        _of_parties(federation.settings)
+
     def train(self, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """Train a run to its end, from wherever it stands, as `Run.train`."""
         work, data = run.work, _of_parties(run.config)
@@ -91,7 +98,7 @@ class PartyServer:
         """The same over a way to the parties that is there."""
         offer = _offer(run.work)
         meeting = self._meeting(link, _of_parties(run.config), offer)
-        meeting.gather()
+        meeting.gather(begun=_has_rounds(run))
         if isinstance(offer, Offer):
             return run.trained_by(partial(self._trainer, meeting, offer, run.folder)).train(watchers)
         return served(
@@ -144,6 +151,7 @@ class PartyServer:
             patience=self.patience,
             history=AskedBefore(folder / ASKED, plan=offer.fingerprint),
             attendance=meeting.attendance,
+            told=meeting.told,
         )
         return network.trainer(weights)
 
@@ -156,6 +164,11 @@ class PartyServer:
 
 def _offer(work: ClientWork | SiloWork) -> Offer | SiloOffer:
     return silo_offer(work) if isinstance(work, SiloWork) else offer_of(work)
+
+
+def _has_rounds(run: Run) -> bool:
+    with database_in(run.folder) as database:
+        return bool(database.rounds())
 
 
 def _of_parties(config: CommonSections) -> Parties:
@@ -207,6 +220,7 @@ class Meeting:
     refused: dict[str, str] = field(default_factory=dict)
     attendance: Attendance = field(default_factory=Attendance)
     _asked: dict[str, float] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._keys = {each.name: each.verifier() for each in enrolments(self.data)}
@@ -222,13 +236,19 @@ class Meeting:
             if name in there
         }
 
-    def gather(self) -> None:
-        """Offer until enough have accepted.
+    def told(self, why: str) -> None:
+        """A party refuses a round: say so, once for each reason, and not which party, for who was drawn is secret."""
+        if why not in self._told and len(self._told) < _MOST_REASONS:
+            self._told.add(why)
+            self.server.say(f"a party that was asked refuses: {why}")
+
+    def gather(self, *, begun: bool) -> None:
+        """Offer until enough have accepted; a run that has begun waits half a minute for all, and goes on with some.
 
         Edge cases: not enough do in time: `DataError`, which says who is missing and who refuses, and why.
         """
         clock, patience = self.server.patience.clock, self.server.patience
-        begin, needed = clock.now(), self.server.least or len(self.offer.parties)
+        begin, needed = clock.now(), 1 if begun else self.server.least or len(self.offer.parties)
         told = ""
         while True:
             silent = [name for name in self.link.nodes if name not in self.accepted]
@@ -236,11 +256,11 @@ class Meeting:
             if (line := self._standing()) != told:
                 self.server.say(line)
                 told = line
-            late = clock.now() - begin >= patience.timeout
-            hopeless = len(self.offer.parties) - len(self.refused) < needed
-            if len(self.accepted) >= needed:
+            elapsed, everyone = clock.now() - begin, len(self.offer.parties)
+            enough = len(self.accepted) >= needed
+            if enough and (not begun or elapsed >= _GATHERING or len(self.accepted) + len(self.refused) == everyone):
                 return
-            if late or hopeless:
+            if elapsed >= patience.timeout or everyone - len(self.refused) < needed:
                 raise DataError(f"{line}; {needed} are needed: see to them, or begin with fewer (--least)")
 
     def renew(self) -> None:

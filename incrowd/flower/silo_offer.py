@@ -148,6 +148,6 @@ class OfferedSilos:
 
 def _silo_plan(form: Any) -> SiloPlan:
     stated = forms.from_json(form) if isinstance(form, Mapping) else None
-    if not isinstance(stated, SiloPlan):
+    if not isinstance(stated, SiloPlan) or not isinstance(stated.name, str):
         raise ConfigError(field="plans", value=type(form).__name__, remedy="offer a plan for the records of each silo")
     return stated

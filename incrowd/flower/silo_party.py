@@ -37,9 +37,16 @@ _KINDS: tuple[OfferKind, ...] = ("offer", "trial")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnRecords:
-    """What a silo learns from for an offer: an engine on its own records, and what counts them where a plan asks."""
+    """What a silo learns from for an offer: an engine on its own records, and what counts them where a plan asks.
+
+    `stated` is the public number of records, and `classes` that of their labels, which the owner states once: an offer
+    has to be for these. Whether another would fit what is there tells of it, and a server could ask until it knows how
+    many records there are, or whether there is one of the last class.
+    """
 
     engine: RecordEngine = field(repr=False)
+    stated: int
+    classes: int | None
     counter: Counter | None = field(repr=False, default=None)
     threads: int = 1
 
@@ -189,6 +196,10 @@ class SiloParty:
             raise SpecificationRefused(
                 f"the offer has {offer.size} weights, and the model that it describes {own.engine.size}"
             )
+        if plan.records != own.stated:
+            raise SpecificationRefused(f"a plan for {plan.records} records, and this silo states {own.stated}")
+        if offer.classes != own.classes:
+            raise SpecificationRefused(f"labels of {offer.classes} classes, and this silo states {own.classes}")
         plan.check(own.engine.held)
         counts = plan.count_std is not None or plan.report_std is not None
         with with_threads(own.threads):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -81,7 +81,9 @@ class SiloServer:
             return self._said(place, node, frame, noises.get(node.party, ()))
 
         longest = 8 * self.offer.cells + _BESIDE
-        found = self._asked(self.offer.rounds, weights, LAST, longest=longest, read=read)
+        found = replace(self, attendance=Attendance())._asked(  # whoever was away may be back for its last word
+            self.offer.rounds, weights, LAST, longest=longest, read=read
+        )
         return {self.offer.parties[place]: said for place, said in found.items() if said is not None}
 
     def _asked(

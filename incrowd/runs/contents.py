@@ -83,6 +83,7 @@ SEARCH_KEYS = (
 ROW_KEYS = ("settings", "accuracy", "loss", "epsilon", "rounds", "test_accuracy", "test_loss")
 
 KEPT_BACK = {
+    "data.enrolled": "a path of the operator's",
     "data.file": "a path of the operator's",
     "data.folder": "a path of the operator's",
     "data.arguments": "may hold anything",
@@ -103,8 +104,9 @@ KEPT_BACK = {
 
 SHOWN = {
     "data": ("alpha", "blanks", "classes", "client", "clients", "columns", "decimal", "delimiter", "encoding",
-             "features", "function", "holdout_clients", "identity", "label", "missing_texts", "name", "names",
-             "partition", "per_client", "public", "sigma", "test_clients", "thousands", "validation"),
+             "features", "federation", "function", "holdout_clients", "identity", "label", "missing_texts", "name",
+             "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma", "test_clients",
+             "thousands", "type", "validation"),
     "features": ("centred", "deskew", "dimensions", "name", "stride", "stroke_width"),
     "local": ("batch_size", "batches", "engine", "epochs", "learning_rate", "loss", "momentum", "physical_batch",
               "proximal", "shuffle", "weight_decay"),

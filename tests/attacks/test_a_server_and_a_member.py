@@ -1,5 +1,6 @@
 """A server whose offer reaches for the party's machine: its files, its memory, its time."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from incrowd.flower.offered import offer_of
 from incrowd.flower.party import Party
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
-from tests.flower.members import Hospitals
+from incrowd.runs.run import Run
+from tests.flower.members import Hospitals, MemberLine
 from tests.flower.parties import request
 
 
@@ -97,6 +99,41 @@ def test_neither_memory_nor_time_is_taken_for_what_is_out_of_all_proportion(
     assert not (hospitals.folder / "amber" / LEDGER).exists()
     [refused] = given(hospitals.folder / "amber")["refused"]
     assert refused["round"] is None
+
+
+def test_a_machine_that_is_put_back_from_an_image_gets_nothing_new_and_its_operator_is_told(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that it knows, its ledger and the ledger's witness: then only the parties notice."""
+    machine = hospitals.folder / "machine"
+    monkeypatch.setenv("INCROWD_STATE", str(machine / "state"))
+    text = (hospitals.folder / "there.toml").read_text()
+    (hospitals.folder / "there.toml").write_text(text.replace('randomness = "seeded"\nseed = 3\n', ""))
+    line, said = MemberLine(hospitals), list[str]()
+    run = Federation.from_settings(hospitals.folder / "there.toml").run_in(machine / "out")
+    with pytest.raises(KeyboardInterrupt):
+        hospitals.server(say=said.append).train_over(line, run, [Stops()])
+    shutil.copytree(machine, hospitals.folder / "image")
+    hospitals.server(say=said.append).train_over(line, Run.open(machine / "out"))
+    assert not [words for words in said if "refuses" in words]
+    shutil.rmtree(machine)
+    shutil.copytree(hospitals.folder / "image", machine)
+    hospitals.server(say=said.append).train_over(line, Run.open(machine / "out"))
+    line.close()
+    assert any("a party that was asked refuses: another question was asked in round 2" in words for words in said)
+    for name in hospitals.names:
+        found = given(hospitals.folder / name)
+        assert [row["round"] for row in found["events"]] == [0, 1, 2]
+        assert [row["round"] for row in found["refused"]] == [2]
+
+
+class Stops:
+    """Kills the server after a round."""
+
+    def start(self, *_: object) -> None: ...
+    def end(self, *_: object) -> None: ...
+    def round(self, _: object) -> None:
+        raise KeyboardInterrupt
 
 
 def test_trials_without_end_leave_nothing_behind(hospitals: Hospitals, party: Party) -> None:

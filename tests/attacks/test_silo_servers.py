@@ -6,6 +6,7 @@ that its records paid for and nobody counted. The silos' own ledgers are what st
 
 import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from incrowd._random import Floats
 from incrowd.errors import BudgetExceeded, IncrowdError, SpecificationRefused
 from incrowd.flower.given import LEDGER, given
 from incrowd.flower.history import AskedBefore
+from incrowd.flower.offer import OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
+from incrowd.flower.silo_offer import SiloOffer
+from incrowd.flower.silo_party import OwnRecords
 from incrowd.flower.silo_server import SiloServer
 from incrowd.flower.wire import Place, Request, unsealed
 from incrowd.privacy.account.accounting import Budget
@@ -27,6 +31,9 @@ from tests.flower.silo_parties import BUDGET, KEYS, NAMES, SERVER, Hospitals, as
 from tests.flower.test_silo_party import opened
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+KINDS: tuple[OfferKind, ...] = ("offer", "trial")
 
 
 class Server:
@@ -236,6 +243,34 @@ def test_what_the_server_asks_for_besides_is_refused(hospitals: Hospitals) -> No
         with pytest.raises(IncrowdError, match=r"does not know|not for this silo"):
             party.answer(request.to_bytes(SERVER))
     assert hospitals.charged(0) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_offers_for_other_numbers_of_records_do_not_tell_how_many_there_are(
+    kind: OfferKind, federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silo of 500 records and one of 460 both state 500. Who offers plans for all numbers hears the same of both."""
+    said = []
+    for count in (500, 460):
+        hospitals = Hospitals(tmp_path / str(count), federation)
+        party, offer, own = hospitals.party(0), hospitals.offer, hospitals.own(0)
+        learnt_from = replace(own, engine=own.engine.rehearsal(count))
+        assert learnt_from.engine.held == count
+        monkeypatch.setattr(party, "_learner", partial(_given, learnt_from))
+        replies: list[int | str] = []
+        for records in (450, 459, 460, 461, 499, 500, 501, 511, 512, 555, 556):
+            plans = tuple(replace(plan, records=records, batch_size=float(records)) for plan in offer.plans)
+            try:
+                replies.append(len(party.reply(replace(offer, plans=plans).to_bytes(SERVER, kind=kind))))
+            except IncrowdError as error:
+                replies.append(f"{type(error).__name__}: {error}")
+        said.append(replies)
+    assert said[0] == said[1]
+    assert [isinstance(reply, int) for reply in said[0]].count(True) == 1
+
+
+def _given(own: OwnRecords, _: SiloOffer) -> OwnRecords:
+    return own
 
 
 def test_delta_and_epsilon_of_another_promise_are_not_taken(federation: Any, tmp_path: Path) -> None:

@@ -43,6 +43,31 @@ def federation_of(*overrides: str, seeded: bool = True) -> SiloFederation:
     return assemble_silos(silos(*THREE, *(SEEDED if seeded else ()), *overrides))
 
 
+def config_of(federation: SiloFederation, enrolled: Path, names: tuple[str, ...]) -> SiloConfig:
+    """The settings of a server whose silos are parties of these names."""
+    enrolled.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (enrolled / f"{name}.pub").touch()
+    settings = federation.config.model_dump(mode="json")
+    settings["data"] = {
+        "name": "parties",
+        "federation": f"hospitals in {enrolled.parent.name}",  # whose server has a ledger of its own
+        "enrolled": str(enrolled),
+        "shape": [64],
+        "type": "uint8",
+        "scale": 0.0625,
+        "classes": 10,
+    }
+    return parse(settings, SiloConfig)
+
+
+def own_of(federation: SiloFederation, place: int) -> OwnRecords:
+    """What a silo learns from."""
+    records = federation.records[place]
+    counter = Counter(model=federation.model, records=records)
+    return OwnRecords(engine=federation.engines[place], stated=500, classes=10, counter=counter)
+
+
 @dataclass
 class Hospitals:
     """Parties behind a line; what each refused is kept."""
@@ -72,10 +97,8 @@ class Hospitals:
         return self.parties[place]
 
     def own(self, place: int) -> OwnRecords:
-        records = self.federation.records[place]
-        return OwnRecords(
-            engine=self.federation.engines[place], counter=Counter(model=self.federation.model, records=records)
-        )
+        """What a silo learns from."""
+        return own_of(self.federation, place)
 
     def kill(self, place: int) -> None:
         """A silo's life ends; the next begins when it is asked again."""
@@ -116,21 +139,7 @@ class Hospitals:
     @property
     def config(self) -> SiloConfig:
         """The settings of a server, which holds no data."""
-        enrolled = self.folder / "enrolled"
-        enrolled.mkdir(parents=True, exist_ok=True)
-        for name in NAMES:
-            (enrolled / f"{name}.pub").touch()
-        settings = self.federation.config.model_dump(mode="json")
-        settings["data"] = {
-            "name": "parties",
-            "federation": f"hospitals in {self.folder.name}",  # whose server has a ledger of its own
-            "enrolled": str(enrolled),
-            "shape": [64],
-            "type": "uint8",
-            "scale": 0.0625,
-            "classes": 10,
-        }
-        return parse(settings, SiloConfig)
+        return config_of(self.federation, self.folder / "enrolled", NAMES)
 
     @property
     def offer(self) -> SiloOffer:

@@ -17,7 +17,6 @@ from incrowd.flower.network import Network, Node, by_party
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offered
 from incrowd.flower.party import Party
-from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.rounds import Patience
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.scoring import Scoring
@@ -49,13 +48,17 @@ def finished(folder: Path, *settings: str) -> Run:
     return run
 
 
-def deployed(run: Run, folder: Path, **rest: Any) -> tuple[Network, list[Party]]:
-    """Three parties that a finished run knows, with room for what they are asked, and the way to them."""
-    work = clients_of(run)
-    parties = [party(folder, replace(work, **rest), number) for number in range(3)]
+def deployed(
+    run: Run, folder: Path, *, third: dict[str, Any] | None = None, **rest: Any
+) -> tuple[Network, list[Party]]:
+    """Three parties that a finished run knows, with room for what they are asked, and the way to them; what the owner
+    of the `third` allows may be something else.
+    """
+    work = replace(clients_of(run), **rest)
+    roomy = {"budget": Budget(epsilon=1e6, delta=work.plan.budget.delta)}
+    allowed = [roomy, roomy, roomy | (third or {})]
+    parties = [party(folder, work, number, **allowed[number]) for number in range(3)]
     offer = replace(offered(work), parties=NAMES)
-    for each in parties:
-        each.policy = PartyPolicy(budget=Budget(epsilon=1e6, delta=work.plan.budget.delta))
     nodes = {number: Node(id=number, party=name, key=KEYS[name].public_key()) for number, name in enumerate(NAMES)}
     return Network(
         line=PlainLine({number: polite(each.reply) for number, each in enumerate(parties)}),
@@ -140,8 +143,7 @@ REFUSING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("why", REFUSING)
 def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, tmp_path: Path) -> None:
     run, wanted = finished(tmp_path / "run"), EvaluationConfig(epsilon=1e4)
-    network, parties = deployed(run, tmp_path)
-    parties[2].policy = replace(parties[2].policy, **REFUSING[why])
+    network, parties = deployed(run, tmp_path, third=REFUSING[why])
     with Evaluation.begin(run, wanted) as evaluation:
         rows = evaluation.here.scorer.rows(evaluation.weights, range(2))
     found = evaluate(run, wanted, network)
@@ -201,7 +203,7 @@ def test_a_server_that_holds_no_data_evaluates_with_the_parties_that_are_there(h
     assert found == here.evaluate(wanted)
     with pytest.raises(ConfigError, match=r"data\.name = 'parties': the examples are with the parties"):
         there.evaluate(wanted)
-    with pytest.raises(ConfigError, match="incrowd evaluate"):
+    with pytest.raises(ConfigError, match="the data are here"):
         evaluate_over(server, line, here, wanted)
     line.gone.add("cedar")
     hospitals.state("birch", allow="epsilon = 100.0\ndelta = 1e-5\nevaluations = false\n")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def own(work: ClientWork, number: int) -> ClientTensors:
     )
 
 
-def party(folder: Path, work: ClientWork, number: int) -> Party:
+def party(folder: Path, work: ClientWork, number: int, **allowed: Any) -> Party:
     name = NAMES[number]
 
     def learner(_: Offer) -> CohortEngine:
@@ -61,7 +62,7 @@ def party(folder: Path, work: ClientWork, number: int) -> Party:
     return Party(
         folder / name,
         identity=Identity(name=name, key=KEYS[name], server=SERVER.public_key()),
-        policy=PartyPolicy(budget=Budget(epsilon=60.0, delta=work.plan.budget.delta)),
+        policy=PartyPolicy(**{"budget": Budget(epsilon=60.0, delta=work.plan.budget.delta)} | allowed),
         learner=learner,
         randomness=work.randomness,
     )

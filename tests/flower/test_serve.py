@@ -218,3 +218,16 @@ def test_a_silo_is_tried_out_and_refuses_by_its_words_alone(hospitals: Hospitals
     assert "this party takes part" in found["cedar"]
     line.close()
     assert given(hospitals.folder / "amber")["promised"] == 0
+
+
+def test_a_run_that_has_begun_goes_on_with_whoever_is_there(hospitals: Hospitals, line: MemberLine) -> None:
+    class Stops:
+        def start(self, *_: object) -> None: ...
+        def end(self, *_: object) -> None: ...
+        def round(self, _: object) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Stops()])
+    line.gone.add("cedar")
+    assert served(hospitals, line)["rounds"] == 3

@@ -252,7 +252,7 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
             def train(self, *_: object, **__: object) -> None:
                 raise RuntimeError("no memory")
 
-        return OwnRecords(engine=Broken(), counter=whole.counter)  # type: ignore[arg-type]  # it is broken
+        return OwnRecords(engine=Broken(), stated=500, classes=10, counter=whole.counter)  # type: ignore[arg-type]  # it is broken
 
     for learner, error, words in (
         (unfit, DataError, "dose"),
@@ -262,9 +262,15 @@ def test_records_that_do_not_fit_are_refused_before_there_is_a_ledger(
         with pytest.raises(error, match=words):
             party.accept(offer.to_bytes(SERVER))
     monkeypatch.undo()
-    few = replace(offer, plans=tuple(replace(plan, records=plan.records * 2) for plan in offer.plans))
+    double = replace(offer, plans=tuple(replace(plan, records=plan.records * 2) for plan in offer.plans))
+    with pytest.raises(SpecificationRefused, match="1000 records, and this silo states 500"):
+        party.accept(double.to_bytes(SERVER))
+    monkeypatch.setattr(party, "_learner", lambda _: replace(whole, stated=1000))
     with pytest.raises(ConfigError, match="fewer or more than that allows"):
-        party.accept(few.to_bytes(SERVER))
+        party.accept(double.to_bytes(SERVER))
+    monkeypatch.undo()
+    with pytest.raises(SpecificationRefused, match="9 classes, and this silo states 10"):
+        party.accept(replace(offer, classes=9).to_bytes(SERVER))
     with pytest.raises(SpecificationRefused, match="651 weights"):
         party.accept(replace(offer, size=offer.size + 1).to_bytes(SERVER))
     assert not (hospitals.folder / "silo-1" / LEDGER).exists()
@@ -428,6 +434,8 @@ def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
         ({"epochs": 1e308, "batch_size": 1e-308}, "plan can have"),
         ({"rounds": 4}, "plan as many for each"),
         ({"name": "silo-2"}, "name of its own"),
+        ({"name": ["silo-1"]}, "plan for the records"),
+        ({"name": None}, "plan for the records"),
         ({"columns": ["age"]}, "fingerprint"),
     ],
 )

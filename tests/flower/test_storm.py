@@ -48,7 +48,7 @@ class Storm:
         out, config = str(self.folder / "out"), str(self.folder / "there.toml")
         serving = ["flower", "serve", config, "--keys", keys, "--host", "127.0.0.1", "--port", port]
         words = {
-            "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "25"],
+            "serve": ["-m", "incrowd", *serving, "--out", out, "--timeout", "20"],
             "cedar": [bad_party.__file__, str(self.folder / "cedar")],
         }
         with (self.folder / f"{what}.log").open("ab") as log:
@@ -83,7 +83,7 @@ class Storm:
     def reach(self, rounds: int) -> None:
         """Wait until so many are done."""
         serving = self.processes["serve"]
-        wait_for(lambda: self.rounds() >= rounds or serving.poll() is not None, 120)
+        wait_for(lambda: self.rounds() >= rounds or serving.poll() is not None, 240)
         assert serving.poll() is None, (self.folder / "serve.log").read_text()[-2000:]
 
     def end(self) -> None:
