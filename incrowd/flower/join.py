@@ -93,6 +93,9 @@ class Member:
 class Handler:
     """A party as what answers questions: what it does not do, it says so, in words that tell nothing of its data.
 
+    Guarantee: what else was asked of the party, by this server or others, and what is left of its allowance, is not
+    told: only that there is no room.
+
     Edge cases: whatever else is wrong is for the owner to see to, and the server is told nothing.
     """
 
@@ -103,9 +106,10 @@ class Handler:
         try:
             return self.party.reply(frame)
         except (SpecificationRefused, BudgetExceeded) as error:
+            why = "this party's allowance has no room for it" if isinstance(error, BudgetExceeded) else str(error)
             identity = self.party.identity
             place = Place(plan="", round=0, party=identity.name)
-            raise Refusal(refusal(str(error), place, key=identity.key)) from error
+            raise Refusal(refusal(why, place, key=identity.key)) from error
 
 
 AnyOffer = TypeVar("AnyOffer", Offer, SiloOffer)

@@ -231,3 +231,12 @@ def test_a_run_that_has_begun_goes_on_with_whoever_is_there(hospitals: Hospitals
         hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Stops()])
     line.gone.add("cedar")
     assert served(hospitals, line)["rounds"] == 3
+
+
+def test_how_much_is_left_of_an_allowance_is_not_told(hospitals: Hospitals, line: MemberLine) -> None:
+    hospitals.state("birch", allow="epsilon = 7.5\ndelta = 1e-5\n")
+    with pytest.raises(DataError) as refused:
+        served(hospitals, line)
+    assert "birch does not: this party's allowance has no room for it;" in str(refused.value)
+    assert "7.5" not in str(refused.value)
+    assert str(hospitals.folder) not in str(refused.value)

@@ -424,7 +424,7 @@ def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "incrowd silo offer 0"}, "it is a silo"),
+        ({"format": "incrowd silo offer 0"}, "takes part as a silo"),
         ({"plans": [{}]}, "format"),
         ({"plans": []}, "parties"),
         ({"plans": "all"}, "not whole"),
