@@ -7,7 +7,8 @@ it.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from incrowd._random import Floats, SystemRandomness
 from incrowd.errors import DataError, IncrowdError, LedgerMismatch, SpecificationRefused
+from incrowd.flower.history import AskedBefore
 from incrowd.flower.offer import Offer
 from incrowd.flower.party import Party
 from incrowd.flower.rounds import Patience
@@ -70,6 +72,7 @@ class Server:
     hospitals: Hospitals
     ledger: Ledger = field(init=False)
     weights: Floats = field(default_factory=zeros)
+    history: AskedBefore = field(default_factory=AskedBefore)
 
     def __post_init__(self) -> None:
         plan = self.hospitals.offer.plan
@@ -80,12 +83,13 @@ class Server:
         run = PrivateRun(offer.plan, ledger=self.ledger, randomness=SystemRandomness(), size=MODEL.size)
         patience = Patience(timeout=1, clock=VirtualClock())
         opened = run.round(run.next_round)
-        opened.ask(network_of(self.hospitals.line(), offer, patience=patience).trainer(self.weights))
+        network = replace(network_of(self.hospitals.line(), offer, patience=patience), history=self.history)
+        opened.ask(network.trainer(self.weights))
         self.weights = self.weights + opened.release().mean
 
     def clone(self, rounds: int) -> "Server":
         """Another with the same weights, whose ledger knows so many rounds."""
-        other = Server(self.hospitals, weights=self.weights.copy())
+        other = Server(self.hospitals, weights=self.weights.copy(), history=deepcopy(self.history))
         plan = self.hospitals.offer.plan
         run = PrivateRun(plan, ledger=other.ledger, randomness=SystemRandomness(), size=MODEL.size)
         for number in range(rounds):
@@ -159,11 +163,12 @@ def test_a_replayed_answer_counts_once(hospitals: Hospitals) -> None:
     server.round()
     line = hospitals.line()
     patience = Patience(timeout=1, clock=VirtualClock())
-    honest = network_of(line, hospitals.offer, patience=patience).part(server.weights, range(3), round=1, clip=CLIP)
+    network = replace(network_of(line, hospitals.offer, patience=patience), history=server.history)
+    honest = network.part(server.weights, range(3), round=1, clip=CLIP)
     heard = list(hospitals.answers)
 
     liar = PlainLine({0: lambda _: heard[3], 1: lambda _: heard[3], 2: lambda _: heard[2]})
-    part = network_of(liar, hospitals.offer, patience=patience).part(server.weights, range(3), round=1, clip=CLIP)
+    part = replace(network, line=liar).part(server.weights, range(3), round=1, clip=CLIP)
     assert part.observed.contributions == 1  # north's own; its copies in others' names and another round's are nothing
     assert np.linalg.norm(part.total.values) <= CLIP.clip_norm
     assert np.linalg.norm(honest.total.values) > 0
