@@ -14,7 +14,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def bench(
     work: Annotated[
-        str, typer.Option(help="What to measure, commas between; or records, on its own.")
+        str, typer.Option(help="What to measure, commas between; or records, or simulation, on its own.")
     ] = "linear,mlp,mlp600,cnn",
     against: Annotated[
         str, typer.Option(help="Whom to compare with, commas between; without it lean,pfl,flower, at records opacus.")
@@ -24,6 +24,7 @@ def bench(
         Path | None, typer.Option(metavar="DIR", help="The folder that holds mnist/; without it, synthetic images.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round each instead of several.")] = False,
+    workers: Annotated[str, typer.Option(help="At simulation: numbers of Ray's workers, commas between.")] = "1,2",
     memory: Annotated[bool, typer.Option("--memory", help="Also the memory of a very large round.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -34,10 +35,19 @@ def bench(
     need_training()
     from contest.compare import PEERS, Contest
     from contest.records import RecordContest
+    from contest.simulation import MODELS, SimulationContest
     from contest.works import named
 
-    contest: Contest | RecordContest
-    if words(work) == ("records",) and not memory:
+    contest: Contest | RecordContest | SimulationContest
+    if words(work)[:1] == ("simulation",) and not memory:
+        contest = SimulationContest(
+            works=[named(name) for name in words(work)[1:] or MODELS],
+            workers=whole_numbers("workers", workers),
+            batch_size=whole_numbers("batch", batch or "10")[0],
+            folder=data,
+            rounds=1 if quick else 3,
+        )
+    elif words(work) == ("records",) and not memory:
         contest = RecordContest(
             batch_sizes=whole_numbers("batch", batch or "100"),
             against=words(against or "opacus"),

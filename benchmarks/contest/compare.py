@@ -136,7 +136,7 @@ def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
         stack.enter_context(one_thread())
         ours = stack.enter_context(closing(Ours(task)))
         players: list[Competitor] = [ours, *(stack.enter_context(closing(make(task))) for make in others.values())]
-        differences = _differences(task, ours, players)
+        found = differences(task, ours, players)
         seconds: list[list[float]] = [[] for _ in players]
         peaks = []
         for number in range(rounds):
@@ -146,23 +146,26 @@ def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
             peaks.append(matrix_peak())
         timings = [
             Timing(name=player.name, threads=player.threads, seconds=taken, difference=difference)
-            for player, taken, difference in zip(players, seconds, differences, strict=True)
+            for player, taken, difference in zip(players, seconds, found, strict=True)
         ]
         return Match(task=task, timings=timings, overheads=ours.overheads, peak=max(peaks))
 
 
-def _differences(task: Task, ours: Ours, players: Sequence[Competitor]) -> list[float]:
-    """How far everyone's sum is from ours, relative to it."""
+def differences(task: Task, ours: Ours, players: Sequence[Competitor]) -> list[float]:
+    """How far everyone's sum is from ours, relative to it.
+
+    Edge cases: one that differs by more than rounding does is an error that names whose it is.
+    """
     expected = ours.update()
     length = float(np.linalg.norm(expected))
     other_batches = float(np.linalg.norm(ours.update(round=1) - expected)) / length
-    differences = []
+    found = []
     for player in players:
         update = expected if player is ours else player.update()
-        differences.append(float(np.linalg.norm(update - expected)) / length)
-        if not differences[-1] <= ALIKE * other_batches:
+        found.append(float(np.linalg.norm(update - expected)) / length)
+        if not found[-1] <= ALIKE * other_batches:
             raise IncrowdError(
                 f"{player.name} does other work than incrowd at {task.name}: their sums of contributions differ by "
-                f"{differences[-1]:.2g}, where other batches make {other_batches:.2g}; nothing was timed"
+                f"{found[-1]:.2g}, where other batches make {other_batches:.2g}; nothing was timed"
             )
-    return differences
+    return found

@@ -26,19 +26,20 @@ class Work:
     """Every client of a cohort makes one pass over its examples; contributions are clipped, summed and noised.
 
     `widths` are those of a perceptron, of one hidden layer if it is `normalised`; None is the small CNN. In `dense`
-    images every pixel that is 0 is made 1 of 255.
+    images every pixel that is 0 is made 1 of 255. A CNN that is somebody's `own` our engine gets as it is written.
     """
 
     name: str
     widths: tuple[int, ...] | None
     normalised: bool = False
     dense: bool = False
+    own: bool = False
     cohort: int = 100
     examples: int = 600
 
     def model(self) -> Model:
         """The model as our engine takes it."""
-        return small_cnn() if self.widths is None else Model(self.module(), fresh=True)
+        return small_cnn() if self.widths is None and not self.own else Model(self.module(), fresh=True)
 
     def module(self) -> nn.Module:
         """The same as a torch user would write it down, its parameters in the same order."""
@@ -68,6 +69,7 @@ WORKS = {
         Work(name="cnn", widths=None, cohort=8),
         Work(name="normed", widths=(784, 200, 10), normalised=True),
         Work(name="dense", widths=(784, 200, 10), dense=True),
+        Work(name="own-cnn", widths=None, own=True, cohort=8),
     )
 }
 LATER = {"service": "the draw-and-discard service"}

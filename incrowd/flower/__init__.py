@@ -13,6 +13,7 @@
 | `work`       | what a node does in a round: its clients' part of the sum                           |
 | `evaluation` | a model that is scored on parties' own examples                                     |
 | `blocks`     | nodes that are blocks of simulated clients, on Flower's simulation engine           |
+| `actors`     | Flower's actors on Ray as the way to nodes                                           |
 | `simulation` | a run whose cohorts are trained, or whose silos answer, on that engine              |
 | `policy`     | what the owner of a party's data allows any server                                  |
 | `memory`     | what a party was asked and what it answered, on its own disk                        |
@@ -23,7 +24,7 @@
 | `questions`  | what the server waits for, through all lives of a SuperLink and of parties          |
 | `front`      | the only thing on the network: it lets enrolled parties through, and that is all    |
 | `node`       | a party's process: it stays, and answers questions                                  |
-| `fleet`      | all that is known here of Flower's inside                                           |
+| `fleet`      | all that is known here of Flower's inside, but for what `actors` knows              |
 | `child`      | processes that end when the one that started them does                              |
 | `accountant` | a ledger behind the accountant that Flower's own strategies ask                     |
 | `strategy`   | a strategy of Flower's, made private, over stock nodes                              |

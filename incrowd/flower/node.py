@@ -61,14 +61,20 @@ class Connection:
     longest_question: int = 1024 * 2**20
     """Bytes; a longer question is taken away and not answered."""
     poll: float = _POLL
-    """Seconds between two looks for a question."""
+    """Seconds between two looks for a question, once one has come."""
+    idle_poll: float = 10 * _POLL
+    """Seconds between two looks where none has come for a while: each takes the server some ten milliseconds."""
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise ConfigError(field="address", value=self.address, remedy="give HOST:PORT, such as fl.example.org:9092")
         count(longest_question=self.longest_question)
-        positive(poll=self.poll)
+        positive(poll=self.poll, idle_poll=self.idle_poll)
+
+    def longer(self, look: float) -> float:
+        """How long to wait for the next look, after one that found nothing and was waited for so long."""
+        return min(1.1 * look, max(self.poll, self.idle_poll))
 
 
 class Answers:
@@ -143,13 +149,15 @@ def _attend(connection: Connection, handler: Callable[[bytes], bytes], stop: thr
             try:
                 with _Life(line, connection.folder / "node.number") as life:
                     _log.info("connected")
-                    wait = connection.poll
+                    wait = look = connection.poll
                     while not stop.is_set() and life.known:
                         question = line.pull()
                         if question is None:
-                            stop.wait(connection.poll)
+                            stop.wait(look)
+                            look = connection.longer(look)
                         else:
                             _answer(line, question, handler, answers)
+                            look = connection.poll
             except LineBroken as broken:
                 _log.warning("not connected: %s", broken)
             wait = min(2 * wait, _LONGEST_WAIT)

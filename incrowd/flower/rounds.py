@@ -63,8 +63,9 @@ class Line(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, and
-    after `timeout` a round goes on without them. Who stays away is not waited for again and again: see `Attendance`.
+    """How long is waited for answers: a look every `poll` seconds, silent nodes are asked again after `again`, then
+    after twice as long, and so on, for each time costs the SuperLink a whole message; and after `timeout` a round goes
+    on without them. Who stays away is not waited for again and again: see `Attendance`.
 
     With `all_needed` nobody is asked twice, and whatever is missing is an error: of simulated blocks each is needed.
     """
@@ -107,7 +108,7 @@ def ask(
             break
         if elapsed >= again:
             owners |= _pushed(line, silent, patience.timeout - elapsed)
-            again = math.inf if patience.all_needed else elapsed + patience.again
+            again = math.inf if patience.all_needed else elapsed + max(patience.again, elapsed)
         wanted = [number for number, node in owners.items() if node in silent]
         for number, answer in line.pull([*wanted, *attendance.late], longest):
             node = owners.get(number)

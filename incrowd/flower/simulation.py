@@ -5,19 +5,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.flower._needed import need_flower
+from incrowd.flower.actors import ActorLine
 from incrowd.flower.blocks import BLOCK, Shelf, Stock, Stocked
 from incrowd.flower.network import Network, Node, in_blocks
 from incrowd.flower.offered import offer_of
-from incrowd.flower.rounds import GridLine, Patience
+from incrowd.flower.rounds import Patience
 from incrowd.flower.silos import SiloNetwork, SiloStock, fingerprint_of
 from incrowd.learning import ClientTensors
 from incrowd.learning.cohort import EngineTrainer
@@ -28,10 +28,6 @@ from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
 from incrowd.runs.silo_work import SiloWork
 from incrowd.runs.trackers import Tracker
-
-if TYPE_CHECKING:
-    from flwr.app import ConfigRecordValues, Context
-    from flwr.serverapp import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,7 @@ class Simulation:
     blocks: int | None = None
     gpus: float = 0.0
     address: str | None = None
-    patience: Patience = field(default_factory=lambda: Patience(timeout=3600.0, poll=0.01, all_needed=True))
+    patience: Patience = field(default_factory=lambda: Patience(timeout=3600.0, poll=1.0, all_needed=True))
 
     def __post_init__(self) -> None:
         for name in ("workers", "blocks"):
@@ -80,11 +76,10 @@ class Simulation:
         stock = Stock.of(work.engine, ClientTensors.of(work.data), offer, work.randomness)
         number = self.blocks or self._workers
 
-        def main(grid: "Grid") -> Summary:
-            found = _nodes(grid, number, self.patience)
-            nodes = [Node(id=one, party=BLOCK, key=blocks.public_key(), block=True) for one in found]
-            line = GridLine(grid, stops=True)
-            network = Network(line=line, offer=offer, deal=in_blocks(nodes), key=server, patience=self.patience)
+        def main(line: ActorLine) -> Summary:
+            nodes = [Node(id=one, party=BLOCK, key=blocks.public_key(), block=True) for one in line.nodes]
+            patience = replace(self.patience, clock=line)
+            network = Network(line=line, offer=offer, deal=in_blocks(nodes), key=server, patience=patience)
             return run.trained_by(network.trainer).train(watchers)
 
         return self._in_flower(main, stock, server=server, key=blocks, nodes=number)
@@ -96,19 +91,18 @@ class Simulation:
         server, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         names = [plan.name for plan in work.federation.plans]
 
-        def main(grid: "Grid") -> Summary:
-            found = _nodes(grid, len(names), self.patience)
+        def main(line: ActorLine) -> Summary:
             nodes = [
                 Node(id=one, party=name, key=key.public_key(), block=True)
-                for one, name in zip(found, names, strict=True)
+                for one, name in zip(line.nodes, names, strict=True)
             ]
             network = SiloNetwork(
-                line=GridLine(grid, stops=True),
+                line=line,
                 plan=fingerprint_of(work),
                 size=work.model.size,
                 silos=nodes,
                 key=server,
-                patience=self.patience,
+                patience=replace(self.patience, clock=line),
             )
             return run.answered_by(network.answers).train(watchers)
 
@@ -117,32 +111,23 @@ class Simulation:
 
     def _in_flower(
         self,
-        main: Callable[["Grid"], Summary],
+        main: Callable[[ActorLine], Summary],
         stock: Stocked,
         *,
         server: Ed25519PrivateKey,
         key: Ed25519PrivateKey,
         nodes: int,
     ) -> Summary:
-        """What `main` gives, run as Flower's ServerApp, with what workers make of the stock as its ClientApps."""
+        """What `main` gives, with what workers make of the stock as ClientApps in Flower's actors."""
         from flwr.clientapp import ClientApp
-        from flwr.serverapp import ServerApp
-        from flwr.simulation import run_simulation
 
-        app, clients, given = ServerApp(), ClientApp(), list[Summary]()
+        clients = ClientApp()
         shelf = Shelf(server=server.public_key().public_bytes_raw(), key=key.private_bytes_raw())
         clients.train("incrowd")(shelf)
-
-        @app.main()
-        def _(grid: "Grid", _: "Context") -> None:
-            given.append(main(grid))
-
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what is wrong is raised here
-        resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": self.gpus}
-        with self._ray():
+        with self._ray(), ActorLine(clients, nodes=nodes, gpus=self.gpus) as line:
             shelf.fill(stock)
-            run_simulation(app, clients, nodes, backend_config={"client_resources": resources})
-        return given[0]
+            return main(line)
 
     @contextmanager
     def _ray(self) -> Iterator[None]:
@@ -169,13 +154,3 @@ class Simulation:
     @property
     def _workers(self) -> int:
         return self.workers or processors()
-
-
-def _nodes(grid: "Grid", number: int, patience: Patience) -> list[int]:
-    """All nodes, as soon as Flower has made them."""
-    begin = patience.clock.now()
-    while len(found := sorted(grid.get_node_ids())) < number:
-        if patience.clock.now() - begin > patience.timeout:
-            raise DataError(f"Flower made {len(found)} of {number} nodes within {patience.timeout:g} s")
-        patience.clock.wait(patience.poll)
-    return found

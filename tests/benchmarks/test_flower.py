@@ -58,7 +58,7 @@ def test_flower_does_the_same_work_and_leaves_nothing_behind() -> None:
     assert not of_ray()
 
 
-def stop(pipe: Connection, clients: int) -> None:
+def stop(pipe: Connection, clients: int, workers: int) -> None:
     """A simulation that ends before it has answered."""
 
 

@@ -1,6 +1,7 @@
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_a_second_process_for_the_same_party_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another process attends"):
         attend(found, bytes, threading.Event())
     os.close(lock)
+
+
+def test_who_is_not_asked_looks_less_and_less_often(tmp_path: Path) -> None:
+    found = replace(connection(tmp_path), poll=0.25, idle_poll=2.0)
+    waited = [found.poll]
+    while waited[-1] < 2.0:
+        waited.append(found.longer(waited[-1]))
+        assert len(waited) < 100
+    assert waited == sorted(waited)
+    assert found.longer(2.0) == 2.0
+    assert replace(found, idle_poll=0.1).longer(0.25) == 0.25
+    with pytest.raises(ConfigError, match="idle_poll = 0"):
+        replace(found, idle_poll=0)
 
 
 def test_where_no_server_is_a_party_waits_until_it_is_told_to_stop(tmp_path: Path) -> None:

@@ -179,3 +179,14 @@ def test_the_app_that_starts_a_run_is_one_to_flower() -> None:
     from flwr.common.config import get_fab_config
 
     assert get_fab_config(fleet._app().content)["project"]["name"] == "incrowd-run"
+
+
+def test_an_actor_runs_what_the_simulation_gives_it() -> None:
+    from flwr.simulation.ray_transport import ray_actor
+
+    found = inspect.signature(ray_actor.VirtualClientEngineActor.run)
+    assert list(found.parameters)[:5] == ["self", "client_app_fn", "message", "cid", "context"], (
+        "Flower's actors take something else now: see incrowd.flower.actors"
+    )
+    assert list(inspect.signature(ray_actor.pool_size_from_resources).parameters) == ["client_resources"]
+    assert hasattr(ray_actor.ClientAppActor, "options"), "ClientAppActor is no actor of Ray's any more"

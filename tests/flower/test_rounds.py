@@ -55,6 +55,14 @@ def test_the_silent_are_asked_again_and_nobody_else() -> None:
     assert [(round(time), node) for time, node in script.pushed] == [(0, 0), (0, 1), (5, 1)]
 
 
+def test_who_stays_silent_is_asked_less_and_less_often() -> None:
+    script = Script([(1.0, 0, b"a"), (90.0, 1, b"b")])
+    patience = Patience(timeout=100, again=5, poll=0.1, clock=script.clock)
+    ask(script, dict.fromkeys(range(2), b"?"), longest=100, read=read, patience=patience)
+    times = [time for time, node in script.pushed if node == 1]
+    assert times == pytest.approx([0, 5, 10, 20, 40, 80], abs=2.5)  # it looks ten times a second
+
+
 def test_the_first_answer_of_a_node_counts() -> None:
     script = Script([(1.0, 0, b"first"), (1.0, 0, b"second"), (2.0, 0, b"third"), (3.0, 1, b"b")])
     assert asked(script) == {0: "0 first", 1: "1 b"}
