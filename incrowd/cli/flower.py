@@ -167,6 +167,7 @@ def pause(
 @app.command()
 def join(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder: `incrowd party new`.")],
+    idle_poll: Annotated[float, typer.Option(help="Seconds between looks while nothing comes.")] = 1.0,
 ) -> None:
     """Take part as a party, on its own ledger and under its owner's rules, until it is stopped.
 
@@ -185,7 +186,7 @@ def join(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    Member.in_folder(folder).join(stop)
+    Member.in_folder(folder).join(stop, idle_poll=idle_poll)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -64,15 +64,15 @@ class Member:
         trains = _in_words(own.engine)
         return Party(self.folder, identity=identity, policy=policy, learner=trains, randomness=randomness)
 
-    def join(self, stop: threading.Event, *, poll: float = 0.1) -> None:
-        """Answer the server's questions until told to stop.
+    def join(self, stop: threading.Event, *, idle_poll: float = 1.0) -> None:
+        """Answer the server's questions until told to stop; where nothing comes, look every `idle_poll` seconds.
 
         Guarantee: as of `Party` and `attend`. Data that are not as stated are a `DataError`, before any question.
         """
         with read_once(), _opened(self) as party:
             self.check()
             _files.write(self.folder / AUTHORITY, self.invitation.authority)
-            connection = Connection(self.invitation.address, self.folder / AUTHORITY, self.folder, poll=poll)
+            connection = Connection(self.invitation.address, self.folder / AUTHORITY, self.folder, idle_poll=idle_poll)
             attend(connection, Handler(party), stop)
 
     def leave(self) -> None:
@@ -139,14 +139,17 @@ def _opened(member: Member) -> Iterator[Party | SiloParty]:
 def new_member(folder: Path, name: str, invitation: Path, *, table: Path | None = None) -> Enrolment:
     """Make a party's folder: its keys, its enrolment NAME.pub for the server, and a `party.toml` to be filled in.
 
-    Guarantee: of a table the header alone is read.
+    Guarantee: of a table the header alone is read. A `party.toml` that is there stays, and so does a ledger.
+
+    Edge cases: keys that are there are refused (`ConfigError`): whoever lost them removes what is left of them.
     """
     invited = Invitation.read(invitation)
     header = None if table is None else read_header(table)
     enrolment = new_party(folder, name)
     _files.write(folder / INVITATION, invited.to_text())
     seen = "?" if table is None else relative(table, to=folder)
-    _files.write(folder / PARTY_FILE, _template(name, header, seen=seen))
+    if not (folder / PARTY_FILE).exists():
+        _files.write(folder / PARTY_FILE, _template(name, header, seen=seen))
     return enrolment
 
 

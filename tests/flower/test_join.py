@@ -147,3 +147,15 @@ def test_the_commands_of_a_party(
     assert (found["party"], found["rows"], found["fields"]) == ("amber", 30, ["age", "dose", "sex"])
     assert run("leave", str(folder / "amber")).status == 0
     assert "left for good" in run("check", str(folder / "amber")).err
+
+
+def test_new_keys_leave_rules_and_ledger_as_they_are(hospitals: Hospitals) -> None:
+    folder, invitation = hospitals.folder / "amber", hospitals.folder / "server" / "invitation.json"
+    before = (folder / PARTY_FILE).read_bytes()
+    with pytest.raises(ConfigError):
+        new_member(folder, "amber", invitation)
+    old = read_enrolment(folder / "amber.pub")
+    for name in ("node.key", "answers.key", "amber.pub"):
+        (folder / name).unlink()
+    assert new_member(folder, "amber", invitation).answer_key != old.answer_key
+    assert (folder / PARTY_FILE).read_bytes() == before

@@ -114,7 +114,8 @@ def test_five_hospitals_come_from_nothing_to_a_model(world: World) -> None:
     assert "differentially private" in together
     assert (world.folder / "server" / "out" / "hearts" / "model.safetensors").exists()
     shown = next(each for (_, _, text), each in zip(steps, printed, strict=True) if "party show" in text)
-    assert shown.count("epsilon      50") == len(HOSPITALS)
+    assert shown.count("evaluation") == len(HOSPITALS)
+    assert shown.count("budget       epsilon 60, delta 1e-05") == len(HOSPITALS)
     assert not rows_on_the_server(world)
 
 
