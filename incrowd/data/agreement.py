@@ -7,10 +7,12 @@ states what its columns hold, sees for itself that its rows are like that, and e
 from dataclasses import replace
 from datetime import date
 
+from incrowd.data._cells import Reading
 from incrowd.data.columns import Columns
-from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
+from incrowd.data.schema import Category, Column, Date, Ignored, Number, Outside, YesNo
 from incrowd.errors import ConfigError
 
+_EXACT = 2**24  # whole numbers that float32 tells apart
 _NAMES = {Number: "a number", Category: "a category", YesNo: "yes or no", Date: "a date", Ignored: "not for learning"}
 
 
@@ -44,22 +46,24 @@ def _agreed(name: str, wanted: Column, own: Columns) -> Column:
         raise ConfigError(field=f"columns.{name}", value=name, remedy="this party has not stated such a column")
     stated = own.meaning(name)
     try:
-        return _fitted(wanted, stated)
+        return _fitted(wanted, stated, own.reading)
     except ConfigError as error:
         raise ConfigError(field=f"columns.{name}.{error.field}", value=error.value, remedy=error.remedy) from error
 
 
-def _fitted(wanted: Column, own: Column) -> Column:
-    """The wanted meaning, of cells that are written in the party's own way."""
+def _fitted(wanted: Column, own: Column, reading: Reading) -> Column:
+    """The wanted meaning, of cells that are written in the party's own way (`reading`)."""
     if own.imputed() is not None and not isinstance(own, Ignored) and wanted.imputed() is None:
         raise ConfigError(field="missing", value=None, remedy="values may be missing here: say what stands for them")
     if isinstance(wanted, Number) and isinstance(own, Number):
-        _check_range(wanted, wanted.range, own.range)
+        _check_range(wanted, wanted.range, own.range, outside=own.outside)
+        if wanted.range is None and own.range is not None and not _is_told_apart(own):
+            raise ConfigError(field="range", value=None, remedy="here it may be larger than a float32 holds: state one")
         if wanted.whole and not own.whole:
             raise ConfigError(field="whole", value=True, remedy="here it is any number")
         return wanted
     if isinstance(wanted, Date) and isinstance(own, Date):
-        _check_range(wanted, wanted.dates, own.dates)
+        _check_range(wanted, wanted.dates, own.dates, outside=own.outside)
         return replace(wanted, format=own.format)
     if isinstance(wanted, YesNo) and isinstance(own, YesNo):
         return replace(wanted, yes=own.yes, no=own.no)
@@ -70,17 +74,28 @@ def _fitted(wanted: Column, own: Column) -> Column:
             raise ConfigError(
                 field="levels", value=wanted.levels, remedy=f"here it may be {shown}, too: or other = true"
             )
+        if blank := [level for level in others if reading.is_missing(level)]:
+            # A level of the party's, and not of what is wanted: there its text would say that the value is missing.
+            raise ConfigError(field="levels", value=wanted.levels, remedy=f"here {blank} are levels: name them, too")
         return wanted
     kinds = (_NAMES.get(type(one), type(one).__name__) for one in (wanted, own))
     raise ConfigError(field="kind", value=next(kinds), remedy=f"here it is {next(kinds)}")
 
 
+def _is_told_apart(own: Number) -> bool:
+    """Whether no value that is as stated is refused where there is no range: see `as_float32`."""
+    return own.range is not None and own.outside != "clip" and max(map(abs, own.range)) <= _EXACT
+
+
 Ends = tuple[float, float] | tuple[date, date] | None
 
 
-def _check_range(wanted: Number | Date, its: Ends, own: Ends) -> None:
+def _check_range(wanted: Number | Date, its: Ends, own: Ends, *, outside: Outside) -> None:
     if its is None or wanted.outside == "clip":
         return
+    if outside == "clip":  # then cells may be anything, whatever the range is
+        remedy = 'values beyond the range are clipped here: say outside = "clip"'
+        raise ConfigError(field="outside", value=wanted.outside, remedy=remedy)
     if own is None or not (its[0] <= own[0] and own[1] <= its[1]):  # type: ignore[operator]  # two of one kind
         shown = None if own is None else tuple(str(end) for end in own)
         remedy = f'here it is within {shown}: widen it, or say outside = "clip"'

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from incrowd import _files
-from incrowd.errors import IncrowdError, NotToday, SpecificationRefused
+from incrowd.errors import IncrowdError, LedgerRolledBack, NotToday, SpecificationRefused
 from incrowd.flower.given import LEDGER, MEMORY
 from incrowd.flower.history import DIGEST, chained
 from incrowd.flower.memory import PartyMemory
@@ -19,9 +20,11 @@ from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.wire import Request
 from incrowd.privacy.account.accounting import Relation, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
+from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 
 TURN = "party.lock"
+Unit = Literal["client", "record"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,9 +50,12 @@ class Brake:
     Edge cases: two processes of one party wait for each other. A clock that is put back does not bring a day back.
     """
 
-    def __init__(self, folder: Path, *, identity: Identity, policy: PartyPolicy, today: Callable[[], date]) -> None:
+    def __init__(
+        self, folder: Path, *, identity: Identity, policy: PartyPolicy, unit: Unit, today: Callable[[], date]
+    ) -> None:
         _files.folder(folder)
         self.folder = folder
+        self.unit = unit
         self.identity = identity
         self.policy = policy
         self.memory = PartyMemory.open(folder / MEMORY)
@@ -123,12 +129,15 @@ class Brake:
         """The party's ledger, begun where there is none.
 
         Edge cases: one whose prices are those of another promise: `SpecificationRefused`, or, in the process that opens
-        it, `LedgerMismatch`.
+        it, `LedgerMismatch`, as one that protects another unit. None is begun by a party that has accepted an offer
+        before, whose ledger is lost: `LedgerRolledBack`.
         """
         if self._ledger is None:
-            self._ledger = Ledger.open(
-                self.folder / LEDGER, budget=self.policy.budget, relation=relation, data_identity=self.identity.name
-            )
+            path = self.folder / LEDGER
+            if self.memory.has_offers() and not path.exists():
+                raise LedgerRolledBack(f"{path} is gone, and this party has accepted offers on it: put it back")
+            own = DataIdentity(name=self.identity.name, unit=self.unit)
+            self._ledger = Ledger.open(path, budget=self.policy.budget, relation=relation, data_identity=own)
         if self._ledger.relation != relation:
             raise SpecificationRefused(
                 f"the plan is priced under {relation.name}, and this party's ledger under {self._ledger.relation.name}"

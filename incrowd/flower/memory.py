@@ -68,6 +68,10 @@ class PartyMemory:
         found = self._connection.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
         return None if found is None else bytes(found[0])
 
+    def has_offers(self) -> bool:
+        """Whether any offer was ever accepted."""
+        return self._connection.execute("SELECT 1 FROM offers LIMIT 1").fetchone() is not None
+
     def question(self, plan: str, number: int) -> TakenUp | None:
         """What was asked in a round."""
         words = "SELECT digest, history, answer FROM questions WHERE plan = ? AND round = ?"
@@ -97,11 +101,11 @@ class PartyMemory:
         """Remember what was refused: a round by its number, an offer by None.
 
         Guarantee: however often something is refused, and whatever is said of it, this takes a few megabytes at most.
+        It can be shown in a terminal: why may have words of the server's.
         """
+        shown = "".join(one if one.isprintable() else " " for one in why[:_LONGEST])
         with self._whole() as connection:
-            connection.execute(
-                "INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, why[:_LONGEST])
-            )
+            connection.execute("INSERT INTO refusals VALUES (?, ?, ?, ?, ?)", (_now(), server, plan, number, shown))
             old = "DELETE FROM refusals WHERE rowid NOT IN (SELECT rowid FROM refusals ORDER BY rowid DESC LIMIT ?)"
             connection.execute(old, (_REFUSALS,))
 

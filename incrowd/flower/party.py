@@ -43,7 +43,9 @@ class Party:
 
     Edge cases: who is killed between charging and keeping the answer trains again; where noise was local, from the
     operating system, that round is lost instead, for noise is not drawn twice for one charge. An answer older than the
-    last few is not given again. Two processes of one party wait for each other.
+    last few is not given again. A party that has lost its memory, and not its ledger, answers none of the rounds that
+    it has paid for. An offer that the policy does not allow any more is answered no longer. Two processes of one party
+    wait for each other.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Party:
         self.policy = policy
         self._learner = learner
         self._randomness = randomness or SystemRandomness()
-        self._brake = Brake(folder, identity=identity, policy=policy, today=today)
+        self._brake = Brake(folder, identity=identity, policy=policy, unit="client", today=today)
         self._memory = self._brake.memory
         self._turn = self._brake.turn
         self._offers: dict[str, Offer] = {}
@@ -164,6 +166,7 @@ class Party:
             raise SpecificationRefused("a round of a plan that this party has not accepted")
         if request.clients or request.weights.size != offer.weights:
             raise SpecificationRefused("a question that is not for this party and this model")
+        self.policy.check(offer)  # which may have become stricter since
         try:
             return RoundTask.of(offer, request)
         except ConfigError as error:
@@ -174,6 +177,7 @@ class Party:
         plan, number = request.place.plan, request.place.round
         kept = self._brake.kept(request)
         if kept is None:
+            self._check_remembered(plan, number)
             self._check_day(plan, number)  # also of a question that was taken up before, and not paid for
             self._brake.take_up(request)
         return kept
@@ -225,6 +229,16 @@ class Party:
                 },
             )
         return receipt
+
+    def _check_remembered(self, plan: str, number: int) -> None:
+        """Refuse a round that the ledger has paid for, and the memory knows nothing of: it may have been answered."""
+        offer = self._offer(plan)
+        known = self._memory.question(plan, number) is not None
+        if offer is not None and not known and number < self._open(offer).reservation(plan).charged:
+            raise SpecificationRefused(
+                f"round {number} was paid for, and what was asked in it is not known: the party's memory is lost, or "
+                "an old copy"
+            )
 
     def _check_day(self, plan: str, number: int) -> None:
         """Refuse what would cost more than a day's epsilon."""

@@ -87,7 +87,7 @@ class SiloParty:
         self.policy = policy
         self._learner = learner
         self._randomness = randomness or SystemRandomness()
-        self._brake = Brake(folder, identity=identity, policy=policy, today=today)
+        self._brake = Brake(folder, identity=identity, policy=policy, unit="record", today=today)
         self._memory = self._brake.memory
         self._offers: dict[str, SiloOffer] = {}
         self._silos: dict[str, DurableSilo] = {}
@@ -219,6 +219,7 @@ class SiloParty:
             raise SpecificationRefused("a question that is not for this silo and this model")
         if request.clip != (LAST if place.round == offer.rounds else {}) or place.round > offer.rounds:
             raise SpecificationRefused("a round that the plan does not know")
+        self._check(offer, offer.plans[offer.parties.index(self.identity.name)])  # the policy may be stricter by now
         return offer
 
     def _offer(self, plan: str) -> SiloOffer | None:
