@@ -19,6 +19,7 @@ from incrowd.privacy.allowance import utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.clipping import PerLayerClip, QuantileClip, ScalingClip, clip_rows, part_norms
+from incrowd.privacy.plan.sampling import Cyclic
 
 __all__ = ["Identity", "Learner", "Party", "alone"]
 
@@ -97,8 +98,8 @@ class Party:
         """The party's contribution to a round.
 
         Edge cases: what the server has not signed: `DataError`; another plan, another question in a round that was
-        asked for, a round before it, another clip than the plan's: `SpecificationRefused`; more than a day's epsilon:
-        `BudgetExceeded`.
+        asked for, a round before it, one that is another party's turn, another clip than the plan's:
+        `SpecificationRefused`; more than a day's epsilon: `BudgetExceeded`.
         """
         request = Request.read(frame, key=self.identity.server, most=self.policy.most_weights)
         plan, number = request.place.plan, request.place.round
@@ -168,9 +169,13 @@ class Party:
             raise SpecificationRefused("a question that is not for this party and this model")
         self.policy.check(offer)  # which may have become stricter since
         try:
-            return RoundTask.of(offer, request)
+            task = RoundTask.of(offer, request)
         except ConfigError as error:
             raise SpecificationRefused(f"a round that the plan does not know: {error}") from error
+        sampler, own = offer.plan.round(task.round).sampler, offer.parties.index(self.identity.name)
+        if isinstance(sampler, Cyclic) and not sampler.has_turn(own, round=task.round):
+            raise SpecificationRefused(f"round {task.round} is another party's turn in this plan")
+        return task
 
     def _kept(self, request: Request) -> bytes | None:
         """The answer that was given to this question before; None for one that is new, or was not answered yet."""

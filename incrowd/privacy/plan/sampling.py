@@ -208,6 +208,10 @@ class Cyclic:
             remedy="use Everyone or Poisson for independent noise, or a CorrelatedPlan, which prices the whole run",
         )
 
+    def has_turn(self, client: int, *, round: int) -> bool:
+        """Whether a client takes part in a round: public, so that the client itself can tell."""
+        return client % self.groups == round % self.groups
+
     def sample(self, stream: Stream, *, round: int) -> Integers:
         """See `Sampler.sample`."""
         return np.arange(round % self.groups, self.clients, self.groups)
