@@ -24,6 +24,9 @@ from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.ledger import Ledger
 
 TURN = "party.lock"
+MOST_OFFERED = 2**26
+"""Bytes of accepted offers: an offer may be so small a part of a budget that this has no other end."""
+
 Unit = Literal["client", "record"]
 
 
@@ -84,6 +87,12 @@ class Brake:
         """Note, for the owner of the data, what was not done and why."""
         self.memory.refuse(why, server=self.identity.server_name, plan=plan, number=number)
 
+    def check_offers(self, frame: object) -> None:
+        """Refuse (`SpecificationRefused`) an offer that there is no place for: each is kept for good."""
+        more = len(frame) if isinstance(frame, bytes) else 0
+        if self.memory.offered() + more > MOST_OFFERED:
+            raise SpecificationRefused(f"this party keeps no more than {MOST_OFFERED} bytes of offers")
+
     def kept(self, request: Request) -> bytes | None:
         """The answer that was given to this question before; None for one that is new, or was not answered yet.
 
@@ -134,7 +143,7 @@ class Brake:
         """
         if self._ledger is None:
             path = self.folder / LEDGER
-            if self.memory.has_offers() and not path.exists():
+            if self.memory.offered() and not path.exists():
                 raise LedgerRolledBack(f"{path} is gone, and this party has accepted offers on it: put it back")
             own = DataIdentity(name=self.identity.name, unit=self.unit)
             self._ledger = Ledger.open(path, budget=self.policy.budget, relation=relation, data_identity=own)

@@ -68,9 +68,10 @@ class PartyMemory:
         found = self._connection.execute("SELECT offer FROM offers WHERE plan = ?", (plan,)).fetchone()
         return None if found is None else bytes(found[0])
 
-    def has_offers(self) -> bool:
-        """Whether any offer was ever accepted."""
-        return self._connection.execute("SELECT 1 FROM offers LIMIT 1").fetchone() is not None
+    def offered(self) -> int:
+        """The bytes of all offers that were ever accepted; 0 where none was."""
+        found: int = self._connection.execute("SELECT coalesce(sum(length(offer)), 0) FROM offers").fetchone()[0]
+        return found
 
     def question(self, plan: str, number: int) -> TakenUp | None:
         """What was asked in a round."""

@@ -7,7 +7,9 @@ import hashlib
 import logging
 import os
 import sqlite3
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ _FAILURES = (
     ArithmeticError,
     AssertionError,
     AttributeError,
+    ImportError,  # a server may ask for an engine that is not installed here
     LookupError,
     MemoryError,
     OSError,
@@ -35,6 +38,8 @@ _FAILURES = (
     TypeError,
     ValueError,
     sqlite3.Error,
+    struct.error,
+    zlib.error,
 )
 """What a handler may fail with on one question, and answer another nevertheless."""
 _log = logging.getLogger(__name__)

@@ -64,9 +64,12 @@ class OwnExamples:
         sections = sections_of(offer, OfferedRecords)
         built = self._built(sections, offer, loss=sections.local.loss)
         records = Records.of(built.tensors, 0)
-        engine = record_engine(
-            sections.local.engine, built.model, records, sections.local, loss=built.loss, device="cpu"
-        )
+        try:
+            engine = record_engine(
+                sections.local.engine, built.model, records, sections.local, loss=built.loss, device="cpu"
+            )
+        except ImportError as error:
+            raise SpecificationRefused(f"the engine {sections.local.engine} is not installed here") from error
         asked = plan.count_std is not None or plan.report_std is not None
         counter = Counter(model=built.model, records=records) if asked else None
         threads = self.file.threads

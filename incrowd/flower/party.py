@@ -112,6 +112,8 @@ class Party:
         with self._turn, self._brake.noting(offered.plan, None, IncrowdError):
             offer = self._priced(offered)
             self._check(offer)  # before anything is reserved
+            if self._memory.offer(offer.fingerprint) is None:
+                self._brake.check_offers(frame)
             self._open(offer).reserve(offer.plan.runs, label=offer.fingerprint)
             assert isinstance(frame, bytes)  # noqa: S101 - it was read
             self._memory.accept(offer.fingerprint, server=self.identity.server_name, offer=frame)

@@ -164,6 +164,7 @@ class SiloParty:
             if self._memory.offer(offer.fingerprint) is None:
                 plan = offer.plans[offer.parties.index(name)]
                 self._check(offer, plan)
+                self._brake.check_offers(frame)
                 own = self._learner(offer)
                 self._check_records(offer, plan, own)
                 account = self._durable(offer, own).silo.account

@@ -1,0 +1,70 @@
+"""A server that offers what ends a party's process, or fills its disk."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from incrowd.errors import SpecificationRefused
+from incrowd.flower import brake
+from incrowd.flower.fleet import Asked
+from incrowd.flower.given import MEMORY
+from incrowd.flower.node import Answers, _answer
+from tests.attacks.test_lost_and_changed import OF_RECORDS, of_clients, of_records, offered
+from tests.flower.members import Hospitals
+
+
+class Kept:
+    """A line that keeps what is sent over it."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def answer(self, _: object, content: bytes) -> None:
+        self.sent.append(content)
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Hospitals:
+    return Hospitals(tmp_path)
+
+
+def test_an_engine_that_is_not_installed_is_refused(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "incrowd.learning.opacus_engine", None)  # as where Opacus is missing
+    hospitals.state("amber", more=OF_RECORDS)
+    offer = of_records(hospitals)
+    for engine in ("own", "opacus"):
+        settings = {**offer.settings, "local": {**offer.settings["local"], "engine": engine}}
+        if engine == "own":  # the control
+            assert offered(hospitals, replace(offer, settings=settings))
+        else:
+            with pytest.raises(SpecificationRefused, match="opacus is not installed here"):
+                offered(hospitals, replace(offer, settings=settings))
+
+
+@pytest.mark.parametrize("failure", [ImportError, ValueError])
+def test_a_question_that_needs_what_is_not_there_ends_nothing(failure: type[Exception], tmp_path: Path) -> None:
+    def fails(_: bytes) -> bytes:
+        raise failure
+
+    line = Kept()
+    _answer(line, Asked(content=b"question", message=None), fails, Answers(tmp_path / "answers"))  # type: ignore[arg-type]
+    assert line.sent == []
+
+
+def test_small_plans_without_end_do_not_fill_the_disk(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a thousandth of an epsilon, and is as long as a message can be."""
+    monkeypatch.setattr(brake, "MOST_OFFERED", 2**20)
+    small = of_clients(hospitals, "epsilon = 0.001\ndelta = 1e-5\nrounds = 1\n")
+    padded = [replace(small, settings={**small.settings, "more": f"{n}" * 300_000}) for n in range(5)]
+    taken = []
+    for offer in padded:
+        try:
+            taken.append(offered(hospitals, offer))
+        except SpecificationRefused as refused:
+            why = str(refused)
+    assert "keeps no more than 1048576 bytes of offers" in why
+    assert len(taken) == 3
+    assert (hospitals.folder / "amber" / MEMORY).stat().st_size < 2**21
+    assert offered(hospitals, padded[0]) == taken[0]  # what was taken up before is answered as before
