@@ -69,6 +69,15 @@ class PartyPolicy:
                 f"{self.least_noise:g}"
             )
 
+    def check_scored(self, what: str, noise_multiplier: float) -> None:
+        """Refuse (`SpecificationRefused`) figures of a model on a silo's records that this policy does not allow."""
+        if not self.evaluations:
+            raise SpecificationRefused(f"{what}, and this party lets no model be scored on its examples")
+        if noise_multiplier < self.least_noise:
+            raise SpecificationRefused(
+                f"{what} with a noise multiplier of {noise_multiplier:.6g}, and {self.least_noise:g} is the least here"
+            )
+
     def check_model(self, columns: Collection[str], kind: str) -> None:
         """Refuse (`SpecificationRefused`) a kind of model, or columns that it uses, that this policy does not allow."""
         if self.fields is not None and not columns:

@@ -190,6 +190,9 @@ class SiloParty:
             if value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this party allows, {most}")
         policy.check_model(offer.columns, offer.model)
+        for what, noise in (("counts", plan.count_noise), ("a report", plan.report_noise)):
+            if noise is not None:  # both say how right a model is on the records
+                policy.check_scored(what, noise.noise_multiplier)
 
     def _check_records(self, offer: SiloOffer, plan: SiloPlan, own: OwnRecords) -> None:
         """Refuse what could be paid for and not be done, before there is a ledger."""

@@ -49,7 +49,7 @@ def test_a_question_that_needs_what_is_not_there_ends_nothing(failure: type[Exce
         raise failure
 
     line = Kept()
-    _answer(line, Asked(content=b"question", message=None), fails, Answers(tmp_path / "answers"))  # type: ignore[arg-type]
+    _answer(line, Asked(content=b"question", message=None), fails, Answers(tmp_path / "answers"))  # type: ignore[arg-type]  # it stands for a line
     assert line.sent == []
 
 
@@ -58,7 +58,7 @@ def test_small_plans_without_end_do_not_fill_the_disk(hospitals: Hospitals, monk
     monkeypatch.setattr(brake, "MOST_OFFERED", 2**20)
     small = of_clients(hospitals, "epsilon = 0.001\ndelta = 1e-5\nrounds = 1\n")
     padded = [replace(small, settings={**small.settings, "more": f"{n}" * 300_000}) for n in range(5)]
-    taken = []
+    taken, why = [], ""
     for offer in padded:
         try:
             taken.append(offered(hospitals, offer))
