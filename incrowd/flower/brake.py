@@ -142,16 +142,27 @@ class Brake:
         before, whose ledger is lost: `LedgerRolledBack`.
         """
         if self._ledger is None:
-            path = self.folder / LEDGER
-            if self.memory.offered() and not path.exists():
-                raise LedgerRolledBack(f"{path} is gone, and this party has accepted offers on it: put it back")
-            own = DataIdentity(name=self.identity.name, unit=self.unit)
-            self._ledger = Ledger.open(path, budget=self.policy.budget, relation=relation, data_identity=own)
+            self._ledger = self._opened(relation)
         if self._ledger.relation != relation:
             raise SpecificationRefused(
                 f"the plan is priced under {relation.name}, and this party's ledger under {self._ledger.relation.name}"
             )
         return self._ledger
+
+    def check_ledger(self) -> None:
+        """See, before any question, that a ledger which was begun is there and is what is stated now.
+
+        Edge cases: as `ledger`: for the party's owner, while a server is told nothing.
+        """
+        if self._ledger is None and (self.memory.offered() or any(self.folder.glob(f"{LEDGER}*"))):
+            self._ledger = self._opened(None)
+
+    def _opened(self, relation: Relation | None) -> Ledger:
+        path = self.folder / LEDGER
+        if self.memory.offered() and not path.exists():
+            raise LedgerRolledBack(f"{path} is gone, and this party has accepted offers on it: put it back")
+        own = DataIdentity(name=self.identity.name, unit=self.unit)
+        return Ledger.open(path, budget=self.policy.budget, relation=relation, data_identity=own)
 
     def day(self, ledger: Ledger) -> str:
         """The present day, or the latest that was charged."""

@@ -67,10 +67,12 @@ class Member:
     def join(self, stop: threading.Event, *, idle_poll: float = 1.0) -> None:
         """Answer the server's questions until told to stop; where nothing comes, look every `idle_poll` seconds.
 
-        Guarantee: as of `Party` and `attend`. Data that are not as stated are a `DataError`, before any question.
+        Guarantee: as of `Party` and `attend`. Data that are not as stated are a `DataError`, before any question; a
+        ledger that is lost, or was begun for something else than is stated now, is a `LedgerError`.
         """
         with read_once(), _opened(self) as party:
             self.check()
+            party.check_ledger()
             _files.write(self.folder / AUTHORITY, self.invitation.authority)
             connection = Connection(self.invitation.address, self.folder / AUTHORITY, self.folder, idle_poll=idle_poll)
             attend(connection, Handler(party), stop)

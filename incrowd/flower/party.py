@@ -74,6 +74,10 @@ class Party:
         """Let go of the files."""
         self._brake.close()
 
+    def check_ledger(self) -> None:
+        """See that a ledger which was begun is there and is what is stated now: see `Brake.check_ledger`."""
+        self._brake.check_ledger()
+
     def reply(self, frame: object) -> bytes:
         """What the party says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
         for kind, answered in _OFFERS.items():

@@ -96,6 +96,10 @@ class SiloParty:
         """Let go of the files."""
         self._brake.close()
 
+    def check_ledger(self) -> None:
+        """See that a ledger which was begun is there and is what is stated now: see `Brake.check_ledger`."""
+        self._brake.check_ledger()
+
     def reply(self, frame: object) -> bytes:
         """What the silo says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
         for kind in _KINDS:

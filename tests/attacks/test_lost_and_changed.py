@@ -1,5 +1,6 @@
 """A party's folder after an accident, or of an owner who changes his mind: what was promised still holds."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,12 +108,29 @@ def test_who_lost_its_ledger_with_its_witness_begins_no_other(hospitals: Hospita
     assert not (hospitals.folder / "amber" / LEDGER).exists()
 
 
+@pytest.mark.parametrize("accident", ["lost", "another unit", "another budget"])
+def test_an_owner_is_told_before_any_question(accident: str, hospitals: Hospitals) -> None:
+    """A server is told nothing of it: without that, the party would be silent for no reason that anybody sees."""
+    offered(hospitals, of_clients(hospitals, DRAWN))
+    if accident == "lost":
+        for path in (hospitals.folder / "amber").glob(f"{LEDGER}*"):
+            path.unlink()
+    else:
+        unit = accident == "another unit"
+        hospitals.state("amber", more=OF_RECORDS if unit else "", allow=ALLOW if unit else ALLOW.replace("100", "99"))
+    with pytest.raises((LedgerRolledBack, LedgerMismatch)):
+        hospitals.member("amber").join(threading.Event())
+
+
 def test_control_who_accepted_nothing_begins_its_ledger(hospitals: Hospitals) -> None:
     with pytest.raises(SpecificationRefused):
         offered(hospitals, replace(of_clients(hospitals), columns=("age",)))
     assert not (hospitals.folder / "amber" / LEDGER).exists()
     offered(hospitals, of_clients(hospitals))
     assert (hospitals.folder / "amber" / LEDGER).exists()
+    ended = threading.Event()
+    ended.set()
+    hospitals.member("amber").join(ended)
 
 
 @pytest.mark.parametrize("first", ["client", "record"])
