@@ -179,10 +179,15 @@ def _of_parties(config: CommonSections) -> Parties:
 
 
 def enrolments(data: Parties) -> list[Enrolment]:
-    """The parties whose enrolments lie in the folder. Edge cases: a file that bears another party's name is refused."""
+    """The parties whose enrolments lie in the folder, but for those who have gone.
+
+    Edge cases: a file that bears another party's name is refused.
+    """
     found = []
     for name in enrolled(data):
         path = Path(data.enrolled) / f"{name}.pub"
+        if not path.exists():
+            continue
         enrolment = read_enrolment(path)
         if enrolment.name != name:
             raise ConfigError(field="data.enrolled", value=str(path), remedy=f"it is the enrolment of {enrolment.name}")
@@ -250,13 +255,14 @@ class Meeting:
         clock, patience = self.server.patience.clock, self.server.patience
         begin, needed = clock.now(), 1 if begun else self.server.least or len(self.offer.parties)
         told = ""
+        self._let_go()
         while True:
             silent = [name for name in self.link.nodes if name not in self.accepted]
             self._offer(silent, seconds=patience.again)
             if (line := self._standing()) != told:
                 self.server.say(line)
                 told = line
-            elapsed, everyone = clock.now() - begin, len(self.offer.parties)
+            elapsed, everyone = clock.now() - begin, len(self.link.nodes)
             enough = len(self.accepted) >= needed
             if enough and (not begun or elapsed >= _GATHERING or len(self.accepted) + len(self.refused) == everyone):
                 return
@@ -265,10 +271,7 @@ class Meeting:
 
     def renew(self) -> None:
         """Before a round: let those go who are not enrolled any more, and offer to those who have come."""
-        names = set(enrolled(self.data))
-        for name in [name for name in self.link.nodes if name not in names]:
-            self.link.remove(name)
-            self.server.say(f"{name} is enrolled no longer")
+        self._let_go()
         now = self.server.patience.clock.now()
         waiting = [
             name for name in self.link.present() - self.accepted if now - self._asked.get(name, -_AGAIN) >= _AGAIN
@@ -276,6 +279,13 @@ class Meeting:
         if waiting:
             self._offer(waiting, seconds=self.server.patience.again)
             self.server.say(self._standing())
+
+    def _let_go(self) -> None:
+        """Those who are not enrolled any more: their keys open nothing."""
+        gone = [name for name in self.link.nodes if not (Path(self.data.enrolled) / f"{name}.pub").exists()]
+        for name in gone:
+            self.link.remove(name)
+            self.server.say(f"{name} is enrolled no longer")
 
     def answers(self, kind: OfferKind, names: Sequence[str], *, seconds: float) -> dict[str, str]:
         """What parties say to the offer, as far as they answer in time: nothing, or why they do not accept."""
