@@ -9,11 +9,12 @@ from numpy.typing import ArrayLike
 from incrowd.errors import ConfigError, DataError
 from incrowd.flower.history import AskedBefore
 from incrowd.flower.invitation import question_key
+from incrowd.flower.meeting import EnrolledLine, enrolments
 from incrowd.flower.network import Deal, Network, Node, by_party
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of as offer_to_train
 from incrowd.flower.rounds import Patience, ask
-from incrowd.flower.serve import EnrolledLine, PartyServer, enrolments
+from incrowd.flower.serve import PartyServer
 from incrowd.flower.wire import Place, longest_answer, read_refusal, unsealed
 from incrowd.flower.work import RoundTask
 from incrowd.privacy.plan.plan import Plan

@@ -1,34 +1,29 @@
 """A run whose clients are real parties, asked over a SuperLink: who is there, who takes part, and the rounds."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
 from incrowd._random import Floats
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.federation import Federation
-from incrowd.flower.attendance import Attendance
 from incrowd.flower.front import Limits
 from incrowd.flower.history import ASKED, AskedBefore
 from incrowd.flower.invitation import question_key
-from incrowd.flower.keys import Enrolment, read_enrolment
+from incrowd.flower.meeting import LONGEST_REPLY, EnrolledLine, Meeting, Say, enrolments
 from incrowd.flower.network import Network, Node, by_party
-from incrowd.flower.offer import Offer, OfferKind
+from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of
-from incrowd.flower.rounds import Line, Patience, ask
+from incrowd.flower.rounds import Patience
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_work import served, silo_offer
 from incrowd.flower.superlink import Serving, SuperLink
-from incrowd.flower.wire import longest_answer, read_refusal, unsealed
+from incrowd.flower.wire import longest_answer
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.release import Trainer
-from incrowd.runs.build import enrolled
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import CommonSections
 from incrowd.runs.data_config import Parties
@@ -42,13 +37,7 @@ from incrowd.runs.trackers import Tracker
 PAUSED = "paused"
 """A file in a run's folder: no round begins as long as it is there."""
 
-_LONGEST_REPLY = 2**15
 _LOOK = 0.5
-_AGAIN = 60.0
-_GATHERING = 30.0
-_MOST_REASONS = 100  # parties put them as they like
-
-Say = Callable[[str], None]
 
 
 def _to_stderr(line: str) -> None:
@@ -94,7 +83,7 @@ class PartyServer:
         with self.link(data, longest=longest_answer(_offer(work).size)) as link:
             return self.train_over(link, run, watchers)
 
-    def train_over(self, link: "EnrolledLine", run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
+    def train_over(self, link: EnrolledLine, run: Run, watchers: Sequence[Tracker] = ()) -> Summary:
         """The same over a way to the parties that is there."""
         offer = _offer(run.work)
         meeting = self._meeting(link, _of_parties(run.config), offer)
@@ -112,10 +101,10 @@ class PartyServer:
 
     def try_out(self, federation: Federation) -> dict[str, str]:
         """Ask every party whether it would take part: "yes", why not, or "no answer". Nothing is reserved or spent."""
-        with self.link(_of_parties(federation.settings), longest=_LONGEST_REPLY) as link:
+        with self.link(_of_parties(federation.settings), longest=LONGEST_REPLY) as link:
             return self.try_over(link, federation)
 
-    def try_over(self, link: "EnrolledLine", federation: Federation) -> dict[str, str]:
+    def try_over(self, link: EnrolledLine, federation: Federation) -> dict[str, str]:
         """The same over a way to the parties that is there."""
         config, given = federation.settings, federation.given
         data = _of_parties(config)
@@ -132,16 +121,24 @@ class PartyServer:
         serving = Serving(self.keys, self.host, self.port, limits=self.limits.fitting(longest))
         return SuperLink(self.keys / "serving", enrolments(data), serving)
 
-    def _meeting(self, link: "EnrolledLine", data: Parties, offer: Offer | SiloOffer) -> "Meeting":
-        return Meeting(server=self, link=link, data=data, offer=offer, key=question_key(self.keys))
+    def _meeting(self, link: EnrolledLine, data: Parties, offer: Offer | SiloOffer) -> Meeting:
+        return Meeting(
+            link=link,
+            data=data,
+            offer=offer,
+            key=question_key(self.keys),
+            patience=self.patience,
+            say=self.say,
+            least=self.least,
+        )
 
-    def _nodes(self, meeting: "Meeting", folder: Path) -> dict[int, Node]:
+    def _nodes(self, meeting: Meeting, folder: Path) -> dict[int, Node]:
         """Who takes part in the next round, which does not begin while the run is paused."""
         self._wait(folder / PAUSED)
         meeting.renew()
         return meeting.nodes
 
-    def _trainer(self, meeting: "Meeting", offer: Offer, folder: Path, weights: Floats) -> Trainer:
+    def _trainer(self, meeting: Meeting, offer: Offer, folder: Path, weights: Floats) -> Trainer:
         """Who trains the next round."""
         network = Network(
             line=meeting.link,
@@ -176,139 +173,3 @@ def _of_parties(config: CommonSections) -> Parties:
         return config.data
     remedy = 'the data are here: `incrowd train` trains with them; real parties are data.name = "parties"'
     raise ConfigError(field="data.name", value=config.data.name, remedy=remedy)
-
-
-def enrolments(data: Parties) -> list[Enrolment]:
-    """The parties whose enrolments lie in the folder. Edge cases: a file that bears another party's name is refused."""
-    found = []
-    for name in enrolled(data):
-        path = Path(data.enrolled) / f"{name}.pub"
-        enrolment = read_enrolment(path)
-        if enrolment.name != name:
-            raise ConfigError(field="data.enrolled", value=str(path), remedy=f"it is the enrolment of {enrolment.name}")
-        found.append(enrolment)
-    return found
-
-
-class EnrolledLine(Line, Protocol):
-    """A way to parties, who have names and come and go."""
-
-    @property
-    def nodes(self) -> dict[str, int]:
-        """The number of each enrolled party."""
-        ...
-
-    def present(self) -> frozenset[str]:
-        """The parties that are connected."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Let a party take part no longer."""
-        ...
-
-
-@dataclass(kw_only=True, eq=False)
-class Meeting:
-    """Who is enrolled, who has accepted an offer, and who has not and why."""
-
-    server: PartyServer
-    link: EnrolledLine
-    data: Parties
-    offer: Offer | SiloOffer
-    key: Ed25519PrivateKey = field(repr=False)
-    accepted: set[str] = field(default_factory=set)
-    refused: dict[str, str] = field(default_factory=dict)
-    attendance: Attendance = field(default_factory=Attendance)
-    _asked: dict[str, float] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._keys = {each.name: each.verifier() for each in enrolments(self.data)}
-
-    @property
-    def nodes(self) -> dict[int, Node]:
-        """Those who take part, by their numbers as clients."""
-        places = {name: place for place, name in enumerate(self.offer.parties)}
-        there = self.link.nodes
-        return {
-            places[name]: Node(id=there[name], party=name, key=self._keys[name])
-            for name in sorted(self.accepted)
-            if name in there
-        }
-
-    def told(self, why: str) -> None:
-        """A party refuses a round: say so, once for each reason, and not which party, for who was drawn is secret."""
-        if why not in self._told and len(self._told) < _MOST_REASONS:
-            self._told.add(why)
-            self.server.say(f"a party that was asked refuses: {why}")
-
-    def gather(self, *, begun: bool) -> None:
-        """Offer until enough have accepted; a run that has begun waits half a minute for all, and goes on with some.
-
-        Edge cases: not enough do in time: `DataError`, which says who is missing and who refuses, and why.
-        """
-        clock, patience = self.server.patience.clock, self.server.patience
-        begin, needed = clock.now(), 1 if begun else self.server.least or len(self.offer.parties)
-        told = ""
-        while True:
-            silent = [name for name in self.link.nodes if name not in self.accepted]
-            self._offer(silent, seconds=patience.again)
-            if (line := self._standing()) != told:
-                self.server.say(line)
-                told = line
-            elapsed, everyone = clock.now() - begin, len(self.offer.parties)
-            enough = len(self.accepted) >= needed
-            if enough and (not begun or elapsed >= _GATHERING or len(self.accepted) + len(self.refused) == everyone):
-                return
-            if elapsed >= patience.timeout or everyone - len(self.refused) < needed:
-                raise DataError(f"{line}; {needed} are needed: see to them, or begin with fewer (--least)")
-
-    def renew(self) -> None:
-        """Before a round: let those go who are not enrolled any more, and offer to those who have come."""
-        names = set(enrolled(self.data))
-        for name in [name for name in self.link.nodes if name not in names]:
-            self.link.remove(name)
-            self.server.say(f"{name} is enrolled no longer")
-        now = self.server.patience.clock.now()
-        waiting = [
-            name for name in self.link.present() - self.accepted if now - self._asked.get(name, -_AGAIN) >= _AGAIN
-        ]
-        if waiting:
-            self._offer(waiting, seconds=self.server.patience.again)
-            self.server.say(self._standing())
-
-    def answers(self, kind: OfferKind, names: Sequence[str], *, seconds: float) -> dict[str, str]:
-        """What parties say to the offer, as far as they answer in time: nothing, or why they do not accept."""
-        named = {self.link.nodes[name]: name for name in names}
-        frame = self.offer.to_bytes(self.key, kind=kind)
-
-        def read(node: int, reply: bytes) -> str:
-            key = self._keys[named[node]]
-            why = read_refusal(reply, question=frame, key=key)
-            if why is not None:
-                return why or "it does not say why"
-            place, _, _ = unsealed(reply, kind="acceptance", key=key, most=0)
-            if (place.plan, place.party) != (self.offer.fingerprint, named[node]):
-                raise DataError("an acceptance of another offer, or by another party")
-            return ""
-
-        patience = self.server.patience
-        brief = Patience(timeout=seconds, again=min(patience.again, seconds), poll=patience.poll, clock=patience.clock)
-        found = ask(self.link, dict.fromkeys(named, frame), longest=_LONGEST_REPLY, read=read, patience=brief)
-        return {named[node]: why for node, why in found.items()}
-
-    def _offer(self, names: Sequence[str], *, seconds: float) -> None:
-        for name, why in self.answers("offer", names, seconds=seconds).items():
-            self._asked[name] = self.server.patience.clock.now()
-            if why:
-                self.refused[name] = why
-            else:
-                self.accepted.add(name)
-                self.refused.pop(name, None)
-
-    def _standing(self) -> str:
-        missing = [name for name in self.offer.parties if name not in self.accepted and name not in self.refused]
-        words = [f"{len(self.accepted)} of {len(self.offer.parties)} parties take part"]
-        words += [f"{name} does not: {why}" for name, why in sorted(self.refused.items())]
-        words += [f"not there: {', '.join(missing)}"] if missing else []
-        return "; ".join(words)

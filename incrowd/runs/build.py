@@ -273,9 +273,9 @@ def _in_place_of(data: Parties) -> Clients:
 
 
 def enrolled(data: Parties) -> tuple[str, ...]:
-    """The names of the parties whose enrolments lie in the folder, in order."""
+    """The names of the parties whose enrolments lie in the folder, in order; those who have gone keep their places."""
     folder = Path(data.enrolled)
-    names = tuple(sorted(path.stem for path in folder.glob("*.pub")))
+    names = tuple(sorted({path.stem for kind in ("*.pub", "*.gone") for path in folder.glob(kind)}))
     if not names:
         remedy = "name the folder that holds the enrolments which parties sent, NAME.pub"
         raise ConfigError(field="enrolled", value=str(folder), remedy=remedy)

@@ -32,7 +32,7 @@ from incrowd.learning import Model
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs import results
 from incrowd.runs.advice import advice, verdict
-from incrowd.runs.build import NOTHING, Given
+from incrowd.runs.build import NOTHING, Given, enrolled
 from incrowd.runs.card import card
 from incrowd.runs.client_work import ClientSession, ClientWork, assemble
 from incrowd.runs.config import Config
@@ -138,6 +138,7 @@ class Run:
         steps = settings.get("schedule")
         schedule = None if steps is None else Schedule(tuple(Step(**step) for step in steps))
         config, payer = _settings_of_version(settings), payer_in(folder)
+        _check_parties(config, settings["clients"])
         if payer.get("search") != search:
             remedy = "it is an attempt of a private search, and paid for as a part of it: go on with that search"
             raise ConfigError(field="run", value=str(folder), remedy=remedy)
@@ -295,6 +296,13 @@ def _settings_of_version(settings: Summary) -> Config | SiloConfig:
             raise
         remedy = f"the run was made with another version, and this is {__version__}: go on with that one ({error})"
         raise ConfigError(field="version", value=made, remedy=remedy) from error
+
+
+def _check_parties(config: Config | SiloConfig, began: int) -> None:
+    """Parties have their places for as long as a run lasts, there or not."""
+    if isinstance(config.data, Parties) and (found := len(enrolled(config.data))) != began:
+        remedy = f"the run began with {began}: put back who is missing, as NAME.gone, and begin another for who is new"
+        raise ConfigError(field="data.enrolled", value=found, remedy=remedy)
 
 
 def _form(model: Model) -> str:

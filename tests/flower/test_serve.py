@@ -115,9 +115,18 @@ def test_a_party_whose_enrolment_is_taken_away_is_not_asked_any_more(hospitals: 
         def start(self, *_: object) -> None: ...
         def end(self, *_: object) -> None: ...
         def round(self, _: object) -> None:
-            (hospitals.folder / "enrolled" / "amber.pub").unlink(missing_ok=True)
+            place = hospitals.folder / "enrolled" / "amber.pub"
+            if place.exists():
+                place.rename(place.with_suffix(".gone"))
+                raise KeyboardInterrupt
 
-    hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Leaves()])
+    with pytest.raises(KeyboardInterrupt):
+        hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals), [Leaves()])
+    (hospitals.folder / "enrolled" / "amber.gone").rename(hospitals.folder / "enrolled" / "aside")
+    with pytest.raises(ConfigError, match=r"enrolled = 2: the run began with 3"):
+        run_of(hospitals)
+    (hospitals.folder / "enrolled" / "aside").rename(hospitals.folder / "enrolled" / "amber.gone")
+    served(hospitals, line)
     assert line.removed == {"amber"}
     line.close()
     assert [row["round"] for row in given(hospitals.folder / "amber")["events"]] == [0]
