@@ -75,7 +75,8 @@ class PartyPolicy:
             raise SpecificationRefused(f"{what}, and this party lets no model be scored on its examples")
         if noise_multiplier < self.least_noise:
             raise SpecificationRefused(
-                f"{what} with a noise multiplier of {noise_multiplier:.6g}, and {self.least_noise:g} is the least here"
+                f"{what} with a noise multiplier of {noise_multiplier:.6g} is less than this party asks for, "
+                f"{self.least_noise:g}"
             )
 
     def check_model(self, columns: Collection[str], kind: str) -> None:
