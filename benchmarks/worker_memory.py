@@ -16,7 +16,7 @@ from torch import nn
 from harness import processes
 from harness.results import markdown
 from incrowd import Clients, Federation, Local, Private, RunOptions
-from incrowd.flower.simulation import Simulation
+from incrowd.flower import Simulation
 
 FEATURES, EACH = 2_500, 100
 

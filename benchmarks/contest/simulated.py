@@ -16,9 +16,7 @@ from typing import Any, Literal
 from contest.flower import SILENCE
 from contest.peak import one_processor
 from contest.works import CLIP_NORM, Task
-from incrowd import FixedClip, IncrowdError, Private, RunOptions
-from incrowd.federation import Federation
-from incrowd.runs.run import Run
+from incrowd import Federation, FixedClip, IncrowdError, Private, RunOptions
 
 Place = Literal["here", "on Ray"]
 
@@ -102,9 +100,9 @@ class _Turns:
         self._begin = time.perf_counter()
 
 
-def run_of(task: Task, folder: Path, *, threads: int, rounds: int) -> Run:
+def federation_of(task: Task, *, threads: int, rounds: int) -> Federation:
     """Everyone of the cohort in every round, under seeded randomness."""
-    federation = Federation(
+    return Federation(
         task.work.model(),
         replace(task.data, public=True),
         privacy=Private(
@@ -118,19 +116,19 @@ def run_of(task: Task, folder: Path, *, threads: int, rounds: int) -> Run:
         local=task.local,
         run=RunOptions(randomness="seeded", seed=0, threads=threads, plot=False),
     )
-    return federation.start(folder)
 
 
 def _serve(pipe: Connection, assignment: Assignment) -> None:
     os.environ.update(SILENCE)
     os.dup2(2, 1)  # nothing but results belongs on standard output
     warnings.simplefilter("ignore")
-    from incrowd.flower.simulation import Simulation
+    from incrowd.flower import Simulation
 
     workers = assignment.workers
     with TemporaryDirectory(prefix="incrowd-bench-") as folder, one_processor() if workers == 1 else nullcontext():
         begin = _Turns(pipe)
-        run = run_of(assignment.task, Path(folder) / "run", threads=workers, rounds=assignment.rounds)
+        federation = federation_of(assignment.task, threads=workers, rounds=assignment.rounds)
+        run = federation.start(Path(folder) / "run")
         try:
             if assignment.place == "here":
                 run.train([begin])

@@ -54,14 +54,20 @@ from incrowd._lazy import lazily as _lazily
 
 if typing.TYPE_CHECKING:
     from incrowd.flower.accountant import LedgerAccountant
+    from incrowd.flower.join import Member
+    from incrowd.flower.serve import PartyServer
+    from incrowd.flower.simulation import Simulation
     from incrowd.flower.strategy import PrivateStrategy, private
 
-__all__ = ["LedgerAccountant", "PrivateStrategy", "private"]
+__all__ = ["LedgerAccountant", "Member", "PartyServer", "PrivateStrategy", "Simulation", "private"]
 
 __getattr__ = _lazily(
     __name__,
     {
         "incrowd.flower.accountant": ("LedgerAccountant",),
+        "incrowd.flower.join": ("Member",),
+        "incrowd.flower.serve": ("PartyServer",),
+        "incrowd.flower.simulation": ("Simulation",),
         "incrowd.flower.strategy": ("PrivateStrategy", "private"),
     },
 )
