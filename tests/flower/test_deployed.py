@@ -59,8 +59,9 @@ def test_parties_elsewhere_release_the_model_of_one_machine(place: NoisePlace, t
             for place, name in enumerate(NAMES)
         }
 
+        network = Network(line=link, offer=offer, deal=by_party(nodes), key=server, patience=patience)
+
         def trainers(weights: Floats) -> Trainer:
-            network = Network(line=link, offer=offer, deal=by_party(nodes), key=server, patience=patience)
             return network.trainer(weights)
 
         there = algorithm(plan, trainers)
