@@ -27,7 +27,7 @@ TURN = "party.lock"
 MOST_OFFERED = 2**26
 """Bytes of accepted offers: an offer may be so small a part of a budget that this has no other end."""
 
-Unit = Literal["client", "record"]
+ProtectedUnit = Literal["client", "record"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +54,7 @@ class Brake:
     """
 
     def __init__(
-        self, folder: Path, *, identity: Identity, policy: PartyPolicy, unit: Unit, today: Callable[[], date]
+        self, folder: Path, *, identity: Identity, policy: PartyPolicy, unit: ProtectedUnit, today: Callable[[], date]
     ) -> None:
         _files.folder(folder)
         self.folder = folder
