@@ -113,14 +113,14 @@ class Handler:
             raise Refusal(refusal(why, question=frame, party=identity.name, key=identity.key)) from error
 
 
-AnyOffer = TypeVar("AnyOffer", Offer, SiloOffer)
+OneOffer = TypeVar("OneOffer", Offer, SiloOffer)
 Made = TypeVar("Made")
 
 
-def _in_words(make: Callable[[AnyOffer], Made]) -> Callable[[AnyOffer], Made]:
+def _in_words(make: Callable[[OneOffer], Made]) -> Callable[[OneOffer], Made]:
     """What is made for an offer; a misfit of what is stated, in the offer and here, is a refusal."""
 
-    def made(offer: AnyOffer) -> Made:
+    def made(offer: OneOffer) -> Made:
         try:
             return make(offer)
         except ConfigError as error:

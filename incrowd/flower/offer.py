@@ -1,9 +1,9 @@
 """What a server offers to learn: the plan, what is learnt from, and how clients train. Public, and signed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -122,13 +122,25 @@ class Offer:
 
     @classmethod
     def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "Offer":
-        """What a frame offers. Edge cases: as `Offered.read` and `Offered.priced`."""
-        return Offered.read(data, key=key, kind=kind).priced()
+        """What a frame offers. Edge cases: as `Offered.read` and `Offered.made`."""
+        return Offered.read(data, key=key, kind=kind).made(cls.from_json)
+
+
+class Fingerprinted(Protocol):
+    """What has something that tells it from every other."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from every other."""
+        ...
+
+
+AnyOffer = TypeVar("AnyOffer", bound=Fingerprinted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offered:
-    """What a server has signed as an offer under a fingerprint, and nobody has priced yet."""
+    """What a server has signed as an offer of any kind under a fingerprint, and nobody has looked into yet."""
 
     plan: str
     form: Mapping[str, Any] = field(repr=False)
@@ -142,13 +154,13 @@ class Offered:
             raise DataError("an offer that offers nothing")
         return cls(plan=place.plan, form=form)
 
-    def priced(self) -> Offer:
-        """The offer, its plan's price recomputed.
+    def made(self, make: Callable[[Mapping[str, Any]], AnyOffer]) -> AnyOffer:
+        """The offer that this makes of what was signed; a plan's price is recomputed.
 
         Edge cases: what makes no offer, or less noise than it says: `ConfigError`; another fingerprint: `DataError`.
         """
         try:
-            offer = Offer.from_json(self.form)
+            offer = make(self.form)
             fingerprint = offer.fingerprint
         except (ArithmeticError, RecursionError) as error:
             remedy = "give numbers that a plan can have"

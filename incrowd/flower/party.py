@@ -128,7 +128,7 @@ class Party:
         if offered.form.get("format") != FORMAT:
             raise SpecificationRefused('an offer of another kind: this party takes part as a whole (unit = "client")')
         self.policy.look(offered.form)
-        return offered.priced()
+        return offered.made(Offer.from_json)
 
     def _tried(self, offered: Offered, _: object) -> bytes:
         """See whether an offer would be taken up; nothing is reserved."""

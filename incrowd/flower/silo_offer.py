@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from incrowd import _validate
-from incrowd.errors import ConfigError, DataError
+from incrowd.errors import ConfigError
 from incrowd.flower.offer import OfferKind
-from incrowd.flower.wire import Place, sealed, unsealed
+from incrowd.flower.wire import Place, sealed
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.silo_plan import SiloPlan
 
@@ -115,35 +115,6 @@ class SiloOffer:
         """The frame, signed by the server: see `Offer.to_bytes`."""
         place = Place(plan=self.fingerprint, round=0, party="")
         return sealed(kind, place, {"offer": self.to_json()}, b"", key=key)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfferedSilos:
-    """What a server has signed as an offer to silos under a fingerprint, and nobody has looked into yet."""
-
-    plan: str
-    form: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def read(cls, data: object, *, key: Ed25519PublicKey, kind: OfferKind = "offer") -> "OfferedSilos":
-        """What a frame says. Edge cases: one that the server has not signed, or is not whole: `DataError`."""
-        place, head, _ = unsealed(data, kind=kind, key=key, most=0)
-        form = head.get("offer")
-        if not isinstance(form, dict):
-            raise DataError("an offer that offers nothing")
-        return cls(plan=place.plan, form=form)
-
-    def stated(self) -> SiloOffer:
-        """The offer. Edge cases: what makes none: `ConfigError`; another fingerprint than it says: `DataError`."""
-        try:
-            offer = SiloOffer.from_json(self.form)
-            fingerprint = offer.fingerprint
-        except (ArithmeticError, RecursionError) as error:
-            remedy = "give numbers that a plan can have"
-            raise ConfigError(field="offer", value=type(error).__name__, remedy=remedy) from error
-        if fingerprint != self.plan:
-            raise DataError("an offer whose fingerprint is another one than it says")
-        return offer
 
 
 def _silo_plan(form: Any) -> SiloPlan:

@@ -13,10 +13,10 @@ from incrowd.federated.counter import Counter
 from incrowd.federated.rehearsal import rehearse
 from incrowd.federated.silo import Silo
 from incrowd.flower.brake import Brake, Identity
-from incrowd.flower.offer import OfferKind
+from incrowd.flower.offer import Offered, OfferKind
 from incrowd.flower.policy import PartyPolicy
 from incrowd.flower.silo_account import PartyAccount
-from incrowd.flower.silo_offer import FORMAT, LAST, OfferedSilos, SiloOffer
+from incrowd.flower.silo_offer import FORMAT, LAST, SiloOffer
 from incrowd.flower.silos import sealed_answer
 from incrowd.flower.wire import Place, Request, sealed
 from incrowd.learning.records import RecordEngine
@@ -104,7 +104,7 @@ class SiloParty:
         """What the silo says to an offer, a trial of one, or a request. Edge cases: as `accept` and `answer`."""
         for kind in _KINDS:
             try:
-                offered = OfferedSilos.read(frame, key=self.identity.server, kind=kind)
+                offered = Offered.read(frame, key=self.identity.server, kind=kind)
             except DataError:
                 continue
             return self._accepted(offered, frame, kind)
@@ -116,7 +116,7 @@ class SiloParty:
         Edge cases: what the server has not signed: `DataError`; what the policy does not allow: `SpecificationRefused`;
         a plan that the ledger has no room for: `BudgetExceeded`; records that do not fit it: as learner and plan say.
         """
-        return self._accepted(OfferedSilos.read(frame, key=self.identity.server), frame)
+        return self._accepted(Offered.read(frame, key=self.identity.server), frame)
 
     def answer(self, frame: object) -> bytes:
         """The silo's answer to a round, or to the last question.
@@ -154,7 +154,7 @@ class SiloParty:
         body = b"" if table is None else table.astype("<f8").tobytes()
         return sealed("statement", self._place(request), head, body, key=self.identity.key)
 
-    def _accepted(self, offered: OfferedSilos, frame: object, kind: OfferKind = "offer") -> bytes:
+    def _accepted(self, offered: Offered, frame: object, kind: OfferKind = "offer") -> bytes:
         """Take an offer up, or see whether it would be, where it is a trial."""
         identity, name = self.identity, self.identity.name
         with self._brake.turn, self._brake.noting(offered.plan, None, IncrowdError):
@@ -162,7 +162,7 @@ class SiloParty:
                 raise SpecificationRefused(
                     'an offer of another kind: this party takes part as a silo (unit = "record")'
                 )
-            offer = offered.stated()
+            offer = offered.made(SiloOffer.from_json)
             if name not in offer.parties:
                 raise SpecificationRefused(f"the offer names no party {name}")
             if self._memory.offer(offer.fingerprint) is None:
@@ -235,7 +235,7 @@ class SiloParty:
             frame = self._memory.offer(plan)
             if frame is None:
                 return None
-            self._offers[plan] = OfferedSilos.read(frame, key=self.identity.server).stated()
+            self._offers[plan] = Offered.read(frame, key=self.identity.server).made(SiloOffer.from_json)
         return self._offers[plan]
 
     def _silo(self, offer: SiloOffer) -> DurableSilo:

@@ -23,8 +23,9 @@ from incrowd.errors import (
 )
 from incrowd.federated.silo import Answer
 from incrowd.flower.given import LEDGER, given
+from incrowd.flower.offer import Offered
 from incrowd.flower.policy import PartyPolicy
-from incrowd.flower.silo_offer import OfferedSilos, SiloOffer
+from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
 from incrowd.flower.silos import read_silo
 from incrowd.flower.wire import Place, sealed, unsealed
@@ -416,7 +417,7 @@ def test_after_the_last_question_there_are_no_more_rounds(hospitals: Hospitals) 
 
 def test_an_offer_comes_back_as_it_was(hospitals: Hospitals) -> None:
     offer = replace(hospitals.offer, settings={"model": {"kind": "linear"}, "more": [1, None]})
-    found = OfferedSilos.read(offer.to_bytes(SERVER), key=SERVER.public_key()).stated()
+    found = Offered.read(offer.to_bytes(SERVER), key=SERVER.public_key()).made(SiloOffer.from_json)
     assert found == offer
     assert found.fingerprint == offer.fingerprint
 
