@@ -6,6 +6,7 @@ The tree::
     ├── ConfigError            an unusable value: names the field, the value and the remedy (also a ValueError)
     ├── DataError              unusable data: a broken file, a shape that does not fit (also a ValueError)
     ├── SpecificationRefused   a device will not do what a server asks; nothing was spent or released
+    ├── ServiceFailed          a service cannot be reached, or does not answer as one; what was paid for waits
     ├── RehearsalFailed        made-up records do not go the whole way, so nothing was charged for real ones
     ├── BudgetExceeded         the budget does not allow the next release; nothing was released
     │   └── NotToday           a day's limit does not allow it; the next day may
@@ -43,6 +44,17 @@ class DataError(IncrowdError, ValueError):
 
 class SpecificationRefused(IncrowdError):
     """A device will not do what a server asks of it. Nothing was spent and nothing was released."""
+
+
+class ServiceFailed(IncrowdError):
+    """A service could not be reached, or did not answer as one. What was paid for and has not arrived waits.
+
+    `retry_after` are the seconds that it asked to wait, if it did.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class RehearsalFailed(IncrowdError):

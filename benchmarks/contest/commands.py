@@ -14,7 +14,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def bench(
     work: Annotated[
-        str, typer.Option(help="What to measure, commas between; or records, or simulation, on its own.")
+        str, typer.Option(help="What to measure, commas between; or records, simulation or service, on its own.")
     ] = "linear,mlp,mlp600,cnn",
     against: Annotated[
         str, typer.Option(help="Whom to compare with, commas between; without it lean,pfl,flower, at records opacus.")
@@ -32,6 +32,9 @@ def bench(
 
     Example: incrowd bench --work mlp --against lean --data data
     """
+    if words(work) == ("service",):
+        _service(quick=quick, as_json=as_json)
+        return
     need_training()
     from contest.compare import PEERS, Contest
     from contest.records import RecordContest
@@ -64,4 +67,12 @@ def bench(
             memory=memory,
         )
     report = contest.run(say)
+    print_json(report.to_dict()) if as_json else typer.echo(report.to_text())
+
+
+def _service(*, quick: bool, as_json: bool) -> None:
+    """`--work service`: it needs no torch."""
+    from contest.service import ServiceContest
+
+    report = ServiceContest(seconds=2.0 if quick else 8.0).run(say)
     print_json(report.to_dict()) if as_json else typer.echo(report.to_text())

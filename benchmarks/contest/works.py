@@ -72,16 +72,13 @@ WORKS = {
         Work(name="own-cnn", widths=None, own=True, cohort=8),
     )
 }
-LATER = {"service": "the draw-and-discard service"}
 _CNN_LAYERS = [2 * 24 * 24 * 32 * 25, 2 * 8 * 8 * 64 * 800, 2 * 1024 * 128, 2 * 128 * 10]
 
 
 def named(name: str) -> Work:
-    """The work of this name; one that cannot be measured yet is refused, as is an unknown one."""
-    if name == "records":
+    """The work of this name; one that is measured on its own is refused, as is an unknown one."""
+    if name in ("records", "service"):
         raise ConfigError(field="work", value=name, remedy="measure it on its own, without --memory")
-    if name in LATER:
-        raise ConfigError(field="work", value=name, remedy=f"{LATER[name]} is not there to be measured yet")
     if name not in WORKS:
         raise ConfigError(field="work", value=name, remedy=f"give one or several of {', '.join(WORKS)}")
     return WORKS[name]

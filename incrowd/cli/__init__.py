@@ -11,7 +11,22 @@ from typing import Annotated
 import typer
 
 from incrowd import __version__
-from incrowd.cli import evaluate, flower, folders, init, ledger, party, plan, predict, privacy, sweep, train
+from incrowd.cli import (
+    contribute,
+    ddml,
+    evaluate,
+    flower,
+    folders,
+    init,
+    ledger,
+    party,
+    plan,
+    predict,
+    privacy,
+    serve,
+    sweep,
+    train,
+)
 from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
 from incrowd.cli._plugins import Commands
 from incrowd.cli._print import print_facts, print_json, print_table, short
@@ -40,9 +55,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for commands in (plan.app, init.app, train.app, folders.app, predict.app, evaluate.app, sweep.app):
+_TOP = (
+    plan.app,
+    init.app,
+    train.app,
+    folders.app,
+    predict.app,
+    evaluate.app,
+    sweep.app,
+    serve.app,
+    contribute.app,
+)
+for commands in _TOP:
     app.add_typer(commands)
-for group, name in ((ledger.app, "ledger"), (privacy.app, "privacy"), (flower.app, "flower"), (party.app, "party")):
+_GROUPS = {
+    "ledger": ledger.app,
+    "privacy": privacy.app,
+    "ddml": ddml.app,
+    "flower": flower.app,
+    "party": party.app,
+}
+for name, group in _GROUPS.items():
     app.add_typer(group, name=name)
 
 

@@ -1,22 +1,30 @@
 """Learning from devices that trust nobody: each draws a model, updates it with noise of its own, and sends it back."""
 
+from incrowd.drawdiscard.desk import Desk, Drawn, Reason, Returned
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.fast_gradients import GlmGradients, OwnLayout, split_among_devices, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm
 from incrowd.drawdiscard.policy import Policy
-from incrowd.drawdiscard.pool import Picks, Pool, stable_variance
+from incrowd.drawdiscard.pool import HISTORY, LARGEST, Instance, Picks, Pool, stable_variance
 from incrowd.drawdiscard.predictor import Predictor
-from incrowd.drawdiscard.server import Drawn, Outcome, Reason, Server, ServerLike
+from incrowd.drawdiscard.rehearsal import Rehearsal
+from incrowd.drawdiscard.residual import ResidualTest
+from incrowd.drawdiscard.server import Outcome, Server, ServerLike
 from incrowd.drawdiscard.simulation import Updates, batch_updates, seeded_noise, simulate
-from incrowd.drawdiscard.spam import HonestUpdates, SpamTest, spam_threshold
+from incrowd.drawdiscard.sparse import SparseRows
+from incrowd.drawdiscard.sparse_gradients import SparseGradients
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.strategies import DrawAndDiscard, SameInstance, Strategy
+from incrowd.drawdiscard.texts import part_of
 
 __all__ = [
+    "HISTORY",
+    "LARGEST",
     "LOGISTIC",
     "MULTINOMIAL",
     "Coins",
+    "Desk",
     "Device",
     "DrawAndDiscard",
     "Drawn",
@@ -25,7 +33,7 @@ __all__ = [
     "Genealogy",
     "Glm",
     "GlmGradients",
-    "HonestUpdates",
+    "Instance",
     "Outcome",
     "OwnLayout",
     "Picks",
@@ -33,20 +41,24 @@ __all__ = [
     "Pool",
     "Predictor",
     "Reason",
+    "Rehearsal",
+    "ResidualTest",
+    "Returned",
     "SameInstance",
     "Server",
     "ServerLike",
-    "SpamTest",
+    "SparseGradients",
+    "SparseRows",
     "Specification",
     "Strategy",
     "Updates",
     "accept_one_in",
     "batch_updates",
     "draw_and_discard",
+    "part_of",
     "same_instance",
     "seeded_noise",
     "simulate",
-    "spam_threshold",
     "split_among_devices",
     "stable_variance",
     "with_intercept",

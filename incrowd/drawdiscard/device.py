@@ -4,6 +4,8 @@ There is one way from its table to a released number: table -> features -> gradi
 server's part is data, which is read strictly and refused where the device's policy does not allow it.
 """
 
+import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +18,12 @@ from numpy.typing import ArrayLike
 
 from incrowd import _files
 from incrowd._random import Floats, Randomness, SystemRandomness
+from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.fields import known, misfits
 from incrowd.drawdiscard.glm import FlatModel
-from incrowd.drawdiscard.outbox import Outbox
+from incrowd.drawdiscard.outbox import Outbox, Waiting, stepped
 from incrowd.drawdiscard.policy import Policy
-from incrowd.drawdiscard.pool import as_weights
+from incrowd.drawdiscard.pool import Instance, as_weights
 from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.source import source_of
 from incrowd.drawdiscard.specification import Specification
@@ -28,6 +31,7 @@ from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.privacy.allowance import Allowance, utc_today
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.device import RELATION, Contribution
+from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.statement import FINITE, LOCAL_TRUST, UNCHANGED, Statement, stated
 
 UNCHECKED = (
@@ -35,6 +39,20 @@ UNCHECKED = (
     "the examples and the ledger are this device's: who keeps the same examples on two devices is protected once for "
     "each",
     FINITE,
+)
+
+ATTEMPTS = 4
+"""So often one answer is put on an instance and offered, where the server says that it comes too late."""
+
+AGAIN = (Reason.LATE, Reason.FORGED)
+"""What a device answers with the same noise on another draw: a server that lost its pool has lost its key, too."""
+
+LONGEST_TICKET = 1024
+"""Bytes of the longest ticket that a device keeps."""
+
+NOISE_ALONE = (
+    "none of the examples has a response that counts, so what was contributed is noise alone, and cost as much as any: "
+    "`check` says what does not fit"
 )
 
 PER_NUMBER = (
@@ -60,6 +78,10 @@ class Fit:
         return "\n- ".join([text, *self.problems])
 
 
+class NoExamplesWarning(UserWarning):
+    """A contribution was noise alone, and cost as much as any: for the owner's ears."""
+
+
 class Device:
     """A table of examples, a policy and a ledger: what answers a server.
 
@@ -70,14 +92,18 @@ class Device:
     system unless a simulation asks otherwise); when it is refused, by the policy or for lack of budget, nothing is
     spent and nothing released. A server sends plain data only; no part of it is run. What is released depends on the
     table through one noised gradient, whatever model and weights the server sends. However many processes share a
-    ledger, they contribute one after the other, and its limits hold for all of them. An answer that is paid for and did
-    not arrive lies in ``<ledger>.outbox`` and goes out with the next `contribute`, at no further cost; a device that is
-    killed between paying and keeping its answer loses that payment, for noise is never drawn twice for one.
+    ledger, they contribute one after the other, and its limits hold for all of them.
+
+    What is released is whole numbers; the instance and the step size that came with it enter only afterwards. An answer
+    that is paid for and did not arrive lies beside the ledger (see `Outbox`) and goes out with the next `contribute`,
+    at no further cost: as the same bytes if it was sent, for the server may have it. A device that is killed between
+    paying and keeping its answer loses that payment, for noise is never drawn twice for one.
 
     Edge cases: with no example that fits, the device answers all the same, with noise alone: silence would tell that
-    its table is empty; `check` tells the owner. Weights that are not finite, or of another number, are refused, and a
-    specification that is not the one of the weights. A ledger that counts in another unit, or has another budget, is
-    refused (`LedgerMismatch`). One that is not a file has no outbox.
+    its table is empty; `check` tells the owner, and so does a `NoExamplesWarning` when it has happened. Weights that
+    are not finite, or of another number, are refused, and a specification that is not the one of the weights. A ledger
+    that counts in another unit, or has another budget, is refused (`LedgerMismatch`). One that is not a file has its
+    outbox in memory.
     """
 
     def __init__(
@@ -119,28 +145,35 @@ class Device:
     def contribute(self, server: ServerLike) -> Outcome:
         """Draw, learn, pay, add noise and offer; what the server says to that.
 
-        Edge cases: as `answer`; where the offer raises (say a network is down), the answer waits in the outbox.
+        What it says is final but for two words: where an answer comes too late, or the server no longer knows its
+        ticket, the same noised numbers go out again on a newer instance, up to `ATTEMPTS` times.
+
+        Edge cases: as `answer`; where the offer raises (say a network is down) or every attempt is too late, the answer
+        waits in the outbox. An answer that the server turns away is lost, and so is what it cost.
         """
         asked = _read(server.specification_json())
         with self._turn:
-            update = self._outbox.waiting(asked.fingerprint)
-            if update is None:
-                weights, fingerprint = server.draw()
-                if fingerprint != asked.fingerprint:
-                    raise SpecificationRefused("the server's instance is of another specification than it states")
-                update = self._answer(asked, weights)
-                self._outbox.keep(asked.fingerprint, update)
-            outcome = server.offer(update, asked.fingerprint)
-            self._outbox.clear()
+            waiting, examples = self._outbox.waiting(asked.fingerprint), None
+            if waiting is None:
+                drawn = _drawn(server, asked)
+                released, examples = self._released(asked, drawn.weights)
+                waiting = Waiting(asked.fingerprint, released).on(drawn)
+                self._outbox.keep(waiting)
+            outcome = self._bring(server, asked, waiting)
+        _tell(examples)  # at the very end, so that a server hears the same whatever becomes of the warning
         return outcome
 
-    def answer(self, specification: str | bytes, weights: ArrayLike) -> Floats:
+    def answer(self, specification: str | bytes, weights: ArrayLike, gamma: float | None = None) -> Instance:
         """The instance that a server sent, updated: what goes back to it, for who brings it there otherwise.
 
         Edge cases: `SpecificationRefused` or `BudgetExceeded`, and nothing was spent or released.
         """
+        asked = _read(specification)
         with self._turn:
-            return self._answer(_read(specification), weights)
+            drawn = _checked(Drawn(_instance(weights, asked.size), "", asked.gamma if gamma is None else gamma, b""))
+            released, examples = self._released(asked, drawn.weights)
+        _tell(examples)
+        return stepped(drawn.weights, released, gamma=drawn.gamma)
 
     def check(self, specification: Specification) -> Fit:
         """What the owner should know before the first contribution: what is refused, and what would count as missing.
@@ -150,10 +183,13 @@ class Device:
         refused = self._refused(specification)
         here = [name for name in specification.names if name in self._source.columns]
         table = self._source.read(here)
-        complaints = {name: misfits(specification.fields[name], table[name]) for name in here}
+        fields = {
+            name: (table[column], field) for name, (column, field) in specification.used.items() if column in here
+        }
         examples = len(next(iter(table.values()), ()))
-        usable = sum(known(specification.fields[specification.response], table.get(specification.response, [])))
-        problems = [*refused, *(line for name in here for line in _told(name, table[name], complaints[name]))]
+        usable = sum(known(specification.predicted, table.get(specification.names[0], [])))
+        told = (_told(name, values, misfits(field, values)) for name, (values, field) in fields.items())
+        problems = [*refused, *(line for lines in told for line in lines)]
         if not usable:
             problems.append(
                 "no example has a response that counts: a contribution would be noise alone, and cost as much"
@@ -183,24 +219,44 @@ class Device:
             return [f"refused: {error}"]
         return []
 
-    def _answer(self, asked: Specification, weights: ArrayLike) -> Floats:
+    def _bring(self, server: ServerLike, asked: Specification, waiting: Waiting) -> Outcome:
+        """Offer what waits until the server has a last word."""
+        outcome = Outcome(Reason.LATE)
+        for attempt in range(ATTEMPTS):
+            if attempt or waiting.sent is None:
+                waiting = waiting.on(_drawn(server, asked))
+                self._outbox.keep(waiting)
+            if waiting.sent is not None:
+                outcome = server.offer(waiting.sent.update, waiting.sent.ticket)
+            if outcome.reason not in AGAIN:
+                self._outbox.clear(asked.fingerprint)
+                break
+        return outcome
+
+    def _released(self, asked: Specification, weights: Instance) -> tuple[Whole, int]:
+        """The noised gradient at these weights, paid for, and how many examples there were. The latter is private."""
         self.policy.check(asked, self._source.columns)
-        instance, model = _instance(weights, asked.size), _model(asked)
-        contribution = Contribution(asked.mechanism, self._gradient(asked, model, instance))
+        model = _model(asked)
+        gradient, examples = self._gradient(asked, model, weights.astype(np.float64))
         note = {"specification": asked.fingerprint}
-        noised = contribution.release(
+        released = Contribution(asked.mechanism, gradient).release(
             charge=lambda mechanism: self._allowance.charge(mechanism, randomness=self._randomness, note=note)
         )
-        with np.errstate(over="ignore"):  # a server may ask for steps beyond every number
-            return instance - asked.gamma * noised
+        return released, examples
 
-    def _gradient(self, asked: Specification, model: FlatModel, instance: Floats) -> Floats:
-        """The mean gradient over some of the device's examples. Private."""
+    def _gradient(self, asked: Specification, model: FlatModel, instance: Floats) -> tuple[Floats, int]:
+        """The mean gradient over some of the device's examples, and how many count. Private."""
         stream = self._randomness.stream("examples", int(self.ledger.head[:12], 16))  # other examples every time
         features, responses = asked.encode(self._source.sample(asked.names, most=asked.examples, stream=stream))
         with np.errstate(all="ignore"):  # what is not finite in the end counts as zero, without a word
-            gradient: Floats = model.gradient(instance, features, responses).astype(np.float64)
-        return gradient
+            gradient = asked.kept(model.gradient(instance, features, responses).astype(np.float64))
+        return gradient.astype(np.float64), len(responses)
+
+
+def _tell(examples: int | None) -> None:
+    """Warn the owner where a contribution was made without examples."""
+    if examples == 0:
+        warnings.warn(NOISE_ALONE, NoExamplesWarning, stacklevel=3)
 
 
 def _begun(place: Path, policy: Policy) -> Ledger:
@@ -247,8 +303,25 @@ def _model(asked: Specification) -> FlatModel:
         raise SpecificationRefused(f"this device cannot compute such a model: {error}") from error
 
 
-def _instance(weights: ArrayLike, size: int) -> Floats:
+def _drawn(server: ServerLike, asked: Specification) -> Drawn:
+    """An instance of this specification that makes sense; nothing is spent where it does not."""
+    drawn = server.draw()
+    if drawn.fingerprint != asked.fingerprint:
+        raise SpecificationRefused("the server's instance is of another specification than it states")
+    return _checked(drawn._replace(weights=_instance(drawn.weights, asked.size)))
+
+
+def _checked(drawn: Drawn) -> Drawn:
+    if not 0 < drawn.gamma < math.inf:
+        raise SpecificationRefused(f"the server asks for steps of {drawn.gamma}: that is no size")
+    ticket: object = drawn.ticket  # whatever a server's code says of its type
+    if not isinstance(ticket, bytes) or len(ticket) > LONGEST_TICKET:
+        raise SpecificationRefused(f"the server's ticket is not at most {LONGEST_TICKET} bytes")
+    return drawn
+
+
+def _instance(weights: ArrayLike, size: int) -> Instance:
     try:
-        return as_weights(weights, size, largest=np.finfo(np.float64).max)
+        return as_weights(weights, size, largest=float(np.finfo(np.float32).max))
     except DataError as error:
         raise SpecificationRefused(f"the server's instance makes no sense: {error}") from error

@@ -1,45 +1,31 @@
 """The fields of a device's table as a specification describes them, and how their values become numbers in [0, 1].
 
-Ranges and levels are public: they come from the specification, never from the data.
+Ranges, levels, words and buckets are public: they come from the specification, never from the data. Numbers and
+categories are here, what looks at text is in `text_fields`.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal, Protocol
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from incrowd._random import Floats
+from incrowd.drawdiscard.field_base import AnyTableField, Level, Levels, OneFeatureField
+from incrowd.drawdiscard.sparse import SparseRows
+from incrowd.drawdiscard.text_fields import CountField, HashedField, ListField, TextField, WordsField
+from incrowd.drawdiscard.texts import text_of
 from incrowd.errors import ConfigError
 
-STRICT = ConfigDict(strict=True, frozen=True, extra="forbid")
-LONGEST_NAME = 64
-MOST_LEVELS = 10_000
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=LONGEST_NAME)]
-Level = Annotated[str, Field(max_length=200)]
-
-
-class Described(Protocol):
-    """What a field knows about its values."""
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """The names of its features."""
-        ...
-
-    def encode(self, values: Sequence[object]) -> Floats:
-        """Its features, a row a value."""
-        ...
-
-
-class NumberField(BaseModel):
+class NumberField(OneFeatureField):
     """A number of a public range, mapped to [0, 1].
 
     Edge cases: a value beyond an end of the range counts as that end; what is missing or no number counts as 0.
     """
 
-    model_config = STRICT
     type: Literal["number"] = "number"
     low: FiniteFloat
     high: FiniteFloat
@@ -49,22 +35,21 @@ class NumberField(BaseModel):
         _check_range(self.low, self.high)
         return self
 
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `Described.columns`."""
-        return (name,)
-
     def encode(self, values: Sequence[object]) -> Floats:
-        """See `Described.encode`."""
+        """See `AnyTableField.encode`."""
         return _normalised(_numbers(values), self.low, self.high)
 
+    def misfit(self, value: object) -> str | None:
+        """See `AnyTableField.misfit`."""
+        return _beyond(_number(value), self.low, self.high)
 
-class IntegerField(BaseModel):
+
+class IntegerField(OneFeatureField):
     """A whole number of a public range, mapped to [0, 1].
 
     Edge cases: as `NumberField`; a value between two whole numbers counts as the nearer one.
     """
 
-    model_config = STRICT
     type: Literal["integer"] = "integer"
     low: int = Field(ge=-(2**53), le=2**53)
     high: int = Field(ge=-(2**53), le=2**53)
@@ -74,43 +59,43 @@ class IntegerField(BaseModel):
         _check_range(self.low, self.high)
         return self
 
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `Described.columns`."""
-        return (name,)
-
     def encode(self, values: Sequence[object]) -> Floats:
-        """See `Described.encode`."""
+        """See `AnyTableField.encode`."""
         return _normalised(np.rint(_numbers(values)), self.low, self.high)
 
+    def misfit(self, value: object) -> str | None:
+        """See `AnyTableField.misfit`."""
+        number = _number(value)
+        return _beyond(number, self.low, self.high) or _between(number)
 
-class BooleanField(BaseModel):
+
+class BooleanField(OneFeatureField):
     """Yes or no, stored as 1 or 0.
 
     Edge cases: a number beyond counts as the nearer one of the two; what is missing or no number counts as 0.
     """
 
-    model_config = STRICT
     type: Literal["boolean"] = "boolean"
 
-    def columns(self, name: str) -> tuple[str, ...]:
-        """See `Described.columns`."""
-        return (name,)
-
     def encode(self, values: Sequence[object]) -> Floats:
-        """See `Described.encode`."""
+        """See `AnyTableField.encode`."""
         return _normalised(np.rint(_numbers(values)), 0, 1)
 
+    def misfit(self, value: object) -> str | None:
+        """See `AnyTableField.misfit`."""
+        number = _number(value)
+        return _beyond(number, 0, 1) or _between(number)
 
-class CategoryField(BaseModel):
+
+class CategoryField(AnyTableField):
     """One of several public levels, a feature each (one-hot); `baseline` names a level that gets none.
 
     Edge cases: a value that is no level, or missing, counts as none of them, and so has no feature at all; whole
-    numbers are compared by their digits.
+    numbers are compared by their digits, 7.0 as 7.
     """
 
-    model_config = STRICT
     type: Literal["category"] = "category"
-    levels: tuple[Level, ...] = Field(min_length=1, max_length=MOST_LEVELS)
+    levels: Levels
     baseline: Level | None = None
 
     @model_validator(mode="after")
@@ -126,61 +111,78 @@ class CategoryField(BaseModel):
         """The levels that have a feature."""
         return tuple(level for level in self.levels if level != self.baseline)
 
+    @property
+    def width(self) -> int:
+        """See `AnyTableField.width`."""
+        return len(self.levels) - (self.baseline is not None)
+
     def columns(self, name: str) -> tuple[str, ...]:
-        """See `Described.columns`."""
+        """See `AnyTableField.columns`."""
         return tuple(f"{name}={level}" for level in self.featured)
 
-    def encode(self, values: Sequence[object]) -> Floats:
-        """See `Described.encode`."""
-        return one_of(self.featured, values)
+    def sparse(self, values: Sequence[object]) -> SparseRows:
+        """See `AnyTableField.sparse`."""
+        return _levels_of(self.featured, values)
+
+    def misfit(self, value: object) -> str | None:
+        """See `AnyTableField.misfit`."""
+        return None if text_of(value) in self._known else "is none of the levels"
+
+    def known(self, values: Sequence[object]) -> list[bool]:
+        """Which values are levels."""
+        return [text_of(value) in self._known for value in values]
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.levels)
 
 
-TableField = NumberField | IntegerField | BooleanField | CategoryField
+TableField = (
+    NumberField
+    | IntegerField
+    | BooleanField
+    | CategoryField
+    | HashedField
+    | ListField
+    | TextField
+    | WordsField
+    | CountField
+)
+ResponseField = NumberField | IntegerField | BooleanField | CategoryField
+"""What can be predicted."""
 
 
 def one_of(levels: Sequence[str], values: Sequence[object]) -> Floats:
     """A row a value, a column a level: 1 where they are equal."""
-    places = {level: place for place, level in enumerate(levels)}
-    rows = np.zeros((len(values), len(levels)))
-    for row, value in zip(rows, values, strict=True):
-        text = _as_level(value)
-        place = None if text is None else places.get(text)
-        if place is not None:
-            row[place] = 1.0
-    return rows
+    return _levels_of(levels, values).dense()
 
 
 def known(field: TableField, values: Sequence[object]) -> list[bool]:
     """Which values are there and make sense: a response that does not is no response."""
     if isinstance(field, CategoryField):
-        return [bool(row.any()) for row in one_of(field.levels, values)]
+        return field.known(values)
     return [not math.isnan(_number(value)) for value in values]
 
 
 def misfits(field: TableField, values: Sequence[object]) -> list[str | None]:
     """Why each value does not count as what it is, for the owner of the table; None where it does."""
-    if isinstance(field, CategoryField):
-        levels = set(field.levels)
-        whys = [None if _as_level(value) in levels else "is none of the levels" for value in values]
-    else:
-        whys = [_no_such_number(field, _number(value)) for value in values]
-    return ["is missing" if value is None else why for value, why in zip(values, whys, strict=True)]
+    return ["is missing" if value is None else field.misfit(value) for value in values]
 
 
-def _no_such_number(field: NumberField | IntegerField | BooleanField, number: float) -> str | None:
-    low, high = (0, 1) if isinstance(field, BooleanField) else (field.low, field.high)
+def _levels_of(levels: Sequence[str], values: Sequence[object]) -> SparseRows:
+    places = {level: place for place, level in enumerate(levels)}
+    found = [places.get(text) if (text := text_of(value)) is not None else None for value in values]
+    return SparseRows.ones([[] if place is None else [place] for place in found], len(levels))
+
+
+def _beyond(number: float, low: float, high: float) -> str | None:
     if math.isnan(number):
         return "is no number"
-    if not low <= number <= high:
-        return f"lies beyond {low:g} to {high:g}"
-    whole = isinstance(field, NumberField) or number == round(number)
-    return None if whole else "is no whole number"
+    return None if low <= number <= high else f"lies beyond {low:g} to {high:g}"
 
 
-def _as_level(value: object) -> str | None:
-    if isinstance(value, int):
-        return str(value)
-    return value if isinstance(value, str) else None
+def _between(number: float) -> str | None:
+    return None if number == round(number) else "is no whole number"
 
 
 def _check_range(low: float, high: float) -> None:

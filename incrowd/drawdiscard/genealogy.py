@@ -14,7 +14,7 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Integers, Randomness
-from incrowd.drawdiscard.pool import Picks
+from incrowd.drawdiscard.pool import Picks, check_share
 
 NOWHERE = -1
 """In place of the instance that an update replaced: it was thrown away."""
@@ -24,15 +24,18 @@ NOWHERE = -1
 class Coins:
     """Of each update, in the order of arrival: which instance it drew, when, and which one it replaced.
 
-    `seen` is the number of updates that had arrived when it drew. With `merged`, an update does not overwrite: the
-    average of the two takes the place.
+    `seen` is the number of updates that had arrived when it drew. `merge` is the share of an update in the instance
+    that it enters: 1 overwrites it.
     """
 
     instances: int
     drawn: Integers
     replaced: Integers
     seen: Integers
-    merged: bool = False
+    merge: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share(self.merge)
 
     @property
     def updates(self) -> int:
@@ -49,7 +52,7 @@ def toss(purpose: str, choices: int, size: int, randomness: Randomness) -> Integ
 
 
 def draw_and_discard(
-    *, instances: int, updates: int, randomness: Randomness, in_flight: int = 1, merged: bool = False
+    *, instances: int, updates: int, randomness: Randomness, in_flight: int = 1, merge: float = 1.0
 ) -> Coins:
     """Each update draws an instance and replaces another, both at random.
 
@@ -62,15 +65,15 @@ def draw_and_discard(
         drawn=toss("draw", instances, updates, randomness),
         replaced=toss("discard", instances, updates, randomness),
         seen=_seen(updates, in_flight, randomness),
-        merged=merged,
+        merge=merge,
     )
 
 
-def same_instance(*, instances: int, updates: int, randomness: Randomness, merged: bool = False) -> Coins:
+def same_instance(*, instances: int, updates: int, randomness: Randomness, merge: float = 1.0) -> Coins:
     """Each update replaces the instance that it drew; one after the other."""
     _validate.count(instances=instances, updates=updates)
     drawn = toss("draw", instances, updates, randomness)
-    return Coins(instances=instances, drawn=drawn, replaced=drawn, seen=np.arange(updates), merged=merged)
+    return Coins(instances=instances, drawn=drawn, replaced=drawn, seen=np.arange(updates), merge=merge)
 
 
 def accept_one_in(share: int, *, updates: int, randomness: Randomness) -> Coins:
@@ -142,7 +145,7 @@ class Genealogy:
     def needed(self) -> Integers:
         """The updates that have to be computed, in the order of arrival."""
         k = self.coins.instances
-        ancestors = [self.parents, self.partners] if self.coins.merged else [self.parents]
+        ancestors = [self.parents, self.partners] if self.coins.merge < 1 else [self.parents]
         marked = bytearray(k + self.coins.updates)
         waiting = self.looked_at.ravel().tolist()
         while waiting:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from dp_accounting import LaplaceDpEvent
 
 from incrowd import _validate
+from incrowd.drawdiscard.field_base import AnyTableField
 from incrowd.drawdiscard.specification import Specification
+from incrowd.drawdiscard.text_fields import CountField, ListField, TextField, WordsField
+from incrowd.drawdiscard.texts import LONGEST_TEXT
 from incrowd.errors import SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
@@ -18,23 +21,37 @@ class Policy:
 
     `unit` says what the three limits on epsilon count: all numbers of a contribution together (``model``), or each on
     its own (``feature``, which is much less: see `Specification.describe`). `epsilon` limits one contribution,
-    `daily_epsilon` those of a day, `budget` those of all time. `fields` are the columns that a model may use, by
-    default every column. Without a word from the owner: one contribution of epsilon 2 a day, and ten in all.
+    `daily_epsilon` those of a day, `budget` those of all time. Whatever the unit, all numbers of a contribution
+    together may cost no more than `whole_epsilon`, unless stated ten times `epsilon`. `fields` are the columns that a
+    model may use, by default every column. `most_work` limits how many pieces of text a contribution may look at, were
+    every text as long as any that is read, for the time of it shows outside. Without a word from the owner: one
+    contribution of epsilon 2 a day, and ten in all.
+
+    Guarantee: what is repeated is paid for. Counted per feature, a column that a model looks at in several numbers, by
+    several fields, crosses, classes or a hidden layer, costs its epsilon so many times (`Specification.repeats`). The
+    response is in every number; what a contribution tells of it is within `whole_epsilon`.
     """
 
     epsilon: float = 2.0
     daily_epsilon: float = 2.0
     budget: Budget = field(default_factory=lambda: Budget(epsilon=20.0, delta=1e-9))
     unit: Unit = "model"
+    whole_epsilon: float | None = None
     fields: Collection[str] | None = None
     most_weights: int = 100_000
     most_examples: int = 100
     most_instances: int = 1_000
+    most_work: int = 4_000_000
 
     def __post_init__(self) -> None:
         _validate.positive(epsilon=self.epsilon, daily_epsilon=self.daily_epsilon)
+        if self.whole_epsilon is not None:
+            _validate.positive(whole_epsilon=self.whole_epsilon)
         _validate.count(
-            most_weights=self.most_weights, most_examples=self.most_examples, most_instances=self.most_instances
+            most_weights=self.most_weights,
+            most_examples=self.most_examples,
+            most_instances=self.most_instances,
+            most_work=self.most_work,
         )
 
     def check(self, asked: Specification, columns: Collection[str]) -> None:
@@ -47,6 +64,7 @@ class Policy:
             ("weights", asked.size, self.most_weights),
             ("examples", asked.examples, self.most_examples),
             ("instances", asked.instances, self.most_instances),
+            ("pieces of text", asked.examples * pieces(asked), self.most_work),
         ):
             if value > most:
                 raise SpecificationRefused(f"{value} {what} are more than this device allows, {most}")
@@ -57,12 +75,39 @@ class Policy:
             raise SpecificationRefused(
                 f"a contribution would cost epsilon = {cost:.6g} per {self.unit}; this device allows {self.epsilon:g}"
             )
+        whole = self._cost(asked.mechanism, "model")
+        together = 10 * self.epsilon if self.whole_epsilon is None else self.whole_epsilon
+        if not whole <= together:
+            raise SpecificationRefused(
+                f"all {asked.size} numbers of a contribution together would cost epsilon = {whole:.6g}; this device "
+                f"allows {together:g}"
+            )
 
     def cost(self, mechanism: Mechanism) -> float:
         """The epsilon of one contribution, in the policy's unit (for Gaussian noise at the budget's delta)."""
-        event = mechanism.event(self.unit)
-        if isinstance(event, LaplaceDpEvent) and self.unit == mechanism.privacy:
-            return mechanism.epsilon  # to the last bit
+        return self._cost(mechanism, self.unit)
+
+    def _cost(self, mechanism: Mechanism, unit: Unit) -> float:
+        event = mechanism.event(unit)
         if isinstance(event, LaplaceDpEvent):
-            return float(1 / event.noise_multiplier)
+            own = event.noise_multiplier == mechanism.multiplier
+            return mechanism.epsilon if own else float(1 / event.noise_multiplier)  # its own to the last bit
         return price(event, delta=self.budget.delta, relation=RELATION).epsilon
+
+
+def pieces(asked: Specification) -> int:
+    """How many pieces of text are looked at for one example, at most."""
+    return sum(_pieces(described) for _, described in asked.used.values())
+
+
+def _pieces(described: AnyTableField) -> int:
+    """An n-gram is a piece; a word is looked for, and a character counted, a hundred times as fast."""
+    if isinstance(described, TextField):
+        return LONGEST_TEXT * (1 + described.longest - described.shortest)
+    if isinstance(described, ListField):
+        return LONGEST_TEXT
+    if isinstance(described, WordsField):
+        return LONGEST_TEXT // 100 * len(described.words)
+    if isinstance(described, CountField):
+        return LONGEST_TEXT // 100 * len(described.characters or "a")
+    return 1

@@ -1,35 +1,38 @@
-"""The pool: k instances of one model, and the mean and spread of each weight over them (Pihur et al. 2018).
+"""The pool: k instances of one model (Pihur et al. 2018), the versions that they lately replaced, and their average.
 
-A device draws an instance, each with the same chance; the instance that it sends back replaces one, each with the same
-chance again. Nothing joins the draw with its discard.
+A device draws an instance, each with the same chance; what it sends back is merged into one, each with the same chance
+again. Nothing joins the draw with its discard. Every instance that enters is a version with a number of its own, and
+the last replaced versions are kept for a while: an answer is compared with the version that it descends from.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from itertools import islice
 from threading import RLock
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
 from incrowd.drawdiscard.glm import FlatModel
+from incrowd.drawdiscard.snapshot import Snapshot
 from incrowd.errors import ConfigError, DataError
 
-RECOMPUTED_EVERY = 1024
-"""So many replacements at most between two exact computations of mean and spread."""
+Instance = NDArray[np.float32]
+"""The weights of an instance: as devices get them, as the pool holds them, as files keep them."""
 
 LARGEST = 1e30
 """A weight beyond this has no place in a pool: its square, summed up over instances, must be a number with room."""
 
-_LEAP = 1e8
-"""A squared change so many times the sum of squares leaves rounding behind, so mean and spread are computed anew."""
+HISTORY = 256
+"""So many replaced versions are kept."""
 
 
-def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Floats:
-    """So many finite weights in float64, each at most the largest; `given` itself where it is that.
+def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Instance:
+    """So many finite weights in float32, each at most the largest; `given` itself where it is that.
 
     Guarantee: what has another shape is refused before anything is computed or copied.
 
@@ -42,30 +45,79 @@ def as_weights(given: ArrayLike, size: int, *, largest: float = LARGEST) -> Floa
         raise DataError(f"an instance is {size} numbers: {error}") from error
     if numbers.dtype.kind not in "fiu" or numbers.shape != (size,):
         raise DataError(f"an instance is {size} numbers, not {numbers.dtype} of shape {numbers.shape}")
-    weights: Floats = numbers.astype(np.float64, copy=False)
-    if not (np.abs(weights) <= largest).all():  # NaN is not, either
+    with np.errstate(over="ignore", invalid="ignore"):
+        if numbers.dtype == np.float32 and math.isfinite(np.dot(numbers, numbers)):
+            return numbers  # nearly always: no weight is beyond the root of the largest float32, 1.8e19
+        weights: Instance = numbers.astype(np.float32, copy=False)  # too large is told below
+    if not (np.abs(weights) <= np.float32(largest)).all():  # NaN is not, either
         raise DataError(f"an instance is {size} finite numbers of at most {largest:g}")
     return weights
 
 
-def stable_variance(instances: int, update_variance: float, *, in_flight: int = 0) -> float:
+def stable_variance(instances: int, update_variance: float, *, in_flight: int = 0, merge: float = 1.0) -> float:
     """The variance of a weight over the instances that updates of this variance neither raise nor lower.
 
     That is (k / 2) sigma^2, with k - 1 in the denominator of the variance over the instances (Pihur et al. 2018,
     theorem 1). One update brings the expected variance nearer to it by a factor of 1 - 2 / k^2.
 
+    Where an answer is merged by a share m it is m sigma^2 / (2 (1 - m + m / k)): an update moves one instance towards
+    another by m and adds m^2 sigma^2, and these two are in balance there.
+
     Where c others arrive between a draw and its discard, it is (k / 2) (1 + c / (k - 1)) sigma^2: for two instances
     meet in a common ancestor only if one was drawn from the other, and then each has k / 2 + c k / (2 (k - 1))
     updates behind it on average.
 
-    Edge cases: one instance has no variance to keep: 0.
+    Edge cases: one instance has no variance to keep: 0. With a share below 1, others in flight are not counted.
     """
     _validate.count(instances=instances)
     _validate.non_negative(update_variance=update_variance)
     _validate.natural(in_flight=in_flight)
+    check_share(merge)
     if instances == 1:
         return 0.0
+    if merge < 1:
+        return merge * update_variance / (2 * (1 - merge + merge / instances))
     return instances / 2 * (1 + in_flight / (instances - 1)) * update_variance
+
+
+def check_share(merge: float) -> None:
+    """Refuse a share of an answer that is not in (0, 1]."""
+    if not 0 < merge <= 1:
+        raise ConfigError(field="merge", value=merge, remedy="give a share above 0, and at most 1, which overwrites")
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """A pool at one moment, its rows shared with it: they never change, so that this costs next to nothing to take."""
+
+    rows: tuple[Instance, ...]
+    versions: tuple[int, ...]
+    replaced: dict[int, Instance]
+    draws: int
+    discards: int
+    average: Floats | None
+    looks: int
+    last: int
+
+    def newest(self, size: int) -> "Frozen":
+        """The same with only the newest of the replaced versions, so many bytes of them."""
+        few = min(len(self.replaced), int(size // self.rows[0].nbytes))
+        last = list(islice(reversed(self.replaced.items()), few))
+        return replace(self, replaced=dict(reversed(last)))
+
+    def snapshot(self) -> Snapshot:
+        """The same with its rows copied out."""
+        return Snapshot(
+            instances=np.array(self.rows, np.float32),
+            versions=np.array(self.versions, np.int64),
+            replaced=np.array(list(self.replaced.values()), np.float32).reshape(-1, len(self.rows[0])),
+            replaced_versions=np.array(list(self.replaced), np.int64),
+            draws=self.draws,
+            discards=self.discards,
+            average=self.average,
+            looks=self.looks,
+            last=self.last,
+        )
 
 
 class Picks:
@@ -90,104 +142,54 @@ class Picks:
         return self._block[place] % choices
 
 
-DIGEST = 16
-"""Bytes of the digest of an answer."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Snapshot:
-    """Everything that a pool is, but for where its randomness comes from.
-
-    `mean` and `squares` (sums of squared distances from it) are those that the pool kept as it went along, `replaced`
-    updates after it last computed them anew. `remembered` and `asked` are what a `SpamTest` has learnt, if one was
-    asked for the snapshot; `taken` are digests of answers and `specification` a fingerprint, if a server adds them.
-
-    Guarantee: `to_bytes` is a safetensors file, plain numbers; `from_bytes` gives back an equal snapshot.
-
-    Edge cases: bytes that are no such file, or whose arrays do not fit each other, raise `DataError`.
-    """
-
-    instances: Floats
-    draws: int
-    discards: int
-    mean: Floats
-    squares: Floats
-    replaced: int
-    remembered: Floats | None = None
-    asked: int = 0
-    taken: Sequence[bytes] = ()
-    specification: str = ""
-
-    def to_bytes(self) -> bytes:
-        """The snapshot as a file or a store can hold it."""
-        from safetensors.numpy import save
-
-        counts = np.array([self.draws, self.discards, self.replaced, self.asked], np.int64)
-        arrays = {"instances": self.instances, "mean": self.mean, "squares": self.squares}
-        if self.remembered is not None:
-            arrays["remembered"] = self.remembered
-        texts = {"taken": b"".join(self.taken), "specification": bytes.fromhex(self.specification)}
-        plain = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()} | {"counts": counts}
-        return bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | plain))
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> "Snapshot":
-        """The snapshot that `to_bytes` wrote."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
-        try:
-            arrays = load(content)
-            draws, discards, replaced, asked = arrays.pop("counts").tolist()
-            taken, specification = (arrays.pop(name).tobytes() for name in ("taken", "specification"))
-            snapshot = cls(
-                draws=draws,
-                discards=discards,
-                replaced=replaced,
-                asked=asked,
-                taken=[taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)],
-                specification=specification.hex(),
-                **arrays,
-            )
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"this is no snapshot of a pool: {error}") from error
-        size = snapshot.instances.shape[1:]
-        fit = len(size) == 1 and all(array.shape == size for name, array in arrays.items() if name != "instances")
-        if not fit or min(draws, discards, replaced, asked) < 0:
-            raise DataError(f"this is no snapshot of a pool: instances {snapshot.instances.shape}")
-        for array in arrays.values():
-            if array.dtype != np.float64 or not np.isfinite(array).all():
-                raise DataError(f"this is no snapshot of a pool: its numbers are {array.dtype}, or not finite")
-        return snapshot
-
-
 class Pool:
     """k instances of a model with so many weights, safe to share between threads.
 
-    Guarantee: a draw gives a copy of a uniformly random instance, a discard replaces a uniformly random one, and the
-    two choices are independent; both come from the named streams ``draw`` and ``discard``. Mean and spread cost a few
-    operations a weight and a discard; they are computed anew every `RECOMPUTED_EVERY` replacements, and whenever a huge
-    weight comes or goes, so that rounding does not add up however long the pool lives. Under seeded randomness a
-    restored pool goes on exactly like the one that was saved, to the last bit of mean and spread.
+    `merge` is the share of an answer in the instance that it enters (1 replaces it), `tail` how fast the average over
+    time forgets, and `history` how many replaced versions are kept.
+
+    Guarantee: a draw gives a uniformly random instance, a discard enters a uniformly random one, and the two choices
+    are independent; both come from the named streams ``draw`` and ``discard``. Rows are given out read-only and never
+    change: an answer makes a new one. Under seeded randomness a restored pool goes on exactly like the one that was
+    saved, to the last bit.
 
     Edge cases: an instance that is not finite, has a weight beyond `LARGEST` or another size is refused (`DataError`)
-    and the pool stays as it was; the spread of a single instance is 0.
+    and the pool stays as it was; the spread of a single instance is 0; a version that was replaced longer ago than the
+    history reaches is not found.
     """
 
-    def __init__(self, instances: ArrayLike, *, randomness: Randomness, draws: int = 0, discards: int = 0) -> None:
-        self._instances: Floats = np.array(instances, dtype=np.float64)
-        if self._instances.ndim != 2 or 0 in self._instances.shape:
-            shape = self._instances.shape
-            raise ConfigError(field="instances", value=shape, remedy="give one row an instance, one column a weight")
-        for instance in self._instances:
-            as_weights(instance, self.size)
-        self._draws = Picks(randomness, "draw", taken=draws)
-        self._discards = Picks(randomness, "discard", taken=discards)
+    def __init__(
+        self,
+        instances: ArrayLike,
+        *,
+        randomness: Randomness,
+        merge: float = 1.0,
+        tail: float | None = None,
+        history: int = HISTORY,
+    ) -> None:
+        given = np.asarray(instances)
+        if given.ndim != 2 or 0 in given.shape:
+            raise ConfigError(
+                field="instances", value=given.shape, remedy="give one row an instance, one column a weight"
+            )
+        check_share(merge)
+        _validate.natural(history=history)
+        self.size = given.shape[1]
+        self._rows = [_held(as_weights(row, self.size)) for row in given]
+        self._versions = list(range(len(given)))
+        self._newest = len(given) - 1
+        self._replaced: OrderedDict[int, Instance] = OrderedDict()
+        self._history = history
+        self._merge, self._tail = np.float32(merge), tail
+        self._average: Floats | None = None
+        self._looks = 0
+        self._draws, self._discards = Picks(randomness, "draw"), Picks(randomness, "discard")
         self._lock = RLock()
-        self._recompute()
 
     @classmethod
-    def initial(cls, start: ArrayLike, *, instances: int, update_variance: float, randomness: Randomness) -> "Pool":
+    def initial(
+        cls, start: ArrayLike, *, instances: int, update_variance: float, randomness: Randomness, **keys: Any
+    ) -> "Pool":
         """A pool around starting weights, each weight spread over the instances as it will stay.
 
         `update_variance` is the variance of the noise that one update adds to a weight; the stream is
@@ -196,63 +198,95 @@ class Pool:
         Edge cases: a single instance, or updates without noise, start at the starting weights.
         """
         centre = np.asarray(start, dtype=np.float64)
-        spread = math.sqrt(stable_variance(instances, update_variance))
+        spread = math.sqrt(stable_variance(instances, update_variance, merge=keys.get("merge", 1.0)))
         normals = randomness.stream("initialisation").normals(instances * centre.size)
-        return cls(centre + spread * normals.reshape(instances, centre.size), randomness=randomness)
+        return cls(centre + spread * normals.reshape(instances, centre.size), randomness=randomness, **keys)
 
     @classmethod
-    def restore(cls, snapshot: Snapshot, *, randomness: Randomness) -> "Pool":
-        """The pool that a snapshot was taken of."""
-        pool = cls(snapshot.instances, randomness=randomness, draws=snapshot.draws, discards=snapshot.discards)
-        pool._mean, pool._squares = snapshot.mean.copy(), snapshot.squares.copy()
-        pool._replaced = snapshot.replaced
+    def restore(cls, snapshot: Snapshot, *, randomness: Randomness, lost: int = 0, **keys: Any) -> "Pool":
+        """The pool that a snapshot was taken of; merge, tail and history are for the caller to give again.
+
+        So many versions may have been `lost` since: their numbers are given to no other row.
+        """
+        pool = cls(snapshot.instances, randomness=randomness, **keys)
+        pool._versions = snapshot.versions.tolist()
+        pool._newest = max(snapshot.last, *pool._versions) + lost
+        rows = zip(snapshot.replaced_versions.tolist(), snapshot.replaced, strict=True)
+        pool._replaced = OrderedDict((version, _held(row)) for version, row in rows)
+        pool._average = None if snapshot.average is None else snapshot.average.copy()
+        pool._looks = snapshot.looks
+        pool._draws = Picks(randomness, "draw", taken=snapshot.draws)
+        pool._discards = Picks(randomness, "discard", taken=snapshot.discards)
         return pool
 
     def snapshot(self) -> Snapshot:
         """Everything to go on from here."""
+        return self.freeze().snapshot()
+
+    def freeze(self) -> Frozen:
+        """As `snapshot`, in no time: for who copies it elsewhere."""
         with self._lock:
-            return Snapshot(
-                instances=self._instances.copy(),
+            return Frozen(
+                rows=tuple(self._rows),
+                versions=tuple(self._versions),
+                replaced=dict(self._replaced),
                 draws=self._draws.taken,
                 discards=self._discards.taken,
-                mean=self._mean.copy(),
-                squares=self._squares.copy(),
-                replaced=self._replaced,
+                average=None if self._average is None else self._average.copy(),
+                looks=self._looks,
+                last=self._newest,
             )
 
     @property
     def discards(self) -> int:
-        """How many instances were discarded for an update so far."""
+        """How many updates entered so far."""
         return self._discards.taken
 
     @property
     def k(self) -> int:
         """How many instances there are."""
-        return len(self._instances)
+        return len(self._rows)
 
-    @property
-    def size(self) -> int:
-        """How many weights an instance has."""
-        return int(self._instances.shape[1])
+    def draw(self) -> Instance:
+        """A random instance."""
+        return self.draw_version()[1]
 
-    def draw(self) -> Floats:
-        """A copy of a random instance."""
-        return self.draw_index()[1]
-
-    def draw_index(self) -> tuple[int, Floats]:
-        """As `draw`, and which one it was: for strategies to compare with. A server must not keep it."""
+    def draw_index(self) -> tuple[int, Instance]:
+        """As `draw`, and which one it was: for strategies to compare with."""
         with self._lock:
             index = self._draws.among(self.k)
-            return index, self._instances[index].copy()
+            return index, self._rows[index]
+
+    def draw_version(self) -> tuple[int, Instance]:
+        """As `draw`, and the number of its version."""
+        with self._lock:
+            index = self._draws.among(self.k)
+            return self._versions[index], self._rows[index]
+
+    def version(self, number: int) -> Instance | None:
+        """The row of a version, if it is one of the instances or was replaced lately."""
+        with self._lock:
+            replaced = self._replaced.get(number)
+            if replaced is None and number in self._versions:
+                return self._rows[self._versions.index(number)]
+            return replaced
 
     def discard(self, weights: ArrayLike) -> None:
-        """Replace a random instance with an updated one."""
-        arrived = as_weights(weights, self.size)
+        """Merge an updated instance into a random one."""
+        self.take(as_weights(weights, self.size))
+
+    def take(self, arrived: Instance) -> None:
+        """As `discard`, of what `as_weights` gave: it is not looked at again."""
         with self._lock:
-            self._replace(self.choose(), arrived)
+            index = self.choose()
+            if self._merge < 1:
+                arrived = merged(self._rows[index], arrived, self._merge)
+            self._replace(index, arrived)
+            if self._tail is not None and self.discards % self.k == 0:
+                self._look(self._tail)
 
     def choose(self) -> int:
-        """Which instance the next discard replaces; asking moves the stream on."""
+        """Which instance the next discard enters; asking moves the stream on."""
         with self._lock:
             return self._discards.among(self.k)
 
@@ -262,48 +296,63 @@ class Pool:
         with self._lock:
             self._replace(index, arrived)
 
-    def instance(self, index: int) -> Floats:
-        """A copy of a given instance."""
+    def instance(self, index: int) -> Instance:
+        """A given instance."""
         with self._lock:
-            row: Floats = self._instances[index].copy()
-            return row
+            return self._rows[index]
 
     def weights(self) -> Floats:
-        """The average of the instances: the weights to predict with."""
-        return self.mean_and_spread()[0]
+        """The weights to predict with: the average of the instances, and over time where there is a tail."""
+        with self._lock:
+            return self.mean_and_spread()[0] if self._average is None else self._average.copy()
 
     def predict(self, model: FlatModel, features: Any) -> Any:
         """The average of the instances' predictions: the other way to use them."""
-        instances = self.snapshot().instances
+        instances = self.snapshot().instances.astype(np.float64)
         return sum(model.predict(weights, features) for weights in instances) / len(instances)
 
     def mean_and_spread(self) -> tuple[Floats, Floats]:
         """The mean of each weight over the instances, and its standard deviation (k - 1 in the denominator)."""
         with self._lock:
-            variance = np.maximum(self._squares, 0.0) / (self.k - 1) if self.k > 1 else np.zeros(self.size)
-            return self._mean.copy(), np.sqrt(variance)
+            held = np.array(self._rows, np.float64)
+        return held.mean(axis=0), held.std(axis=0, ddof=1) if len(held) > 1 else np.zeros(self.size)
 
-    def _replace(self, index: int, arrived: Floats) -> None:
-        row = self._instances[index]
-        self._replaced += 1
-        if self._replaced % RECOMPUTED_EVERY == 0:
-            row[:] = arrived
-            self._recompute()
-            return
-        # The sum of squared distances from the mean changes by (new - old) * (new - new mean + old - old mean).
-        change = arrived - row
-        distances = arrived + row
-        distances -= self._mean
-        self._mean += change / self.k
-        distances -= self._mean
-        distances *= change
-        self._squares += distances
-        row[:] = arrived
-        change *= change
-        if (change > _LEAP * self._squares).any():
-            self._recompute()
+    def _replace(self, index: int, arrived: Instance) -> None:
+        if self._history:
+            self._replaced[self._versions[index]] = self._rows[index]
+            if len(self._replaced) > self._history:
+                self._replaced.popitem(last=False)
+        self._rows[index] = _held(arrived)
+        self._newest += 1
+        self._versions[index] = self._newest
 
-    def _recompute(self) -> None:
-        self._replaced = 0
-        self._mean = self._instances.mean(axis=0)
-        self._squares = np.square(self._instances - self._mean).sum(axis=0)
+    def _look(self, tail: float) -> None:
+        self._looks += 1
+        mean = self.mean_and_spread()[0]
+        self._average = averaged(self._average, mean, self._looks, tail)
+
+
+def merged(held: Instance, arrived: Instance, share: np.float32) -> Instance:
+    """What becomes of an instance that an answer enters, in float32, the same wherever it is computed."""
+    new: Instance = (np.float32(1) - share) * held + share * arrived
+    return new
+
+
+def averaged(average: Floats | None, mean: Floats, looks: int, tail: float) -> Floats:
+    """The average over time after one more look: look number t counts t^tail-fold (Shamir and Zhang 2013).
+
+    Their average of polynomial decay: with a tail of 0 all looks count alike, and the larger it is, the less count the
+    early ones.
+    """
+    if average is None:
+        return mean
+    moved: Floats = average + (1 + tail) / (looks + tail) * (mean - average)
+    return moved
+
+
+def _held(row: Instance) -> Instance:
+    """A row that nobody else can write to: itself, where its memory is its own or that of bytes."""
+    own = row.base is None or isinstance(row.base, bytes)
+    kept = row if own and not row.flags.writeable else row.copy()
+    kept.flags.writeable = False
+    return kept

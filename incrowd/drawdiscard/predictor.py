@@ -30,7 +30,7 @@ class Predictor:
     @property
     def levels(self) -> tuple[str, ...]:
         """The classes, in the order of the columns of a prediction; none where the response is a number."""
-        response = self.specification.fields[self.specification.response]
+        response = self.specification.predicted
         return response.levels if isinstance(response, CategoryField) else ()
 
     def predict(self, rows: object) -> Floats:
@@ -46,7 +46,7 @@ class Predictor:
         table = source.read(here) if source.count else {name: [] for name in needed}
         features = self.specification.features(table, count=source.count)
         predicted: Floats = np.asarray(self.specification.model.predict(self.weights, features), np.float64)
-        response = self.specification.fields[self.specification.response]
+        response = self.specification.predicted
         if isinstance(response, CategoryField):
             return predicted
         low, high = (0, 1) if isinstance(response, BooleanField) else (response.low, response.high)

@@ -14,6 +14,8 @@ from incrowd._random import Floats, Integers, Randomness
 from incrowd.drawdiscard.fast_gradients import DeviceGradients, Matrix
 from incrowd.drawdiscard.fast_noise import BlockNoise, Noise, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, Genealogy
+from incrowd.drawdiscard.pool import averaged
+from incrowd.drawdiscard.specification import Specification, with_largest
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -26,6 +28,8 @@ class Updates:
 
     `devices` and `rates` have an entry for each update, in the order of arrival; `rates` may be one number for all.
 
+    With `largest`, only as many numbers of a gradient count (see `Specification.kept`).
+
     Guarantee: an update is the instance minus rate * (bounded gradient + noise), as a device makes it.
 
     Edge cases: without `noise`, and with a mechanism whose noise is ``none``, nothing is added.
@@ -36,6 +40,7 @@ class Updates:
     devices: Integers
     rates: float | Floats
     noise: Noise | None = None
+    largest: int | None = None
     _bound: Bound | None = field(init=False, repr=False)
     _rates: Floats = field(init=False, repr=False)
 
@@ -50,6 +55,8 @@ class Updates:
     def step(self, weights: Matrix, update: int) -> Matrix:
         """What the update takes off the weights that it drew; valid until the next call."""
         step = self.gradients.gradient(weights, int(self.devices[update]))
+        if self.largest is not None and self.largest < step.size:
+            step = with_largest(step, self.largest)
         if self._bound is not None:
             self._bound(step)
         if self.noise is not None:
@@ -85,26 +92,43 @@ def bounding(mechanism: Mechanism) -> Bound:
     return shorten
 
 
-def simulate(updates: Updates, coins: Coins, *, start: ArrayLike, moments: Sequence[int]) -> Matrix:
-    """The average of the instances after so many updates each, [moments, size], in the model's layout.
+def simulate(
+    updates: Updates, coins: Coins, *, start: ArrayLike, moments: Sequence[int], tail: float | None = None
+) -> Matrix:
+    """The weights to predict with after so many updates each, [moments, size], in the model's layout.
 
-    `start` is [k, size]: see `pool.stable_variance` for how the paper spreads it.
+    They are the average of the instances, and over time where there is a `tail`: see `pool.averaged`. `start` is
+    [k, size]: see `pool.stable_variance` for how the paper spreads it.
 
-    Guarantee: the same as a pool, up to float32, whose strategy makes the same choices and whose devices add the same
-    noise; see `genealogy.Genealogy.needed` for what is computed.
+    Guarantee: the same as a pool with this tail, up to float32, whose strategy makes the same choices and whose devices
+    add the same noise; see `genealogy.Genealogy.needed` for what is computed.
 
-    Edge cases: moment 0 is the average at the start; moments come out in the order in which they were asked for.
+    Edge cases: moment 0 is the average at the start; moments come out in the order in which they were asked for. With a
+    tail every k-th moment is looked at, so nearly all updates are computed.
     """
     if len(updates.devices) != coins.updates:
         raise DataError(f"{len(updates.devices)} devices for {coins.updates} updates: give one each")
     given = updates.gradients.inner(start)
     if given.shape != (coins.instances, updates.gradients.size):
         raise DataError(f"a start of shape {given.shape} is not [{coins.instances}, {updates.gradients.size}]")
-    genealogy = Genealogy(coins, moments)
+    looks = [] if tail is None else list(range(coins.instances, max(moments, default=0) + 1, coins.instances))
+    genealogy = Genealogy(coins, [*looks, *moments])  # of equal moments, the looks come first
     averages = np.empty((len(moments), given.shape[1]), np.float32)
+    over_time, looked = None, 0
     for place, average in _averages(updates, genealogy, given):
-        averages[place] = average
+        if tail is not None and place < len(looks):
+            looked += 1
+            over_time = averaged(over_time, average, looked, tail)
+        else:
+            averages[place - len(looks)] = average if over_time is None else over_time
     return updates.gradients.flat(averages)
+
+
+def gammas(specification: Specification, seen: Integers) -> Floats:
+    """The size of the step of each update that had seen so many others arrive when it drew."""
+    epochs, which = np.unique([specification.epoch(arrived) for arrived in seen.tolist()], return_inverse=True)
+    sizes: Floats = np.array([specification.gamma_of(int(epoch)) for epoch in epochs], np.float64)
+    return sizes[which]
 
 
 def batch_updates(updates: Updates, *, batch: int, start: ArrayLike, moments: Sequence[int]) -> Matrix:
@@ -148,8 +172,8 @@ class _Living:
         self._genealogy = genealogy
         self._k = len(start)
         used = [genealogy.parents[genealogy.needed], genealogy.looked_at.ravel()]
-        self._merged = genealogy.coins.merged
-        if self._merged:
+        self._share = np.float32(genealogy.coins.merge)
+        if self._share < 1:
             used.append(genealogy.partners[genealogy.needed])
         self._uses = np.bincount(np.concatenate(used), minlength=self._k + genealogy.coins.updates)
         self._rows = {version: row.copy() for version, row in enumerate(start) if self._uses[version]}
@@ -164,7 +188,7 @@ class _Living:
         if made is None:
             made = self._free.pop() if self._free else np.empty_like(weights)
         np.subtract(weights, step, out=made)
-        if self._merged:
+        if self._share < 1:
             self._merge(made, int(self._genealogy.partners[update]))
         self._rows[self._k + update] = made
 
@@ -177,8 +201,8 @@ class _Living:
         return average
 
     def _merge(self, made: Matrix, partner: int) -> None:
-        made += self._rows[partner]
-        made *= np.float32(0.5)
+        made *= self._share
+        made += (np.float32(1) - self._share) * self._rows[partner]
         self._keep(self._used(partner))
 
     def _used(self, version: int) -> Matrix | None:

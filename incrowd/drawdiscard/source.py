@@ -16,7 +16,7 @@ from incrowd import _files
 from incrowd._random import Stream
 from incrowd.errors import ConfigError, DataError
 
-Value = int | float | str | None
+Value = int | float | str | None | tuple[int | float | str | None, ...]
 ColumnValues = Mapping[str, Sequence[object]]
 
 
@@ -113,9 +113,9 @@ class SqliteTable:
 class InMemoryTable:
     """Examples in memory: copied when they are given, so what is changed afterwards does not count.
 
-    Edge cases: columns of different lengths, and values that are neither numbers nor text (a date, a list) are refused
-    (`DataError`), for they would be lost in silence. True and false are 1 and 0; NaN and what pandas calls NA or NaT
-    are missing; what a row does not mention is missing.
+    Edge cases: columns of different lengths, and values that are neither numbers nor text nor lists of these (a date,
+    a list of lists) are refused (`DataError`), for they would be lost in silence. True and false are 1 and 0; NaN and
+    what pandas calls NA or NaT are missing; what a row does not mention is missing.
     """
 
     def __init__(self, columns: ColumnValues, *, count: int | None = None) -> None:
@@ -176,7 +176,11 @@ def _plain(value: Any, name: object) -> Value:
         return None if math.isnan(value) else value
     if isinstance(value, int | str):
         return value
-    raise DataError(f"column {name!r} holds a {type(value).__name__}: give numbers or text")
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
+    if isinstance(value, list | tuple) and not any(isinstance(item, list | tuple) for item in value):
+        return tuple(_plain(item, name) for item in value)  # type: ignore[misc]  # a tuple comes of a list alone
+    raise DataError(f"column {name!r} holds a {type(value).__name__}: give numbers, text, or lists of these")
 
 
 def _chosen(count: int, most: int, stream: Stream) -> Any:

@@ -2,22 +2,29 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from incrowd._random import Floats
-from incrowd.drawdiscard.fields import STRICT, CategoryField, Name, TableField, known, one_of
-from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, FlatModel, Glm
+from incrowd.drawdiscard.field_base import STRICT, Name
+from incrowd.drawdiscard.fields import CategoryField, ResponseField, TableField, known, one_of
+from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Glm
+from incrowd.drawdiscard.residual import least_gamma
+from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism, Unit
 
 LONGEST = 8_000_000
 """Characters of the longest specification that is read at all."""
+
+LARGEST = 4
+"""So many of a gradient's numbers count, with Laplace noise for a whole model, if nothing else is stated."""
 
 Term = Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
 AnyField = Annotated[TableField, Field(discriminator="type")]
@@ -29,7 +36,13 @@ class Specification(BaseModel):
 
     `terms` are the features: a field, or two fields whose features are multiplied, each with each. `hidden` are the
     widths of hidden layers, if it is a perceptron. `examples` is how many of its own examples a device uses at most,
-    `instances` the size of the pool (k).
+    `instances` the size of the pool (k). Of a gradient only the numbers count that are as large in size as the
+    `largest` so many, if that is given. `merge` is the share of an answer in the instance that it enters: 1 replaces
+    it. `gamma` falls with the epochs of `falls_every` accepted answers, to gamma / (1 + epoch)^`falls_by`. With a
+    `tail`, predictions average the pool over time (see `pool.averaged`).
+
+    What is not stated is what learnt best in our comparisons (docs/draw-and-discard.md): for the whole model a bound on
+    the norm, with Laplace noise the 4 `largest` numbers, and a merge of a quarter; per feature a bound on each number.
 
     Guarantee: it is plain JSON (`to_json`, `from_json`), strictly read: a key that is unknown, missing or of another
     type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints.
@@ -54,8 +67,13 @@ class Specification(BaseModel):
     delta: Positive | None = None
     noise: Literal["laplace", "gaussian", "none"] = "laplace"
     privacy: Unit = "model"
-    bound: Literal["element", "norm"] = "element"
+    bound: Literal["element", "norm"] = "norm"
+    largest: Annotated[int, Field(ge=1)] | None = None
     instances: Annotated[int, Field(ge=1)] = 20
+    merge: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.25
+    falls_every: Annotated[int, Field(ge=1)] | None = None
+    falls_by: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.5
+    tail: Annotated[FiniteFloat, Field(ge=0, le=100)] | None = None
     examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
     @classmethod
@@ -116,7 +134,7 @@ class Specification(BaseModel):
     @cached_property
     def size(self) -> int:
         """How many weights the model has."""
-        widths = (self._features, *self.hidden, self._outputs)
+        widths = (self._features, *self.hidden, self.outputs)
         return sum((width + self.intercept) * following for width, following in pairwise(widths))
 
     @cached_property
@@ -130,7 +148,34 @@ class Specification(BaseModel):
             noise=self.noise,
             privacy=self.privacy,
             bound=self.bound,
+            repeats=self.repeats,
         )
+
+    @cached_property
+    def repeats(self) -> int:
+        """In how many of the released numbers one feature of a column may be told again, at most.
+
+        Each field that looks at the column tells it; a term that crosses it does so for each feature of the other
+        field, every output does once more, and behind a hidden layer all numbers may tell the same. (The response is in
+        every number.)
+        """
+        if self.hidden:
+            return self.size
+        times = Counter[str]()
+        for term in self.terms:
+            for place, name in enumerate(term):
+                column = self.fields[name].column or name
+                times[column] += self._widths[term[1 - place]] if len(term) == 2 else 1
+        return self.outputs * max(times.values(), default=1)
+
+    def epoch(self, accepted: int) -> int:
+        """The epoch of the step size, when so many answers were accepted."""
+        return 0 if self.falls_every is None else accepted // self.falls_every
+
+    def gamma_of(self, epoch: int) -> float:
+        """The size of a step in an epoch; it falls no further than float32 weights can show (`least_gamma`)."""
+        fallen = float(self.gamma * (1 + epoch) ** -self.falls_by)
+        return max(fallen, min(self.gamma, least_gamma(self.mechanism)))
 
     @property
     def update_variance(self) -> float:
@@ -143,13 +188,29 @@ class Specification(BaseModel):
         if self.hidden:
             from incrowd.drawdiscard.torch_model import perceptron
 
-            return perceptron((self._features, *self.hidden, self._outputs), link=self.link, bias=self.intercept)
-        return Glm(features=self._features, link=LINKS[self.link], outputs=self._outputs, intercept=self.intercept)
+            return perceptron((self._features, *self.hidden, self.outputs), link=self.link, bias=self.intercept)
+        return Glm(features=self._features, link=LINKS[self.link], outputs=self.outputs, intercept=self.intercept)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields that a device's table must have: the response, and those of the terms."""
-        return tuple(dict.fromkeys([self.response, *(name for term in self.terms for name in term)]))
+        """The columns that a device's table must have: first that of the response, then those of the terms."""
+        return tuple(dict.fromkeys(column for column, _ in self.used.values()))
+
+    @cached_property
+    def used(self) -> dict[str, tuple[str, TableField]]:
+        """The fields of the response and of the terms by name, each with the column that it reads."""
+        used = dict.fromkeys([self.response, *(name for term in self.terms for name in term)])
+        return {name: (self.fields[name].column or name, self.fields[name]) for name in used}
+
+    @property
+    def predicted(self) -> ResponseField:
+        """The field of the response."""
+        field = self.fields[self.response]
+        if not isinstance(field, ResponseField):
+            raise ConfigError(
+                field="response", value=self.response, remedy="choose a number, an integer, a boolean or a category"
+            )
+        return field
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -161,27 +222,37 @@ class Specification(BaseModel):
 
         Edge cases: a table without one of the fields is refused.
         """
+        features, responses = self.sparse_encode(table)
+        return features.dense(), responses
+
+    def sparse_encode(self, table: Mapping[str, Sequence[object]]) -> tuple[SparseRows, Floats]:
+        """The same without the zeros of the features."""
         for name in self.names:
             if name not in table:
                 raise DataError(f"the table has no field {name!r}: the specification needs {', '.join(self.names)}")
-        kept = known(self.fields[self.response], table[self.response])
+        kept = known(self.predicted, table[self.names[0]])
         rows = {name: [value for value, keep in zip(table[name], kept, strict=True) if keep] for name in self.names}
-        return self.features(rows, count=sum(kept)), self._responses(rows[self.response])
+        return self.sparse_features(rows, count=sum(kept)), self._responses(rows[self.names[0]])
 
     def features(self, table: Mapping[str, Sequence[object]], *, count: int) -> Floats:
         """The features of so many examples, within [0, 1]: what a prediction needs of them.
 
-        Edge cases: a table without a field of the terms is refused.
+        Edge cases: a table without a column of the terms is refused.
         """
+        return self.sparse_features(table, count=count).dense()
+
+    def sparse_features(self, table: Mapping[str, Sequence[object]], *, count: int) -> SparseRows:
+        """The same without the zeros: of 50,000 features of text an example has a few dozen."""
         for name in self.names[1:]:
             if name not in table:
                 needed = ", ".join(self.names[1:])
                 raise DataError(f"the table has no field {name!r}: the features need {needed}")
-        single = {name: self.fields[name].encode(table[name]) for term in self.terms for name in term}
+        single = {name: field.sparse(table[column]) for name, (column, field) in list(self.used.items())[1:]}
         blocks = [
-            single[term[0]] if len(term) == 1 else _crossed(*(single[name] for name in term)) for term in self.terms
+            single[term[0]].crossed(*(single[name] for name in term[1:])) if len(term) == 2 else single[term[0]]
+            for term in self.terms
         ]
-        return np.concatenate([np.empty((count, 0)), *blocks], axis=1)
+        return SparseRows.beside(blocks, count=count)
 
     def describe(self) -> str:
         """What a device promises and does not promise, for people."""
@@ -190,14 +261,31 @@ class Specification(BaseModel):
             "others. A device that contributes again pays again."
         )
 
+    def kept(self, gradient: AnyFloats) -> Floats:
+        """The numbers of a gradient that count: see `largest`; the others are 0. Equal ones stay or go together."""
+        given: Floats = gradient.astype(np.float64)
+        if self.largest is None or self.largest >= given.size:
+            return given
+        return with_largest(given, self.largest).astype(np.float64)
+
+    @model_validator(mode="after")
+    def _fill(self) -> "Specification":
+        """What is best for what is promised, where nothing else is stated."""
+        stated = self.model_fields_set
+        if "bound" not in stated and self.privacy == "feature":
+            object.__setattr__(self, "bound", "element")
+        if "largest" not in stated and (self.bound, self.noise) == ("norm", "laplace"):
+            object.__setattr__(self, "largest", LARGEST)
+        return self
+
     @model_validator(mode="after")
     def _check(self) -> "Specification":
         _check_names(self)
-        categorical = isinstance(self.fields[self.response], CategoryField)
+        categorical = isinstance(self.predicted, CategoryField)
         if categorical != (self.link == MULTINOMIAL.name):
             remedy = "a multinomial model has a category as its response, and no other model has"
             raise ConfigError(field="response", value=self.response, remedy=remedy)
-        if categorical and self._outputs < 2:
+        if categorical and self.outputs < 2:
             raise ConfigError(field="response", value=self.response, remedy="give it at least two levels")
         if self._features + self.intercept == 0:
             raise ConfigError(field="terms", value=self.terms, remedy="give a term, or an intercept")
@@ -206,7 +294,7 @@ class Specification(BaseModel):
 
     @cached_property
     def _widths(self) -> dict[str, int]:
-        return {name: len(field.columns(name)) for name, field in self.fields.items()}
+        return {name: field.width for name, field in self.fields.items()}
 
     @property
     def _features(self) -> int:
@@ -214,8 +302,9 @@ class Specification(BaseModel):
         return sum(widths[term[0]] * (widths[term[1]] if len(term) == 2 else 1) for term in self.terms)
 
     @property
-    def _outputs(self) -> int:
-        response = self.fields[self.response]
+    def outputs(self) -> int:
+        """How many numbers the model predicts: one, or one a class."""
+        response = self.predicted
         return len(response.levels) if isinstance(response, CategoryField) else 1
 
     def _columns(self, term: Sequence[str]) -> list[str]:
@@ -225,23 +314,31 @@ class Specification(BaseModel):
         ]
 
     def _responses(self, values: Sequence[object]) -> Floats:
-        response = self.fields[self.response]
+        response = self.predicted
         return one_of(response.levels, values) if isinstance(response, CategoryField) else response.encode(values)
 
 
-def _crossed(first: Floats, second: Floats) -> Floats:
-    """Every feature of the first times every feature of the second."""
-    return (first[:, :, None] * second[:, None, :]).reshape(len(first), first.shape[1] * second.shape[1])
+def with_largest(gradient: AnyFloats, count: int) -> AnyFloats:
+    """A gradient without the numbers that are smaller in size than the largest so many.
+
+    What is smaller by less than a part in 2^30 counts as equal, for other languages round in other places.
+    """
+    sizes = np.abs(gradient)
+    least = np.partition(sizes, -count)[-count] * gradient.dtype.type(1 - 2.0**-30)
+    return np.where(sizes >= least, gradient, gradient.dtype.type(0))
 
 
 def _check_names(specification: Specification) -> None:
     seen: set[frozenset[str]] = set()
+    asked = specification.response
+    if asked in specification.fields:
+        asked = specification.fields[asked].column or asked
     for field, names in [("response", (specification.response,)), *(("terms", term) for term in specification.terms)]:
         for name in names:
             if name not in specification.fields:
                 known_names = ", ".join(specification.fields)
                 raise ConfigError(field=field, value=name, remedy=f"it is no field; the fields are {known_names}")
-        if field == "terms" and specification.response in names:
+        if field == "terms" and asked in {specification.fields[name].column or name for name in names}:
             raise ConfigError(field=field, value=names, remedy="the response cannot be a feature")
         if field == "terms" and (len(set(names)) != len(names) or frozenset(names) in seen):
             raise ConfigError(field=field, value=names, remedy="give each term once, of different fields")
@@ -255,15 +352,23 @@ def _explained(error: ValidationError) -> ConfigError:
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause
-    kinds = {"number", "integer", "boolean", "category"}
+    kinds = {kind.model_fields["type"].default for kind in get_args(TableField)}
     where = [str(step) for step in problem["loc"]]
     steps = [step for place, step in enumerate(where) if not (place == 2 and where[0] == "fields" and step in kinds)]
     value = None if problem["type"] == "missing" else problem["input"]
     return ConfigError(
-        field=".".join(steps) or "specification",
+        field=_readable(".".join(steps)) or "specification",
         value=_short(value),
-        remedy=_REMEDIES.get(problem["type"], problem["msg"]),
+        remedy=_MISSING.get(steps[-1] if steps else "", _REMEDIES["missing"])
+        if problem["type"] == "missing"
+        else (_REMEDIES.get(problem["type"], problem["msg"])),
     )
+
+
+def _readable(name: str) -> str:
+    """A key as an error may show it: a server's may be megabytes, or turn a terminal upside down."""
+    short = name if len(name) <= 200 else f"{name[:200]}..."
+    return short if short.isprintable() else ascii(short)[1:-1]
 
 
 def _short(value: object) -> object:
@@ -272,6 +377,13 @@ def _short(value: object) -> object:
     return value if len(text) <= 200 else f"{text[:200]}..."
 
 
+_MISSING = {
+    "gamma": "it has no default: with privacy for the whole model, 0.5 divided by the clip is a start; "
+    "`incrowd ddml simulate` says what it would learn",
+    "clip": "it has no default: 0.1 is a start, for the norm of a gradient; `incrowd ddml simulate` says what it would "
+    "learn",
+    "epsilon": "it has no default: state what a contribution may cost, say 2",
+}
 _REMEDIES = {
     "extra_forbidden": "there is no such key",
     "missing": "it has no default: state it",

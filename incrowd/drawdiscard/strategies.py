@@ -20,16 +20,16 @@ from numpy.typing import ArrayLike
 
 from incrowd import _validate
 from incrowd._random import Floats, Randomness
-from incrowd.drawdiscard.pool import Picks, Pool
+from incrowd.drawdiscard.pool import Instance, Picks, Pool
 
-Merge = Callable[[Floats, Floats], Floats]
+Merge = Callable[[Instance, Instance], Instance]
 
 
 @dataclass(frozen=True, eq=False)
 class Handout:
     """An instance on its way to a device, and which one it was (only `SameInstance` and `Batching` look at that)."""
 
-    weights: Floats
+    weights: Instance | Floats
     instance: int
 
 
@@ -40,7 +40,7 @@ class Strategy(Protocol):
         """The weights for one device to update."""
         ...
 
-    def discard(self, handout: Handout, weights: Floats) -> None:
+    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
         """Take the updated weights in."""
         ...
 
@@ -49,14 +49,14 @@ class Strategy(Protocol):
         ...
 
 
-def overwrite(_held: Floats, arrived: Floats) -> Floats:
+def overwrite(_held: Instance, arrived: Instance) -> Instance:
     """The update itself."""
     return arrived
 
 
-def average(held: Floats, arrived: Floats) -> Floats:
+def average(held: Instance, arrived: Instance) -> Instance:
     """Half of the update, half of what it replaces."""
-    return (held + arrived) / 2
+    return (held + arrived) / np.float32(2)
 
 
 class DrawAndDiscard:
@@ -71,7 +71,7 @@ class DrawAndDiscard:
         index, weights = self.pool.draw_index()
         return Handout(weights, index)
 
-    def discard(self, handout: Handout, weights: Floats) -> None:
+    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
         """Replace a random instance, whichever was drawn."""
         _replace(self.pool, self.pool.choose(), weights, self._merge)
 
@@ -92,7 +92,7 @@ class SameInstance:
         index, weights = self.pool.draw_index()
         return Handout(weights, index)
 
-    def discard(self, handout: Handout, weights: Floats) -> None:
+    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
         """Replace the instance of the handout."""
         _replace(self.pool, handout.instance, weights, self._merge)
 
@@ -114,10 +114,10 @@ class AcceptOneIn:
         """See `Strategy.draw`."""
         return Handout(self._model.copy(), 0)
 
-    def discard(self, handout: Handout, weights: Floats) -> None:
+    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
         """Replace the model, or do nothing."""
         if self._picks.among(self._updates) == 0:
-            self._model = weights.copy()
+            self._model = weights.astype(np.float64)
 
     def weights(self) -> Floats:
         """The model's."""
@@ -140,7 +140,7 @@ class Batching:
         """See `Strategy.draw`."""
         return Handout(self._model.copy(), 0)
 
-    def discard(self, handout: Handout, weights: Floats) -> None:
+    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
         """Put the change aside, or move the model by the average change of the batch."""
         self._changes += weights - handout.weights
         self._waiting += 1
@@ -157,5 +157,6 @@ class Batching:
         self._waiting = 0
 
 
-def _replace(pool: Pool, index: int, weights: Floats, merge: Merge) -> None:
-    pool.replace(index, weights if merge is overwrite else merge(pool.instance(index), weights))
+def _replace(pool: Pool, index: int, weights: Floats | Instance, merge: Merge) -> None:
+    row = np.asarray(weights, np.float32)
+    pool.replace(index, row if merge is overwrite else merge(pool.instance(index), row))

@@ -4,16 +4,22 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import NamedTuple
+
+from dp_accounting import DpEvent
 
 from incrowd import _validate
 from incrowd._random import Randomness
 from incrowd.errors import BudgetExceeded, LedgerMismatch
-from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.accounting import Budget, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_from_json
+from incrowd.privacy.account.plain import plainly_within
 from incrowd.privacy.ledger.ledger import EARNEST, Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
+
+_WINDOW = 32
+"""So many of the last entries are looked at first."""
 
 
 def utc_today() -> date:
@@ -58,12 +64,7 @@ class Allowance:
         event = mechanism.event(self.unit)
         with self.exclusive():
             day, runs = self._day()
-            cost = self._cost([*runs, (event, 1)])
-            if not cost <= self.daily_epsilon * (1 + 1e-12):  # beyond the rounding of sums, as of 3 times 0.1
-                raise BudgetExceeded(
-                    f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.daily_epsilon:g}: "
-                    "wait for the next day"
-                )
+            self._check(day, [*runs, (event, 1)])
             its = {**(note or {}), "day": day, "per": self.unit}
             return self.ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness, note=its)
 
@@ -72,19 +73,55 @@ class Allowance:
         _, runs = self._day()
         return self._cost(runs)
 
+    def _check(self, day: str, runs: list[RepeatedEvent]) -> None:
+        """So much fits into a day."""
+        if plainly_within(runs, Budget(epsilon=self.daily_epsilon, delta=self.ledger.budget.delta)):
+            return
+        cost = self._cost(runs)
+        if not cost <= self.daily_epsilon * (1 + 1e-12):  # beyond the rounding of sums, as of 3 times 0.1
+            raise BudgetExceeded(
+                f"on {day} this would come to epsilon = {cost:.6g}; the daily limit is {self.daily_epsilon:g}: "
+                "wait for the next day"
+            )
+
     def _cost(self, runs: list[RepeatedEvent]) -> float:
         return price(compose(runs), delta=self.ledger.budget.delta, relation=RELATION).epsilon
 
     def _day(self) -> tuple[str, list[RepeatedEvent]]:
-        """The present day, and what was charged for it."""
-        charged: list[tuple[str, dict[str, Any]]] = []
-        for entry in self.ledger.entries():
+        """The present day, and what was charged for it.
+
+        Days that are noted never go back, and each of them was found to be in this unit and to come after all before
+        it: so what lies before a noted day that has passed need not be read again.
+        """
+        length = self.ledger.mark.entries
+        window = _WINDOW
+        while True:
+            charged = self._charged(start=max(0, length - window))
+            day = max([self.today().isoformat(), *(each.day for each in charged)])
+            if window >= length or any(each.noted and each.day < day for each in charged):
+                return day, [(each.event, 1) for each in charged if each.day == day]
+            window *= 8
+
+    def _charged(self, *, start: int) -> list["_Charged"]:
+        """What was charged from a position of the ledger on."""
+        charged = []
+        for entry in self.ledger.entries(start=start):
             if entry.kind == "charge":
                 content = entry.content()
-                if content["note"].get("per", self.unit) != self.unit:
+                note = content["note"]
+                if note.get("per", self.unit) != self.unit:
                     raise LedgerMismatch(
-                        f"the ledger counts per {content['note']['per']}, not per {self.unit}: give one of its own"
+                        f"the ledger counts per {note['per']}, not per {self.unit}: give one of its own"
                     )
-                charged.append((content["note"].get("day", entry.at[:10]), content["event"]))
-        day = max([self.today().isoformat(), *(noted for noted, _ in charged)])
-        return day, [(event_from_json(event), 1) for noted, event in charged if noted == day]
+                charged.append(
+                    _Charged(note.get("day", entry.at[:10]), "day" in note, event_from_json(content["event"]))
+                )
+        return charged
+
+
+class _Charged(NamedTuple):
+    """A charge, the day that it counts for, and whether that was noted with it or is when it was written."""
+
+    day: str
+    noted: bool
+    event: DpEvent

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.results import columns, say, show
-from incrowd import ConfigError
-from incrowd.cli import Json, words
+from incrowd.cli import Json, numbers, whole_numbers
 from papers.commands.options import DRAWN, Out, Seeds
 
 app = typer.Typer()
@@ -85,7 +84,7 @@ def ddml_ranking(
     from papers.ddml.ranked_items import World
     from papers.ddml.ranking import Ranking
 
-    world = World(items=items, weights=weights, seed=seed)
+    world = World.of_size(weights, items=items, seed=seed)
     report = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=say).report()
     keys = [
         columns(rows, list(rows[0]), digits=6, none="none") for rows in (report["hot_keys"], report["instances_needed"])
@@ -96,13 +95,15 @@ def ddml_ranking(
 @app.command("ddml-spam")
 def ddml_spam(
     rate: Annotated[float, typer.Option(help="The wanted share of honest updates that are turned away.")] = 0.01,
-    attackers: Annotated[float, typer.Option(help="The share of updates that attackers send.")] = 0.05,
-    honest: Annotated[int, typer.Option(help="Honest updates to each pool.")] = 40_000,
-    pools: Annotated[
-        str, typer.Option(help="Instances and weights of pools with honest traffic, commas between.")
-    ] = "30x33,20x387,10x650",
-    updates: Annotated[int, typer.Option(help="Updates of each training under attack.")] = 12_000,
-    instances: Annotated[int, typer.Option(help="k of each training under attack.")] = 20,
+    attackers: Annotated[
+        str, typer.Option(help="Shares of the updates that attackers send, commas between.")
+    ] = "0.05,0.2",
+    honest: Annotated[int, typer.Option(help="Honest answers to each number of weights.")] = 40_000,
+    sizes: Annotated[
+        str, typer.Option(help="Numbers of weights whose honest answers are looked at, commas between.")
+    ] = "33,387,650,7850",
+    updates: Annotated[int, typer.Option(help="Updates of each training.")] = 12_000,
+    instances: Annotated[int, typer.Option(help="k of each training.")] = 20,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -114,19 +115,12 @@ def ddml_spam(
 
     report = Spam(
         rate=rate,
-        attackers=attackers,
+        attackers=numbers("attackers", attackers),
         honest=honest,
         updates=updates,
         instances=instances,
-        pools=[_pool(one) for one in words(pools)],
+        sizes=whole_numbers("sizes", sizes),
         seed=seed,
         say=say,
     ).report()
-    show(report, report["honest"], report["attacks"], as_json=as_json)
-
-
-def _pool(text: str) -> tuple[int, int]:
-    instances, sign, weights = text.partition("x")
-    if not (sign and instances.isdigit() and weights.isdigit()):
-        raise ConfigError(field="pools", value=text, remedy="give instances x weights: 20x387")
-    return int(instances), int(weights)
+    show(report, report["noise"], report["traffic"], report["attacks"], as_json=as_json)

@@ -1,211 +1,258 @@
-"""What the spam test is worth: attackers among devices, how many of them are turned away, and the damage they do.
+"""Attackers among the devices of draw and discard: each knows the code, the specification, and what it has drawn.
 
-A simulation, one update after the other; every random value is from a seed.
+Some also look into the pool, which no device can. All know what a good model is, and pull the other way.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from harness import checks
 from harness.arrays import Floats
-from incrowd import SeededRandomness, Stream
-from incrowd.drawdiscard import FlatModel, HonestUpdates, Picks, Pool, SpamTest, spam_threshold
-from incrowd.privacy.mechanism import Mechanism
+from incrowd import Stream
+from incrowd.drawdiscard import Pool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Problem:
-    """What devices learn together: examples [devices, examples, features], responses alike, and others to test with."""
+class Turn:
+    """What an attacker has when it is its turn.
 
-    model: FlatModel
-    mechanism: Mechanism
-    gamma: float
-    instances: int
-    features: Floats
-    responses: Floats
-    test_features: Floats
-    test_responses: Floats
+    `drawn`, and the `version` that this is; the `step` (minus gamma times the gradient) and the `noise` that an honest
+    device would add; `scale` and `clip`, those of the specification times gamma; `sigma`, the noise's deviation;
+    `threshold` and `spread`, of the band and the pool by theory; `harm`, where it wants weights to go, of mean square
+    1; how much of the time is `gone`; and what all attackers remember together.
+    """
 
-    @property
-    def sigma(self) -> float:
-        """The standard deviation of the noise that one update adds to a weight."""
-        return self.gamma * float(np.sqrt(self.mechanism.noise_variance))
-
-    def noise(self, stream: Stream) -> Floats:
-        """What an honest device adds, times gamma; fast and repeatable, so for simulation only."""
-        size = self.model.size
-        values = stream.normals(size) if self.mechanism.noise == "gaussian" else stream.laplaces(size)
-        return values * (self.gamma * self.mechanism.noise_scale)
-
-    def gradient(self, weights: Floats, device: int) -> Floats:
-        """The bounded gradient of a device's examples."""
-        gradient = self.model.gradient(weights, self.features[device], self.responses[device])
-        bounded: Floats = self.mechanism.clipping.clip(np.asarray(gradient, np.float64)[None])[0]
-        return bounded
-
-    def accuracy(self, weights: Floats) -> float:
-        """The share of test examples that are predicted right."""
-        predicted = self.model.predict(weights, self.test_features)
-        if self.model.outputs == 1:
-            right = (predicted[:, 0] >= 0.5) == (self.test_responses[:, 0] >= 0.5)
-        else:
-            right = predicted.argmax(axis=1) == self.test_responses.argmax(axis=1)
-        return float(right.mean())
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What one device could send: its drawn instance, its step (minus gamma times its gradient) and its noise."""
-
+    pool: Pool
     drawn: Floats
+    version: int
     step: Floats
     noise: Floats
+    scale: float
+    sigma: float
+    clip: float
+    threshold: float
+    spread: float
+    harm: Floats
+    gone: float
+    stream: Stream
+    memory: dict[str, Any]
+
+    @property
+    def away(self) -> Floats:
+        """The signs of the harm; where it has none, those of the noise."""
+        signs: Floats = np.sign(np.where(self.harm == 0, self.noise, self.harm))
+        return signs
+
+    def one_of(self, choices: int) -> int:
+        """One of so many, each with the same chance."""
+        return int(self.stream.bits(1)[0] % np.uint64(choices))
+
+    def mean_of_draws(self) -> Floats:
+        """The mean of what they all drew, ten instances a turn, of which the latest count most."""
+        mean, seen = self.memory.get("mean", self.drawn), self.memory.get("seen", 0)
+        for number in range(seen + 1, seen + 11):
+            mean = mean + max(0.02, 1 / number) * (self.pool.draw() - mean)
+        self.memory["mean"], self.memory["seen"] = mean, seen + 10
+        found: Floats = mean
+        return found
 
 
-Forge = Callable[[Arrived, float, Stream], Floats]
-"""What an attacker sends instead, given also the standard deviation of honest noise."""
+Sent = tuple[int, Floats]
+"""An answer: the version that its ticket names, and weights."""
+
+Forge = Callable[[Turn, float], Sent]
+"""What an attacker sends in place of an honest answer, at some strength."""
+
+Schedule = Callable[[float, int, int, float], bool]
+"""Whether an update is an attacker's: of their share, the update, how many there are, and a coin in [0, 1)."""
+
+
+def any_time(share: float, _update: int, _updates: int, coin: float) -> bool:
+    """Each update may be."""
+    return coin < share
+
+
+def after_half(share: float, update: int, updates: int, coin: float) -> bool:
+    """Honest for the first half of the time."""
+    return 2 * update >= updates and coin < share
+
+
+def first_of_all(share: float, update: int, _updates: int, coin: float) -> bool:
+    """The first 600 answers are all theirs, so that what is learnt is learnt of them."""
+    return update < 600 or coin < share
+
+
+def in_bursts(share: float, update: int, _updates: int, _coin: float) -> bool:
+    """All of theirs in a row, 300 at a time."""
+    return update % round(300 / share) < 300
 
 
 @dataclass(frozen=True)
 class Attack:
-    """An attacker: a name for people, and what it sends."""
+    """A name for people, what is sent, at which strengths and in which directions it is tried, and when they come.
+
+    `stoppable` is false where a single answer is as an honest device's might be.
+    """
 
     name: str
     forge: Forge
+    strengths: tuple[float, ...] = (1.0,)
+    schedule: Schedule = field(default=any_time)
+    harms: tuple[str, ...] = ("signs",)
+    stoppable: bool = True
 
 
-def scaled(factor: float) -> Attack:
-    """Its own step, so many times as long."""
-    return Attack(f"step x {factor:g}", lambda sent, _sigma, _stream: sent.drawn + factor * sent.step + sent.noise)
+def _mean_of_draws(turn: Turn, strength: float) -> Sent:
+    width = turn.threshold * math.hypot(turn.spread, turn.sigma)
+    return turn.version, turn.mean_of_draws() + strength * width * turn.harm
 
 
-def flipped(factor: float) -> Attack:
-    """Its own step backwards, so many times as long. With a factor of 1 it looks like anyone's."""
-    return Attack(f"step x -{factor:g}", lambda sent, _sigma, _stream: sent.drawn - factor * sent.step + sent.noise)
+def _known_mean(turn: Turn, strength: float) -> Sent:
+    mean, spread = turn.pool.mean_and_spread()
+    return turn.version, mean + strength * turn.threshold * np.hypot(spread, turn.sigma) * turn.harm
 
 
-def shifted(sigmas: float) -> Attack:
-    """Every weight moved up by so many standard deviations of the noise."""
-    return Attack(f"shift {sigmas:g} sigma", lambda sent, sigma, _stream: sent.drawn + sigmas * sigma + sent.noise)
+def _one_weight(turn: Turn, strength: float) -> Sent:
+    weights = turn.drawn + turn.step + turn.noise
+    mean, spread = turn.pool.mean_and_spread()
+    weights[0] = mean[0] + strength * turn.threshold * math.hypot(spread[0], turn.sigma)
+    return turn.version, weights
 
 
-def negated() -> Attack:
-    """The instance with every sign flipped."""
-    return Attack("signs flipped", lambda sent, _sigma, _stream: sent.noise - sent.drawn)
+def _ramp(turn: Turn, strength: float) -> Sent:
+    return _known_mean(turn, strength * min(1.0, 2 * turn.gone))
 
 
-def random(size: float) -> Attack:
-    """Normal weights of this size, whatever was drawn."""
-    return Attack(f"random {size:g}", lambda sent, _sigma, stream: size * stream.normals(len(sent.drawn)))
+def _replay(turn: Turn, _strength: float) -> Sent:
+    return turn.version, turn.memory.setdefault("old", turn.drawn)
 
 
-def drift(sigmas: float) -> Attack:
-    """A small step in one direction, the same for all attackers, hidden in honest noise: made to pass."""
-
-    def forge(sent: Arrived, sigma: float, _stream: Stream) -> Floats:
-        signs = 1.0 - 2.0 * (np.arange(len(sent.drawn)) % 2)
-        return sent.drawn + sigmas * sigma * signs + sent.noise
-
-    return Attack(f"drift {sigmas:g} sigma", forge)
+def _noisy_replay(turn: Turn, _strength: float) -> Sent:
+    return turn.version, turn.memory.setdefault("old", turn.drawn) + turn.noise
 
 
-def against(sigmas: float) -> Attack:
-    """Every weight moved by so many standard deviations of the noise, in the direction that its own step does not take.
+def _old_ticket(turn: Turn, _strength: float) -> Sent:
+    """Honest noise on the oldest version that it drew and that the server still knows, with the ticket of then."""
+    kept = turn.memory.setdefault("versions", {})
+    kept[turn.version] = turn.drawn
+    known = [version for version in kept if turn.pool.version(version) is not None]
+    turn.memory["versions"] = {version: kept[version] for version in known}
+    oldest = min(known)
+    return oldest, kept[oldest] + turn.noise
 
-    Of all steps of this length on each weight the one that undoes most.
-    """
 
-    def forge(sent: Arrived, sigma: float, _stream: Stream) -> Floats:
-        return sent.drawn - sigmas * sigma * np.sign(sent.step) + sent.noise
+def _drawn_and_shift(turn: Turn, strength: float) -> Sent:
+    return turn.version, turn.drawn + strength * turn.sigma * turn.harm
 
-    return Attack(f"against by {sigmas:g} sigma", forge)
+
+def _aligned(turn: Turn, strength: float) -> Sent:
+    return turn.version, turn.drawn + strength * np.abs(turn.noise) * turn.away
+
+
+def _aligned_and_clip(turn: Turn, strength: float) -> Sent:
+    return turn.version, turn.drawn + strength * (np.abs(turn.noise) + turn.clip) * turn.away
+
+
+def _sorted(turn: Turn, strength: float) -> Sent:
+    """The longest of honest sizes where they harm most."""
+    sizes = np.empty_like(turn.drawn)
+    sizes[np.argsort(np.abs(turn.harm))] = np.sort(np.abs(turn.noise))
+    return turn.version, turn.drawn + strength * sizes * turn.away
+
+
+def _hidden_shift(turn: Turn, strength: float) -> Sent:
+    rest = math.sqrt(max(0.0, 1 - strength**2))
+    return turn.version, turn.drawn + strength * turn.sigma * turn.harm + rest * turn.noise
+
+
+def _some_signs(turn: Turn, strength: float) -> Sent:
+    """Honest noise, of which a share of the signs is chosen: another share every time."""
+    chosen = turn.stream.bits(len(turn.drawn)).astype(float) * 2.0**-64 < strength
+    return turn.version, turn.drawn + np.where(chosen, np.abs(turn.noise) * turn.away, turn.noise)
+
+
+def _rotating(turn: Turn, strength: float) -> Sent:
+    """Honest sizes along one of 24 directions, each with half of the harm's signs, another one every answer."""
+    patterns = turn.memory.setdefault("patterns", [])
+    while len(patterns) < 24:
+        patterns.append(
+            np.where(turn.stream.bits(len(turn.drawn)) >> np.uint64(63), 1.0, turn.stream.normals(len(turn.drawn)))
+        )
+    signs = np.sign(patterns[turn.one_of(24)]) * turn.away
+    return turn.version, turn.drawn + strength * np.abs(turn.noise) * signs
+
+
+def _blocks(turn: Turn, strength: float) -> Sent:
+    """Honest sizes; only the signs of one of ten blocks of weights are chosen, another block every 100 answers."""
+    turn.memory["turns"] = turn.memory.get("turns", 0) + 1
+    block = np.arange(len(turn.drawn)) % 10 == turn.memory["turns"] // 100 % 10
+    return turn.version, turn.drawn + strength * np.where(block, np.abs(turn.noise) * turn.away, turn.noise)
+
+
+def _decoys(turn: Turn, strength: float) -> Sent:
+    """Half of them pull in a dozen directions of no harm, so that those are the leading ones."""
+    decoys = turn.memory.setdefault("decoys", [np.sign(turn.stream.normals(len(turn.drawn))) for _ in range(12)])
+    if turn.one_of(2):
+        return turn.version, turn.drawn + np.abs(turn.noise) * decoys[turn.one_of(12)]
+    return _aligned(turn, strength)
+
+
+def _quiet_then_aligned(turn: Turn, strength: float) -> Sent:
+    """Little noise at first, so that honest devices look loud."""
+    if turn.gone < 0.1:
+        return turn.version, turn.drawn + 0.93 * turn.noise
+    return _aligned(turn, strength)
+
+
+def _chosen_noise(turn: Turn, strength: float) -> Sent:
+    """The most harmful of so many honest noises."""
+    size = len(turn.drawn)
+    noises = turn.scale * turn.stream.laplaces(int(strength) * size).reshape(-1, size)
+    return turn.version, turn.drawn + noises[np.argmax(noises @ turn.harm)]
+
+
+def _legal_step(turn: Turn, strength: float) -> Sent:
+    """A whole clip the wrong way, and honest noise: what a device with such data would send."""
+    return turn.version, turn.drawn + strength * turn.clip * turn.away + turn.noise
+
+
+def _backwards(turn: Turn, strength: float) -> Sent:
+    return turn.version, turn.drawn - strength * turn.step + turn.noise
+
+
+def _worst_draw(turn: Turn, _strength: float) -> Sent:
+    """Nothing but honest noise, on the most harmful of ten instances."""
+    drawn = [turn.pool.draw_version() for _ in range(10)]
+    version, row = max(drawn, key=lambda one: float(one[1] @ turn.harm))
+    return version, row + turn.noise
 
 
 ATTACKS = (
-    scaled(100),
-    shifted(3),
-    shifted(30),
-    flipped(1),
-    flipped(100),
-    negated(),
-    random(1),
-    drift(0.3),
-    against(3),
+    Attack("mean of draws + c bands", _mean_of_draws, (0.25, 0.9)),
+    Attack("known mean + c bands", _known_mean, (0.1, 0.9)),
+    Attack("one weight by c bands", _one_weight, (0.5, 0.9)),
+    Attack("slow ramp to c bands", _ramp, (0.3, 0.9)),
+    Attack("replay", _replay),
+    Attack("replay + noise", _noisy_replay),
+    Attack("oldest ticket + noise", _old_ticket, stoppable=False),
+    Attack("drawn + c sigma", _drawn_and_shift, (0.75, 1.2, 1.45), harms=("signs", "sizes")),
+    Attack("aligned noise, c times", _aligned, (1.0, 1.4)),
+    Attack("aligned noise and clip, c times", _aligned_and_clip, (0.45, 0.72)),
+    Attack("sorted aligned noise, c times", _sorted, (1.0, 1.1), harms=("sizes",)),
+    Attack("hidden shift of c sigma", _hidden_shift, (0.15, 0.25, 0.4), harms=("signs", "sizes")),
+    Attack("a share c of the signs", _some_signs, (0.15, 0.3, 0.6)),
+    Attack("rotating directions", _rotating),
+    Attack("blocks in turn", _blocks),
+    Attack("decoys", _decoys),
+    Attack("the first answers, then aligned", _quiet_then_aligned, schedule=first_of_all),
+    Attack("aligned noise in bursts", _aligned, schedule=in_bursts, stoppable=False),
+    Attack("aligned noise after half the time", _aligned, schedule=after_half),
+    Attack("drawn + c sigma after half", _drawn_and_shift, (1.2,), schedule=after_half, harms=("sizes",)),
+    Attack("the worst of c noises", _chosen_noise, (30.0,), harms=("sizes",), stoppable=False),
+    Attack("its own step backwards, c times", _backwards, (1.0, 5.0), stoppable=False),
+    Attack("a whole clip + noise, c times", _legal_step, (0.3, 1.0), stoppable=False),
+    Attack("the worst of ten draws + noise", _worst_draw, harms=("sizes",), stoppable=False),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What came of one training; shares are of the second half of the updates, when the pool has settled."""
-
-    attack: str
-    tested: bool
-    attackers_rejected: float
-    honest_rejected: float
-    accuracy: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """So many updates, of which a share are attackers', against a test that turns `rate` of the honest ones away."""
-
-    problem: Problem
-    attackers: float
-    updates: int
-    rate: float
-    gradient: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        checks.fraction(attackers=self.attackers, rate=self.rate)
-        checks.count(updates=self.updates)
-
-    def run(self, attacks: Iterable[Attack] = ATTACKS) -> list[Trained]:
-        """Without attackers, then with each attack; with and without the test."""
-        return [self.train(attack, tested=tested) for attack in (None, *attacks) for tested in (False, True)]
-
-    def test(self, pool: Pool) -> SpamTest:
-        """The test of this study, for a pool."""
-        problem = self.problem
-        honest = HonestUpdates.of(problem.mechanism, gamma=problem.gamma, gradient=self.gradient)
-        threshold = spam_threshold(
-            instances=problem.instances, weights=problem.model.size, rate=self.rate, honest=honest
-        )
-        return SpamTest(pool, threshold=threshold, honest=honest)
-
-    def train(self, attack: Attack | None, *, tested: bool) -> Trained:
-        """One training from the beginning; the same honest devices whatever the attack."""
-        problem, randomness = self.problem, SeededRandomness(seed=self.seed)
-        pool = Pool.initial(
-            np.zeros(problem.model.size),
-            instances=problem.instances,
-            update_variance=problem.sigma**2,
-            randomness=randomness,
-        )
-        test = self.test(pool) if tested else None
-        devices, coins = Picks(randomness, "devices"), Picks(randomness, "attackers")
-        noise, forgery = randomness.stream("noise"), randomness.stream("forgery")
-        seen, rejected = np.zeros(2), np.zeros(2)
-        for number in range(self.updates):
-            drawn, device = pool.draw(), devices.among(len(problem.features))
-            sent = Arrived(drawn, -problem.gamma * problem.gradient(drawn, device), problem.noise(noise))
-            hostile = attack is not None and coins.among(2**32) < self.attackers * 2**32
-            weights = sent.drawn + sent.step + sent.noise
-            if attack is not None and hostile:
-                weights = attack.forge(sent, problem.sigma, forgery)
-            accepted = test is None or test.accepts(weights)
-            if accepted:
-                pool.discard(weights)
-            if 2 * number >= self.updates:
-                seen[int(hostile)] += 1
-                rejected[int(hostile)] += not accepted
-        shares = rejected / np.maximum(seen, 1)
-        return Trained(
-            attack="none" if attack is None else attack.name,
-            tested=tested,
-            attackers_rejected=float(shares[1]),
-            honest_rejected=float(shares[0]),
-            accuracy=problem.accuracy(pool.weights()),
-        )

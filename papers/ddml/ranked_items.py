@@ -1,61 +1,86 @@
 """A made-up world to rank in: items with tags, texts of a few words, and what people chose.
 
 A text is about one hidden topic, which its words hint at; whoever wrote it likes some tags more than others. The model
-sees words and tags alone: n-grams of the text, crossed with the tags of an item, each cross a weight. Words themselves
-have a weight with each tag; pairs and triples of words share the rest, by a hash that is public.
+sees words and tags alone, as fields of a specification: words have a weight with each tag, and pairs of words
+fall into buckets that do.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness import checks
 from harness.arrays import Floats, Integers
-from incrowd import ConfigError, SeededRandomness, Stream
+from incrowd import ConfigError, SeededRandomness, Specification, Stream
+from incrowd.drawdiscard import SparseRows
 
 TAGS_OF_ITEM = 3
 WORDS_OF_TEXT = 4
-NGRAMS = 2 * WORDS_OF_TEXT - 3 + WORDS_OF_TEXT  # one by one, in pairs, in triples
 _TOPICS = 20
 _LIKING = 1.5
 _HINT = 3.0
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """So many items, tags and words; a model of so many weights. The defaults are about the paper's sizes.
+    """So many items, tags and words, and buckets for pairs of words. The defaults are about the paper's sizes.
 
-    Edge cases: fewer weights than an intercept, the tags, every word with every tag and one more: refused.
+    Edge cases: fewer tags than an item has are refused.
     """
 
     items: int = 7_000
     tags: int = 100
     words: int = 400
-    weights: int = 50_000
+    buckets: int = 98
     seed: int = 1
 
     def __post_init__(self) -> None:
-        checks.count(items=self.items, tags=self.tags, words=self.words, weights=self.weights)
+        checks.count(items=self.items, tags=self.tags, words=self.words, buckets=self.buckets)
         if self.tags < TAGS_OF_ITEM:
             remedy = f"an item has {TAGS_OF_ITEM}: give as many at least"
             raise ConfigError(field="tags", value=self.tags, remedy=remedy)
-        if self.shared < 1:
-            raise ConfigError(
-                field="weights", value=self.weights, remedy=f"give more than {self.weights - self.shared}"
-            )
+
+    @classmethod
+    def of_size(cls, weights: int, *, items: int, seed: int) -> "World":
+        """One whose model has about so many weights, of words and of pairs of words as in the paper's sizes.
+
+        Edge cases: fewer than one of each, for each tag, are refused.
+        """
+        usual = cls()
+        inputs = (weights - 1 - usual.tags) // usual.tags
+        words = round(inputs * usual.words / (usual.words + usual.buckets))
+        if min(words, inputs - words) < 1:
+            least = 1 + 7 * usual.tags
+            raise ConfigError(field="weights", value=weights, remedy=f"give at least {least}")
+        return cls(items=items, words=words, buckets=inputs - words, seed=seed)
+
+    @cached_property
+    def specification(self) -> Specification:
+        """A logistic model of the columns ``chosen``, ``text`` and ``tags``, with the paper's epsilon."""
+        text: dict[str, object] = {"column": "text"}
+        words = {"type": "list", "levels": [f"w{word}" for word in range(self.words)], "separator": " ", **text}
+        pairs = {"type": "text", "shortest": 2, "longest": 2, "buckets": self.buckets, **text}
+        tags = {"type": "list", "levels": [f"t{tag}" for tag in range(self.tags)], "most": TAGS_OF_ITEM}
+        return Specification.of(
+            {
+                "name": "ranking",
+                "fields": {"chosen": {"type": "boolean"}, "words": words, "pairs": pairs, "tags": tags},
+                "response": "chosen",
+                "terms": [["tags"], ["words", "tags"], ["pairs", "tags"]],
+                "link": "logistic",
+                "gamma": 1.0,
+                "clip": 0.005,
+                "epsilon": math.log(32),
+                "privacy": "feature",
+            }
+        )
 
     @property
-    def shared(self) -> int:
-        """How many weights the crosses of pairs and triples of words share."""
-        return self.weights - 1 - self.tags - self.tags * self.words
-
-    @property
-    def active(self) -> int:
-        """How many features of a text and an item are not zero: the intercept, tags and crosses."""
-        return 1 + TAGS_OF_ITEM * (1 + NGRAMS)
+    def weights(self) -> int:
+        """How many weights the model has."""
+        return self.specification.size
 
     @cached_property
     def tags_of(self) -> Integers:
@@ -80,32 +105,32 @@ class World:
         """The item that the writer of each text chose: the more it is liked, the more often."""
         return _chosen(self.likings, topics, stream)
 
-    def places(self, words: Integers, items: Integers) -> NDArray[np.int32]:
-        """Which weights a text and an item have to do with, [pairs, active]."""
-        tags = self.tags_of[items]
-        crosses = self._crosses(words)[np.arange(len(words))[:, None], tags]
-        own = np.zeros((len(words), 1), np.int64)
-        return np.concatenate([own, 1 + tags, crosses.reshape(len(words), -1)], axis=1).astype(np.int32)
+    def table(self, words: Integers, items: Integers) -> dict[str, list[str]]:
+        """A text and an item a row, as an app would keep them."""
+        return {"text": self._written(words), "tags": [self._tags_written[item] for item in items.tolist()]}
+
+    def features(self, words: Integers, items: Integers) -> SparseRows:
+        """What a device computes of a text and an item each."""
+        return self.specification.sparse_features(self.table(words, items), count=len(words))
 
     def scores(self, weights: Floats, words: Integers) -> Floats:
-        """What the model gives every item for each text, [texts, items]."""
-        by_tag = weights[self._crosses(words)].sum(axis=2) + weights[1 : 1 + self.tags]
-        scores: Floats = by_tag[:, self.tags_of].sum(axis=2)
+        """What the model gives every item for each text, [texts, items], but for the intercept."""
+        texts = self._written(words)
+        inputs = np.concatenate([self.specification.fields[name].encode(texts) for name in ("words", "pairs")], axis=1)
+        crosses = weights[1 + self.tags :].reshape(-1, self.tags)
+        scores: Floats = (inputs @ crosses + weights[1 : 1 + self.tags])[:, self.tags_of].sum(axis=2)
         return scores
 
     @cached_property
     def _hints(self) -> Floats:
         return _HINT * self._stream("hints").normals(_TOPICS * self.words).reshape(_TOPICS, self.words)
 
-    def _crosses(self, words: Integers) -> Integers:
-        """The weight of each n-gram of a text with each tag, [texts, tags, n-grams]."""
-        tags = np.arange(self.tags)
-        alone = 1 + self.tags + words[:, None, :] * self.tags + tags[:, None]
-        several = [words[:, :-1] * self.words + words[:, 1:]]
-        several.append((several[0][:, :-1] * self.words + words[:, 2:]) + self.words**2)
-        ngrams = np.concatenate(several, axis=1)[:, None, :] * self.tags + tags[:, None]
-        hashed = (_mixed(ngrams) % np.uint64(self.shared)).astype(np.int64)
-        return np.concatenate([alone, self.weights - self.shared + hashed], axis=2)
+    @cached_property
+    def _tags_written(self) -> list[str]:
+        return [",".join(f"t{tag}" for tag in tags) for tags in self.tags_of.tolist()]
+
+    def _written(self, words: Integers) -> list[str]:
+        return [" ".join(f"w{word}" for word in text) for text in words.tolist()]
 
     def _stream(self, purpose: str) -> Stream:
         return SeededRandomness(self.seed).stream(f"world: {purpose}")
@@ -119,11 +144,3 @@ def _chosen(preferences: Floats, rows: Integers, stream: Stream) -> Integers:
     places = np.searchsorted(steps, rows + stream.bits(len(rows)) / 2.0**64, side="right")
     chosen: Integers = np.clip(places - rows * chances.shape[1], 0, chances.shape[1] - 1)
     return chosen
-
-
-def _mixed(numbers: Integers) -> NDArray[np.uint64]:
-    """A public hash of whole numbers (the finaliser of SplitMix64)."""
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * _ODD
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))

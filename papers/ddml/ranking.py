@@ -10,18 +10,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit
 
 from harness import checks
-from harness.arrays import Floats, Integers, Matrix
+from harness.arrays import Floats, Integers
 from harness.results import Finding
 from harness.seeds import Entry, Say, silent
 from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
-from incrowd.drawdiscard import OwnLayout, Pool, Updates, draw_and_discard, seeded_noise, simulate
+from incrowd.drawdiscard import (
+    HISTORY,
+    LOGISTIC,
+    Glm,
+    Pool,
+    SparseGradients,
+    SparseRows,
+    Updates,
+    draw_and_discard,
+    seeded_noise,
+    simulate,
+)
 from incrowd.privacy.ledger import Receipt
 from incrowd.privacy.mechanism import Contribution, Mechanism
 from papers.ddml.hot_keys import Store, keys, needed
@@ -39,35 +47,13 @@ PRIVATE = Case(
     label="draw and discard, private",
     instances=20,
     epsilon=math.log(32),
-    learning_rate=1.0,
+    learning_rate=1.3,
     clip=0.005,
     decay=1.0,
     tail=0.2,
 )
-QUIET = Case(label="draw and discard, no noise", instances=20, learning_rate=1.0, decay=1.0)
+QUIET = Case(label="draw and discard, no noise", instances=20, learning_rate=1.3, decay=1.0)
 ALONE = Case(label="one model, no noise", instances=1, learning_rate=1.0, decay=1.0)
-
-
-class SparseGradients(OwnLayout):
-    """Logistic regression on examples of which few features, all of them 1, are not zero.
-
-    `places` are those features of each example, [devices, examples, active]; `responses` are [devices, examples]. Two
-    features of an example may share a weight, so nothing bounds a gradient.
-
-    Guarantee: gradients are those of `Glm` without an intercept of its own, to float32 precision.
-    """
-
-    def __init__(self, size: int, places: NDArray[np.int32], responses: NDArray[Any]) -> None:
-        super().__init__(size)
-        self._places = places
-        self._responses = responses.astype(np.float32)
-
-    def gradient(self, weights: Matrix, device: int) -> Matrix:
-        """See `DeviceGradients.gradient`."""
-        places = self._places[device]
-        residuals = (expit(weights[places].sum(axis=1)) - self._responses[device]) / np.float32(len(places))
-        shares = np.repeat(residuals, places.shape[1])
-        return np.bincount(places.ravel(), shares, self.size).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +78,7 @@ class Ranking:
         report = {
             "items": self.world.items,
             "weights": self.world.weights,
-            "active_features": self.world.active,
+            "active_features": 1 + len(self._features.values) / len(self._features),
             "updates": self.updates,
             "table": [*table, *bounds],
             "load": load,
@@ -117,7 +103,7 @@ class Ranking:
         mechanism = case.mechanism(self.world.weights)
         rates = case.rates(self.updates)
         updates = Updates(
-            gradients=SparseGradients(self.world.weights, *self._examples),
+            gradients=self._gradients,
             mechanism=mechanism,
             devices=(randomness.stream("devices").bits(self.updates) % np.uint64(self.devices)).astype(np.int64),
             rates=rates,
@@ -142,7 +128,7 @@ class Ranking:
         pool = Pool.initial(
             np.zeros(size), instances=PRIVATE.instances, update_variance=mechanism.noise_variance, randomness=randomness
         )
-        gradient = SparseGradients(size, *self._examples).gradient(np.zeros(size, np.float32), 0).astype(np.float64)
+        gradient = self._gradients.gradient(np.zeros(size, np.float32), 0).astype(np.float64)
 
         ledger = Ledger.in_memory(budget=Budget(epsilon=1e12, delta=1e-6), relation=Relation.REPLACE_ONE)
 
@@ -160,8 +146,7 @@ class Ranking:
             "device_milliseconds": 1e3 * on_device,
             "draw_bytes": drawn.nbytes,
             "discard_bytes": drawn.nbytes,
-            "bytes_in_float32": drawn.nbytes // 2,
-            "pool_bytes": (pool.k + 2) * drawn.nbytes,  # the instances, and mean and squares of each weight
+            "pool_bytes": (pool.k + HISTORY) * drawn.nbytes,  # the instances, and the versions that they replaced
         }
 
     def _row(self, label: str, scores: Floats) -> Entry:
@@ -175,14 +160,20 @@ class Ranking:
         }
 
     @cached_property
-    def _examples(self) -> tuple[NDArray[np.int32], Integers]:
+    def _gradients(self) -> SparseGradients:
+        examples = np.arange(len(self._features)).reshape(self.devices, -1)
+        responses = np.tile([1.0, 0.0], len(self._features) // 2)[:, None]
+        model = Glm(features=self._features.width, link=LOGISTIC)
+        return SparseGradients(model, self._features, responses, examples)
+
+    @cached_property
+    def _features(self) -> SparseRows:
+        """Of each text with the item that was chosen, and with another one."""
         stream = SeededRandomness(self.seed).stream("examples")
         words, topics = self.world.texts(self.devices * TEXTS_A_DEVICE, stream)
         others = (stream.bits(len(words)) % np.uint64(self.world.items)).astype(np.int64)
         items = np.stack([self.world.choices(topics, stream), others], axis=1)
-        places = self.world.places(np.repeat(words, 2, axis=0), items.ravel())
-        responses = np.tile([1, 0], len(words)).reshape(self.devices, -1)
-        return places.reshape(self.devices, 2 * TEXTS_A_DEVICE, -1), responses
+        return self.world.features(np.repeat(words, 2, axis=0), items.ravel())
 
     @cached_property
     def _test(self) -> tuple[Integers, Integers, Integers]:
@@ -220,8 +211,8 @@ def _findings(report: Entry) -> list[Finding]:
         ),
         Finding(
             statement="about 50,000 weights and 1 MB",
-            measured=f"{report['weights']:,} weights are {load['draw_bytes']:,} bytes a draw and as many a discard, "
-            f"half of that in float32; the pool takes {load['pool_bytes'] / 1e6:.0f} MB",
+            measured=f"{report['weights']:,} weights are {load['draw_bytes']:,} bytes a draw and as many a discard; "
+            f"the pool takes {load['pool_bytes'] / 1e6:.0f} MB",
             agrees=load["draw_bytes"] <= PAPER["model_bytes"],
         ),
         Finding(

@@ -47,15 +47,15 @@ Tosses = Callable[["Case", int, Randomness], Coins]
 
 
 def _discard(case: "Case", updates: int, randomness: Randomness) -> Coins:
-    merged = case.strategy.endswith(AVERAGED)
+    merge = 0.5 if case.strategy.endswith(AVERAGED) else 1.0
     return draw_and_discard(
-        instances=case.instances, updates=updates, randomness=randomness, in_flight=case.in_flight, merged=merged
+        instances=case.instances, updates=updates, randomness=randomness, in_flight=case.in_flight, merge=merge
     )
 
 
 def _same(case: "Case", updates: int, randomness: Randomness) -> Coins:
-    merged = case.strategy.endswith(AVERAGED)
-    return same_instance(instances=case.instances, updates=updates, randomness=randomness, merged=merged)
+    merge = 0.5 if case.strategy.endswith(AVERAGED) else 1.0
+    return same_instance(instances=case.instances, updates=updates, randomness=randomness, merge=merge)
 
 
 def _accept(case: "Case", updates: int, randomness: Randomness) -> Coins:

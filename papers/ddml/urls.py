@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harness import checks
 from incrowd import ConfigError, DataError
-from papers.ddml.url_features import Parts
+from papers.ddml.url_features import host_of
 
 PLACE = Path("phishing") / "urls.csv.gz"
 _COLUMNS = ["label", "url"]
@@ -65,7 +65,7 @@ def split_by_host(urls: Urls, *, held_out: float, seed: int) -> tuple[Urls, Urls
     Guarantee: no host is on both sides; the same host, share and seed give the same side, whatever else there is.
     """
     checks.fraction(held_out=held_out)
-    side = np.array([_place(Parts.of(text).host, seed) < held_out for text in urls.texts], bool)
+    side = np.array([_place(host_of(text), seed) < held_out for text in urls.texts], bool)
     return urls.where(~side), urls.where(side)
 
 

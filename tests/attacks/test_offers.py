@@ -4,6 +4,9 @@ Whoever gains from it needs no account: every answer is anonymous, so each one i
 """
 
 import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +14,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load, save
 
 from incrowd import SeededRandomness, Server
 from incrowd._random import Floats
 from incrowd.drawdiscard import Reason
-from incrowd.drawdiscard.pool import LARGEST, Pool, Snapshot
-from incrowd.drawdiscard.server import POOL, SPECIFICATION
+from incrowd.drawdiscard.kept_pool import FILE, SPECIFICATION, packed, unpacked
+from incrowd.drawdiscard.pool import LARGEST, Pool
 from incrowd.errors import ConfigError, DataError, IncrowdError
-from tests.drawdiscard.mail import asked
+from tests.drawdiscard.mail import asked, held, honest
 
 SIZE = asked().size
 SERVER = Server(asked(), randomness=SeededRandomness(seed=1))
-PRINT = SERVER.specification.fingerprint
-
-
-def honest(server: Server, seed: int = 0) -> Floats:
-    noise = SeededRandomness(seed=seed).stream("noise").laplaces(SIZE)
-    scale = server.specification.gamma * server.specification.mechanism.noise_scale
-    drawn: Floats = server.draw().weights + scale * noise
-    return drawn
+TICKET = SERVER.draw().ticket
 
 
 ODD: dict[str, Any] = {
@@ -62,146 +57,185 @@ ODD: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # long doubles that no float64 holds
 @pytest.mark.parametrize("odd", ODD)
 def test_no_odd_answer_changes_anything(odd: str) -> None:
-    before = SERVER.snapshot().instances
-    outcome = SERVER.offer(ODD[odd], PRINT)
+    before = held(SERVER)
+    outcome = SERVER.offer(ODD[odd], TICKET)
     assert not outcome.accepted
-    assert outcome.reason in (Reason.NOT_WEIGHTS, Reason.FAR)
-    assert np.array_equal(before, SERVER.snapshot().instances)
+    assert outcome.reason in (Reason.NOT_WEIGHTS, Reason.UNLIKE)
+    assert held(SERVER)[0] == before[0]
 
 
 def test_what_is_odd_about_them_was_why() -> None:
     """The control: honest answers of every plain kind of number are accepted."""
     for kind in (np.float64, np.float32, np.float16, list):
         server = Server(asked(), turned_away=1e-6)
-        update = honest(server)
+        update, ticket = honest(server)
         plain: Any = update.tolist() if kind is list else update.astype(kind)
-        assert server.offer(plain, PRINT).reason is Reason.ACCEPTED
+        assert server.offer(plain, ticket).reason is Reason.ACCEPTED
         assert server.accepted == 1
 
 
-class Trusting(Pool):
+class Running:
     """The broken twin: a pool that takes whatever is finite, and updates mean and spread as it goes along."""
 
+    def __init__(self, rows: Floats) -> None:
+        self.rows = rows.copy()
+        self.mean = rows.mean(axis=0)
+        self.squares = np.square(rows - self.mean).sum(axis=0)
+
     def take(self, arrived: Floats) -> None:
-        row = self._instances[0]
-        change, distances = arrived - row, arrived + row - self._mean
-        self._mean += change / self.k
-        distances -= self._mean
-        self._squares += change * distances
+        row = self.rows[0]
+        change, distances = arrived - row, arrived + row - self.mean
+        self.mean += change / len(self.rows)
+        distances -= self.mean
+        self.squares += change * distances
         row[:] = arrived
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
 def test_one_huge_answer_poisons_a_trusting_pool_for_good_and_none_poisons_ours() -> None:
     start = SeededRandomness(seed=1).stream("start").normals(4 * SIZE).reshape(4, SIZE)
-    trusting, ours = (kind(start, randomness=SeededRandomness(seed=1)) for kind in (Trusting, Pool))
+    trusting, ours = Running(start), Pool(start, randomness=SeededRandomness(seed=1))
     huge = np.full(SIZE, 1e200)
-    assert isinstance(trusting, Trusting)
     trusting.take(huge)
     trusting.take(start[0])
-    assert not np.isfinite(trusting.mean_and_spread()[1]).all()
-    with pytest.raises(DataError):
-        Snapshot.from_bytes(trusting.snapshot().to_bytes())
+    assert not np.isfinite(trusting.squares).all()
     with pytest.raises(DataError):
         ours.replace(0, huge)
     ours.replace(0, np.full(SIZE, LARGEST))
     ours.replace(0, start[0])
     assert np.allclose(ours.mean_and_spread()[1], start.std(axis=0, ddof=1))
-    Snapshot.from_bytes(ours.snapshot().to_bytes())
+    ours.snapshot().check()
 
 
 @given(st.lists(st.floats(width=64), min_size=SIZE, max_size=SIZE))
 def test_whatever_is_offered_the_pool_stays_readable(numbers: list[float]) -> None:
-    SERVER.offer(numbers, PRINT)
-    again = Snapshot.from_bytes(SERVER.snapshot().to_bytes())
-    assert np.isfinite(again.mean).all()
+    SERVER.offer(numbers, TICKET)
+    SERVER._held.pool.snapshot().check()
     assert np.isfinite(SERVER.model().weights).all()
 
 
-@pytest.mark.parametrize("fingerprint", ["", "0" * 64, asked(name="other").fingerprint, None, 7, b"", PRINT.upper()])
-def test_an_answer_to_another_specification_of_equal_size_does_not_pass(fingerprint: Any) -> None:
-    server = Server(asked(), turned_away=1e-6)
-    assert asked(name="other").size == SIZE
-    update = honest(server)
-    assert server.offer(update, fingerprint).reason is Reason.OTHER_SPECIFICATION
-    assert server.offer(update, PRINT).reason is Reason.ACCEPTED
+def test_an_answer_to_another_specification_of_equal_size_does_not_pass() -> None:
+    server, other = Server(asked(), turned_away=1e-6), Server(asked(name="other"), turned_away=1e-6)
+    assert other.specification.size == SIZE
+    update, ticket = honest(server)
+    assert other.offer(update, ticket).reason is Reason.OTHER_SPECIFICATION
+    assert server.offer(update, ticket).reason is Reason.ACCEPTED
+
+
+def test_no_ticket_can_be_made_or_changed_without_the_key() -> None:
+    """One that names a version of the attacker's choice would be compared with that version."""
+    server, twin = Server(asked(), turned_away=1e-6), Server(asked(), turned_away=1e-6)
+    update, ticket = honest(server)
+    changed = [
+        ticket[:place] + bytes([ticket[place] ^ bit]) + ticket[place + 1 :]
+        for place in range(len(ticket))
+        for bit in (1, 128)
+    ]
+    for forged in (*changed, b"", ticket[:-1], ticket + b"x", twin.draw().ticket):
+        assert server.offer(update, forged).reason in (Reason.FORGED, Reason.OTHER_SPECIFICATION)
+    assert server.offer(update, ticket).reason is Reason.ACCEPTED, "the control"
 
 
 def test_a_replay_counts_once_even_for_a_server_that_was_killed_and_is_opened_again(tmp_path: Path) -> None:
     server = Server(asked(), folder=tmp_path, turned_away=1e-6)
-    update = honest(server)
-    assert server.offer(update, PRINT).reason is Reason.ACCEPTED
-    before = server.snapshot().to_bytes()
-    assert {server.offer(update, PRINT).reason for _ in range(50)} == {Reason.REPEATED}
-    assert server.snapshot().to_bytes() == before
+    update, ticket = honest(server)
+    assert server.offer(update, ticket).reason is Reason.ACCEPTED
+    before = held(server)
+    assert {server.offer(update, ticket).reason for _ in range(50)} == {Reason.REPEATED}
+    assert held(server) == before
     server.close()
     with Server.open(tmp_path) as again:
-        assert again.offer(update.tolist(), PRINT).reason is Reason.REPEATED
+        assert again.offer(update.tolist(), ticket).reason is Reason.REPEATED
         assert again.accepted == 1
-        assert again.offer(np.nextafter(update, 0), PRINT).reason is not Reason.REPEATED, "one bit, and it is another"
+        other = np.nextafter(update, np.float32(0))
+        assert again.offer(other, ticket).reason is not Reason.REPEATED, "one bit, and it is another"
 
 
 def test_who_replays_without_being_known_owns_the_pool() -> None:
     """The control: a pool that remembers no answers is soon nothing but the one that is sent again and again."""
-    server = Server(asked())
-    update = honest(server)
+    server = Server(asked(merge=1.0))
+    update, _ = honest(server)
     for _ in range(60):
-        server._pool.discard(update)
+        server._held.pool.discard(update)
     assert np.allclose(server.model().weights, update)
 
 
 def test_an_answer_that_is_changed_after_it_was_looked_at_is_not_what_is_kept() -> None:
-    server = Server(asked(), turned_away=1e-6)
-    update = honest(server)
+    server = Server(asked(merge=1.0), turned_away=1e-6)
+    update, ticket = honest(server)
     held = update.copy()
-    server.offer(update, PRINT)
+    server.offer(update, ticket)
     update[:] = 1e6
-    drawn = server.draw().weights
-    drawn[:] = -1e6
-    instances = server.snapshot().instances
+    for drawn in (server.draw().weights, server._held.pool.instance(0)):
+        with pytest.raises(ValueError, match="read-only"):
+            drawn[:] = -1e6
+    instances = server._held.pool.snapshot().instances
     assert np.abs(instances).max() < 1e3
     assert any(np.array_equal(held, row) for row in instances)
 
 
-def tampered(content: bytes, **changes: Any) -> bytes:
-    return bytes(save({**load(content), **changes}))
+def told(folder: Path, **changes: Any) -> None:
+    """Change what the file says of the pool."""
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        (content,) = database.execute("SELECT content FROM state WHERE name = 'pool'").fetchone()
+        database.execute(
+            "UPDATE state SET content = ? WHERE name = 'pool'", (json.dumps({**json.loads(content), **changes}),)
+        )
 
 
-TAMPERED: dict[str, Any] = {
-    "another size": {
-        "instances": np.zeros((4, 9)),
-        "mean": np.zeros(9),
-        "squares": np.zeros(9),
-        "remembered": np.zeros(9),
-    },
-    "another number of instances": {"instances": np.zeros((5, SIZE))},
-    "not finite": {"instances": np.full((4, SIZE), np.nan)},
-    "huge": {"instances": np.full((4, SIZE), 1e200)},
-    "single precision": {"mean": np.zeros(SIZE, np.float32)},
-    "a mean of other weights": {"mean": np.zeros(SIZE + 1)},
-    "negative counts": {"counts": np.array([-1, 0, 0, 0])},
-    "too few counts": {"counts": np.array([0])},
-    "an unknown array": {"code": np.zeros(SIZE)},
-    "another specification": {"specification": np.zeros(32, np.uint8)},
+def state(folder: Path, name: str, content: bytes) -> None:
+    """Change another part of the file."""
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("UPDATE state SET content = ? WHERE name = ?", (content, name))
+
+
+def row(folder: Path, weights: Any) -> None:
+    """Change an instance in the file."""
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        database.execute("UPDATE rows SET weights = ? WHERE version = 0", (np.asarray(weights).tobytes(),))
+
+
+TAMPERED: dict[str, Callable[[Path], None]] = {
+    "another size": lambda folder: row(folder, np.zeros(9, np.float32)),
+    "double precision": lambda folder: row(folder, np.zeros(SIZE)),
+    "not finite": lambda folder: row(folder, np.full(SIZE, np.nan, np.float32)),
+    "no whole number of weights": lambda folder: row(folder, np.zeros(3, np.uint8)),
+    "another number of instances": lambda folder: told(folder, versions=[0, 1]),
+    "a version twice": lambda folder: told(folder, versions=[0, 1, 2, 2]),
+    "a version that is not there": lambda folder: told(folder, versions=[0, 1, 2, 99]),
+    "negative counts": lambda folder: told(folder, counts=[-1, 0, 0]),
+    "too few counts": lambda folder: told(folder, counts=[0]),
+    "an average of other weights": lambda folder: state(folder, "average", bytes(8 * (SIZE + 1))),
+    "a test that learnt something else": lambda folder: state(folder, "test", packed({"other": np.zeros(2)})),
+    "a test that is none": lambda folder: state(folder, "test", b"x"),
+    "another specification": lambda folder: state(folder, "specification", b"{}"),
+    "no pool": lambda folder: state(folder, "pool", b"x"),
+    "a short key": lambda folder: state(folder, "key", b"x"),
 }
 
 
 @pytest.mark.parametrize("how", TAMPERED)
-def test_a_snapshot_that_was_exchanged_is_refused(tmp_path: Path, how: str) -> None:
+def test_a_file_that_was_tampered_with_is_refused(tmp_path: Path, how: str) -> None:
     Server(asked(), folder=tmp_path).close()
-    content = (tmp_path / POOL).read_bytes()
-    (tmp_path / POOL).write_bytes(tampered(content, **TAMPERED[how]))
+    Server(asked(), folder=tmp_path).close()  # the control: as it was
+    TAMPERED[how](tmp_path)
     with pytest.raises((DataError, ConfigError)):
         Server(asked(), folder=tmp_path)
-    (tmp_path / POOL).write_bytes(tampered(content))
-    Server(asked(), folder=tmp_path).close()  # the control: written by the same hand, but as it was
 
 
-def test_no_part_of_a_snapshot_that_is_missing_goes_unnoticed(tmp_path: Path) -> None:
+def test_what_a_test_has_learnt_travels_as_plain_arrays() -> None:
+    learnt = {"seen": np.arange(3.0), "count": np.array(7)}
+    again = unpacked(packed(learnt))
+    assert {name: array.tolist() for name, array in again.items()} == {"seen": [0, 1, 2], "count": 7}
+    with pytest.raises(ValueError, match=r"\w"):
+        unpacked(b"no such file")
+
+
+def test_no_part_of_a_file_that_is_missing_goes_unnoticed(tmp_path: Path) -> None:
     Server(asked(), folder=tmp_path).close()
-    content = (tmp_path / POOL).read_bytes()
-    for length in range(0, len(content), 7):
-        (tmp_path / POOL).write_bytes(content[:length])
+    content = (tmp_path / FILE).read_bytes()
+    for length in range(0, len(content), len(content) // 40):
+        (tmp_path / FILE).write_bytes(content[:length])
         with pytest.raises(IncrowdError):
             Server.open(tmp_path)
 

@@ -168,7 +168,8 @@ def test_what_leaves_a_silo_s_steps_and_a_device_is_whole_steps() -> None:
         numbers = Contribution(of, np.full(SIZE, 0.1234567)).release(
             charge=lambda each: roomy(RELATION).charge(each.event("model"), pays_for=each.pays_for)
         )
-        assert not left_over(numbers, 2.0**-40).any()
+        assert not left_over(numbers.values, 2.0**-40).any()
+        assert numbers.steps.dtype == np.int64
 
 
 def test_noise_of_so_many_clients_that_their_sum_would_wrap_is_refused_before_it_is_paid_for() -> None:

@@ -13,6 +13,7 @@ import time
 from contextlib import closing, nullcontext
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from incrowd import Device, Server
 from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Policy, Reason
+from incrowd.drawdiscard.outbox import Outbox, Waiting
 from incrowd.errors import BudgetExceeded, LedgerError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.allowance import Allowance
@@ -61,12 +63,12 @@ def spenders(ledger: Path, *, locked: bool) -> int:
     class Slow(Allowance):
         """Between its look at the day and its charge there is time for another."""
 
-        def _cost(self, runs: list[object]) -> float:  # type: ignore[override]  # passed on
+        def _check(self, day: str, runs: list[Any]) -> None:
             if locked:
                 time.sleep(0.02)
             else:
                 ready.wait()
-            return super()._cost(runs)  # type: ignore[arg-type]  # passed on
+            super()._check(day, runs)
 
     def spend() -> None:
         with closing(Device(mails(), ledger=ledger, policy=TWICE)) as own:
@@ -174,9 +176,10 @@ def test_an_outbox_that_is_put_back_is_the_same_release(tmp_path: Path) -> None:
     """Who copies the outbox can send the same answer again: the same bits, which tell nothing more and count once."""
     outbox = tmp_path / "ledger.db.outbox"
     with Server(asked(), turned_away=1e-6) as server, Device(mails(), ledger=tmp_path / "ledger.db") as own:
-        update = own.answer(asked().to_json(), server.draw().weights)
+        drawn = server.draw()
+        released, _ = own._released(asked(), drawn.weights)
         for number in range(3):
-            outbox.write_bytes(bytes.fromhex(asked().fingerprint) + update.tobytes())
+            Outbox(outbox).keep(Waiting(asked().fingerprint, released).on(drawn))
             assert own.contribute(server).reason is (Reason.REPEATED if number else Reason.ACCEPTED)
         assert (server.accepted, charges(own.ledger)) == (1, 1)
 

@@ -25,7 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["--work", "records", "--against", "lean"], "against = 'lean': at records, give opacus"),
         (["--work", "records", "--batch", "0"], "batch_size = 0"),
         (["--work", "records", "--batch", ","], "batch = "),
-        (["--work", "mlp,service"], "work = 'service': the draw-and-discard service is not there"),
+        (["--work", "mlp,service"], "work = 'service': measure it on its own"),
         (["--work", "mpl"], "work = 'mpl': give one or several of linear, mlp, mlp600, cnn"),
         (["--work", ","], "work = "),
         (["--against", "lean,nobody"], "against = 'nobody'"),

@@ -1,10 +1,17 @@
 """A small specification, examples of it, and devices in memory: for tests of whole contributions."""
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from incrowd import Device, Specification
+import numpy as np
+
+from incrowd import Device, SeededRandomness, Server, Specification
 from incrowd.drawdiscard import Policy
+from incrowd.drawdiscard.kept_pool import FILE
+from incrowd.drawdiscard.pool import Instance
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
 
@@ -37,3 +44,29 @@ def charges(ledger: Path | Ledger) -> int:
         return ledger.charges()[0]
     with Ledger.read(ledger) as opened:
         return opened.charges()[0]
+
+
+def honest(server: Server, seed: int = 1) -> tuple[Instance, bytes]:
+    """An answer of noise alone, and its ticket."""
+    drawn = server.draw()
+    noise = SeededRandomness(seed=seed).stream("noise").laplaces(server.specification.size)
+    step = drawn.gamma * server.specification.mechanism.noise_scale * noise
+    return (drawn.weights - step).astype(np.float32), drawn.ticket
+
+
+def held(server: Server) -> list[object]:
+    """All that a server's pool is, to be compared with another's."""
+    kept = server._held.keepsake()
+    frozen = kept.frozen
+    rows = [row.tobytes() for row in (*frozen.rows, *frozen.replaced.values())]
+    counts = [frozen.versions, list(frozen.replaced), frozen.draws, frozen.discards, frozen.looks]
+    average = None if frozen.average is None else frozen.average.tobytes()
+    return [rows, counts, average, kept.taken, {name: array.tobytes() for name, array in kept.test.items()}]
+
+
+def on_disk(folder: Path) -> int:
+    """How many answers are in the pool of a folder, whoever has it open."""
+    with closing(sqlite3.connect(folder / FILE)) as database:
+        (told,) = database.execute("SELECT content FROM state WHERE name = 'pool'").fetchone()
+    accepted: int = json.loads(told)["counts"][1]
+    return accepted

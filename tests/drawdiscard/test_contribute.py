@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from incrowd._random import SeededRandomness
 from incrowd.drawdiscard import Device, Drawn, Fit, Outcome, Policy, Reason, Server
+from incrowd.drawdiscard.device import ATTEMPTS
 from incrowd.errors import BudgetExceeded, ConfigError, SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.ledger.ledger import Ledger
@@ -60,9 +63,9 @@ class Unsteady:
         self.draws += 1
         return self.server.draw()
 
-    def offer(self, update: Any, fingerprint: str) -> Outcome:
+    def offer(self, update: Any, ticket: bytes) -> Outcome:
         if self.arrives:
-            self.server.offer(update, fingerprint)
+            self.server.offer(update, ticket)
         raise ConnectionError("the line broke")
 
 
@@ -88,17 +91,141 @@ def test_an_answer_that_waits_is_no_answer_to_another_specification(tmp_path: Pa
         other = Server(mail.asked(name="other"), turned_away=1e-6)
         assert own.contribute(other).reason is Reason.ACCEPTED
         assert mail.charges(own.ledger) == 2
+        assert len(own._outbox) == 1, "and waits on"
 
 
 def test_an_instance_of_another_specification_is_refused(tmp_path: Path) -> None:
     class Liar(Unsteady):
         def draw(self) -> Drawn:
-            return Drawn(self.server.draw().weights, "0" * 64)
+            return self.server.draw()._replace(fingerprint="0" * 64)
 
     with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
         with pytest.raises(SpecificationRefused, match="another specification than it states"):
             own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
         assert mail.charges(own.ledger) == 0
+
+
+class Fussy(Unsteady):
+    """A server that has a word of its own for the first offers, and notes what was drawn and offered."""
+
+    def __init__(self, server: Server, *words: Reason) -> None:
+        super().__init__(server, arrives=False)
+        self.words = list(words)
+        self.drawn: list[Drawn] = []
+        self.offered: list[tuple[bytes, bytes]] = []
+
+    def draw(self) -> Drawn:
+        self.drawn.append(super().draw())
+        return self.drawn[-1]
+
+    def offer(self, update: Any, ticket: bytes) -> Outcome:
+        self.offered.append((update.tobytes(), ticket))
+        return Outcome(self.words.pop(0)) if self.words else self.server.offer(update, ticket)
+
+
+def test_what_comes_too_late_goes_out_on_a_newer_instance_with_the_same_noise(tmp_path: Path) -> None:
+    """Nothing more is spent, and nothing more is told: what differs between the answers is what the server drew."""
+    server = Server(mail.asked(), turned_away=1e-6)
+    fussy = Fussy(server, Reason.LATE, Reason.FORGED)
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
+        assert own.contribute(fussy).reason is Reason.ACCEPTED
+        assert (mail.charges(own.ledger), server.accepted, fussy.draws) == (1, 1, 3)
+        assert len(own._outbox) == 0
+    steps = [
+        np.frombuffer(update, "<f4").astype(np.float64) - drawn.weights
+        for (update, _), drawn in zip(fussy.offered, fussy.drawn, strict=True)
+    ]
+    assert [ticket for _, ticket in fussy.offered] == [drawn.ticket for drawn in fussy.drawn]
+    assert np.abs(steps[0]).max() > 1e-3
+    for step in steps[1:]:
+        np.testing.assert_allclose(step, steps[0], atol=1e-6)
+
+
+def test_what_is_always_too_late_waits_for_another_time(tmp_path: Path) -> None:
+    server = Server(mail.asked(), turned_away=1e-6)
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
+        fussy = Fussy(server, *[Reason.LATE] * ATTEMPTS)
+        assert own.contribute(fussy).reason is Reason.LATE
+        assert fussy.draws == ATTEMPTS
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as again:
+        assert len(again._outbox) == 1
+        assert again.contribute(Fussy(server, Reason.LATE)).reason is Reason.ACCEPTED
+        assert (mail.charges(again.ledger), server.accepted) == (1, 1)
+
+
+def test_a_server_that_lost_its_pool_costs_a_device_nothing_more(tmp_path: Path) -> None:
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
+        with pytest.raises(ConnectionError):
+            own.contribute(Unsteady(Server(mail.asked(), turned_away=1e-6), arrives=False))
+        anew = Server(mail.asked(), turned_away=1e-6)
+        assert own.contribute(anew).reason is Reason.ACCEPTED
+        assert (mail.charges(own.ledger), anew.accepted) == (1, 1)
+
+
+def test_a_lost_reply_brings_the_same_bytes_again(tmp_path: Path) -> None:
+    server = Server(mail.asked(), turned_away=1e-6)
+
+    class Deaf(Fussy):
+        def offer(self, update: Any, ticket: bytes) -> Outcome:
+            super().offer(update, ticket)
+            raise ConnectionError("the line broke")
+
+    deaf, healthy = Deaf(server), Fussy(server)
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own, pytest.raises(ConnectionError):
+        own.contribute(deaf)
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as again:
+        assert again.contribute(healthy).reason is Reason.REPEATED
+    assert (deaf.offered, healthy.drawn) == (healthy.offered, [])
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.OTHER_SPECIFICATION, Reason.NOT_WEIGHTS, Reason.UNLIKE, Reason.REPEATED])
+def test_every_other_word_is_the_last(tmp_path: Path, reason: Reason) -> None:
+    """The payment for what is turned away is lost, and the outcome says why; the next contribution is a new one."""
+    server = Server(mail.asked(), turned_away=1e-6)
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db", policy=mail.LOOSE) as own:
+        fussy = Fussy(server, reason)
+        outcome = own.contribute(fussy)
+        assert outcome.reason is reason
+        assert str(reason) in str(outcome)
+        assert (len(own._outbox), fussy.draws) == (0, 1)
+        assert own.contribute(server).reason is Reason.ACCEPTED
+        assert mail.charges(own.ledger) == 2
+
+
+@pytest.mark.parametrize("gamma", [0.0, -0.05, float("nan"), float("inf")])
+def test_a_step_size_that_is_none_is_refused_before_anything_is_spent(tmp_path: Path, gamma: float) -> None:
+    class Liar(Unsteady):
+        def draw(self) -> Drawn:
+            return self.server.draw()._replace(gamma=gamma)
+
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
+        with pytest.raises(SpecificationRefused, match="that is no size"):
+            own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
+        assert mail.charges(own.ledger) == 0
+
+
+@pytest.mark.parametrize("ticket", [b"x" * 1025, "text"])
+def test_a_ticket_that_is_none_is_refused_before_anything_is_spent(tmp_path: Path, ticket: Any) -> None:
+    class Liar(Unsteady):
+        def draw(self) -> Drawn:
+            return self.server.draw()._replace(ticket=ticket)
+
+    with Device(mail.mails(), ledger=tmp_path / "ledger.db") as own:
+        with pytest.raises(SpecificationRefused, match="ticket"):
+            own.contribute(Liar(Server(mail.asked(), turned_away=1e-6), arrives=True))
+        assert mail.charges(own.ledger) == 0
+
+
+def test_the_step_size_of_the_draw_counts_and_the_release_does_not_depend_on_it() -> None:
+    """Ten times the step size: the same whole numbers, ten times as far."""
+    steps = []
+    for gamma in (0.01, 0.1):
+        ledger = Ledger.in_memory(budget=mail.LOOSE.budget, relation=Relation.REPLACE_ONE)
+        all_examples = mail.asked(examples=100).to_json()
+        own = Device(mail.mails(), ledger=ledger, policy=mail.LOOSE, randomness=SeededRandomness(seed=1))
+        steps.append(own.answer(all_examples, np.zeros(4), gamma).astype(np.float64))
+    np.testing.assert_allclose(steps[1], 10 * steps[0], rtol=1e-6)
 
 
 def test_the_owner_is_told_what_does_not_fit() -> None:

@@ -49,7 +49,7 @@ def test_yes_and_no() -> None:
 def test_levels_have_a_feature_each_but_the_baseline() -> None:
     assert CATEGORY.columns("x") == ("x=a", "x=7")
     features = CATEGORY.encode(["a", "b", "7", 7, "unknown", None, 7.0])
-    assert features.tolist() == [[1, 0], [0, 0], [0, 1], [0, 1], [0, 0], [0, 0], [0, 0]]
+    assert features.tolist() == [[1, 0], [0, 0], [0, 1], [0, 1], [0, 0], [0, 0], [0, 1]]
 
 
 def test_a_response_is_known_where_it_makes_sense() -> None:

@@ -19,17 +19,19 @@ def ancestry(coins: Coins) -> list[list[set[int]]]:
         pool = list(history[-1])
         place = int(coins.replaced[update])
         if place >= 0:
-            kept = pool[place] if coins.merged else set()
+            kept = pool[place] if coins.merge < 1 else set()
             pool[place] = history[int(coins.seen[update])][int(coins.drawn[update])] | kept | {update}
         history.append(pool)
     return history
 
 
-@given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 5), st.booleans(), st.integers(0, 1000))
+@given(
+    st.integers(1, 6), st.integers(1, 60), st.integers(1, 5), st.sampled_from([1.0, 0.5, 0.01]), st.integers(0, 1000)
+)
 @settings(max_examples=80, deadline=None)
-def test_what_is_needed_are_the_ancestors(k: int, updates: int, in_flight: int, merged: bool, seed: int) -> None:
+def test_what_is_needed_are_the_ancestors(k: int, updates: int, in_flight: int, merge: float, seed: int) -> None:
     coins = draw_and_discard(
-        instances=k, updates=updates, randomness=SeededRandomness(seed), in_flight=in_flight, merged=merged
+        instances=k, updates=updates, randomness=SeededRandomness(seed), in_flight=in_flight, merge=merge
     )
     moments = [0, updates // 2, updates]
     history = ancestry(coins)

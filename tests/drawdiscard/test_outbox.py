@@ -3,10 +3,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incrowd.drawdiscard.outbox import Outbox
+from incrowd.drawdiscard import Drawn
+from incrowd.drawdiscard.outbox import MOST_WAITING, Outbox, Waiting, stepped
+from incrowd.privacy.mechanism.grid import Whole
 
 PRINT, OTHER = "ab" * 32, "cd" * 32
-UPDATE = np.array([1.5, -2.25, 1e-300])
+RELEASED = Whole(np.array([3, -(2**52), 0]), 2.0**-31)
+DRAWN = Drawn(np.array([1.5, -2.25, 1e-30], np.float32), PRINT, 0.05, b"ticket")
+WAITING = Waiting(PRINT, RELEASED)
 
 
 @pytest.fixture
@@ -14,36 +18,68 @@ def outbox(tmp_path: Path) -> Outbox:
     return Outbox(tmp_path / "phone.outbox")
 
 
-def test_an_answer_waits_until_it_has_arrived(outbox: Outbox) -> None:
+def equal(first: Waiting | None, second: Waiting | None) -> bool:
+    return first is not None and second is not None and first.to_bytes() == second.to_bytes()
+
+
+@pytest.mark.parametrize("waiting", [WAITING, WAITING.on(DRAWN)])
+def test_an_answer_waits_until_it_has_arrived(outbox: Outbox, waiting: Waiting) -> None:
     assert outbox.waiting(PRINT) is None
-    outbox.clear()
-    outbox.keep(PRINT, UPDATE)
+    outbox.clear(PRINT)
+    outbox.keep(waiting)
     found = outbox.waiting(PRINT)
     assert found is not None
-    assert found.tolist() == UPDATE.tolist()
+    assert equal(found, waiting)
+    assert (found.released.steps.tolist(), found.released.step) == (RELEASED.steps.tolist(), RELEASED.step)
+    assert (found.sent is None) is (waiting.sent is None)
+    if found.sent is not None:
+        assert found.sent.ticket == b"ticket"
+        np.testing.assert_array_equal(found.sent.update, stepped(DRAWN.weights, RELEASED, gamma=0.05))
     assert outbox.path is not None
-    assert outbox.path.stat().st_mode & 0o777 == 0o600
-    outbox.clear()
+    (place,) = outbox.path.parent.iterdir()
+    assert place.stat().st_mode & 0o777 == 0o600
+    outbox.clear(PRINT)
     assert outbox.waiting(PRINT) is None
+    assert len(outbox) == 0
 
 
-def test_an_answer_to_another_specification_counts_as_none(outbox: Outbox) -> None:
-    outbox.keep(OTHER, UPDATE)
-    assert outbox.waiting(PRINT) is None
+def test_each_specification_has_its_own_and_the_oldest_go_first(outbox: Outbox) -> None:
+    prints = [f"{number:064x}" for number in range(MOST_WAITING + 2)]
+    for each in prints:
+        outbox.keep(Waiting(each, RELEASED))
+    assert [outbox.waiting(each) is not None for each in prints] == [False] * 2 + [True] * MOST_WAITING
+    assert len(outbox) == MOST_WAITING
+    outbox.clear(prints[-1])
+    assert [outbox.waiting(each) is not None for each in prints[-2:]] == [True, False]
 
 
-@pytest.mark.parametrize("damage", [slice(0, 0), slice(0, 32), slice(0, 35), slice(5, None)])
+@pytest.mark.parametrize("damage", [slice(0, 0), slice(0, 32), slice(0, -1), slice(5, None)])
 def test_a_damaged_file_counts_as_none(outbox: Outbox, damage: slice) -> None:
-    outbox.keep(PRINT, UPDATE)
+    outbox.keep(WAITING.on(DRAWN))
     assert outbox.path is not None
-    outbox.path.write_bytes(outbox.path.read_bytes()[damage])
+    (place,) = outbox.path.parent.iterdir()
+    place.write_bytes(place.read_bytes()[damage])
     assert outbox.waiting(PRINT) is None
-    outbox.keep(PRINT, np.array([np.nan]))
+    place.write_bytes(Waiting(OTHER, RELEASED).to_bytes())
     assert outbox.waiting(PRINT) is None
 
 
-def test_without_a_place_nothing_is_kept() -> None:
-    nowhere = Outbox(None)
-    nowhere.keep(PRINT, UPDATE)
-    assert nowhere.waiting(PRINT) is None
-    nowhere.clear()
+def test_without_a_place_it_is_in_memory() -> None:
+    memory = Outbox(None)
+    memory.keep(WAITING)
+    assert equal(memory.waiting(PRINT), WAITING)
+    assert memory.waiting(OTHER) is None
+    assert len(memory) == 1
+    memory.clear(PRINT)
+    assert memory.waiting(PRINT) is None
+    assert Outbox(None).waiting(PRINT) is None
+
+
+def test_a_step_is_taken_in_float64_and_rounded_once() -> None:
+    gamma, weights = 0.1, np.float32(1 / 3)
+    expected = np.float32(float(weights) - (gamma * 2.0**-31) * 12345.0)
+    assert stepped(np.array([weights]), Whole(np.array([12345]), 2.0**-31), gamma=gamma)[0] == expected
+
+
+def test_a_step_beyond_every_number_is_not_finite() -> None:
+    assert np.isinf(stepped(np.zeros(1, np.float32), Whole(np.array([2**40]), 1.0), gamma=1e300))[0]

@@ -1,29 +1,22 @@
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from incrowd import SeededRandomness, Server
-from incrowd.drawdiscard import Reason, server
-from incrowd.drawdiscard.pool import Snapshot
+from incrowd.drawdiscard import Reason, held_pool
+from incrowd.drawdiscard.held_pool import known_again
+from incrowd.drawdiscard.kept_pool import FILE, LOCK, SPECIFICATION
 from incrowd.errors import ConfigError, DataError
-from tests.drawdiscard.mail import asked, phone
+from tests.drawdiscard.mail import asked, held, honest, on_disk, phone
 
 SEEDED = SeededRandomness(seed=3)
 
 
-def honest(of: Server, seed: int = 1) -> Any:
-    """An answer of noise alone."""
-    stream = SeededRandomness(seed=seed).stream("noise")
-    scale = of.specification.gamma * of.specification.mechanism.noise_scale
-    return of.draw().weights + scale * stream.laplaces(of.specification.size)
-
-
 def test_devices_learn_a_model_that_predicts() -> None:
     """The responses are all no for friends and all yes for shops; a large epsilon, so that a few devices are enough."""
-    with Server(asked(epsilon=1e3, gamma=0.5, instances=2)) as own:
+    with Server(asked(epsilon=1e3, gamma=1.0, instances=2)) as own:
         outcomes = [phone(first=number).contribute(own) for number in range(60)]
         assert sum(outcome.accepted for outcome in outcomes) > 50
         friend, shop = own.model().predict([{"sender": "friend", "words": 250}, {"sender": "shop", "words": 250}])
@@ -33,13 +26,27 @@ def test_devices_learn_a_model_that_predicts() -> None:
 
 def test_an_outcome_says_whether_and_why_not() -> None:
     own = Server(asked(), turned_away=1e-6)
-    update = honest(own)
-    print_ = own.specification.fingerprint
-    assert str(own.offer(update, print_)) == "accepted: it has replaced an instance of the pool"
-    assert str(own.offer(update + 1e3, print_)).startswith("turned away: hardly an honest device")
-    assert own.offer(update[:2], print_).reason is Reason.NOT_WEIGHTS
-    assert own.offer(update, "").reason is Reason.OTHER_SPECIFICATION
+    update, ticket = honest(own)
+    assert str(own.offer(update, ticket)) == "accepted: it is in the pool"
+    assert str(own.offer(update + 1e3, ticket)).startswith("turned away: hardly an honest device")
+    assert own.offer(update[:2], ticket).reason is Reason.NOT_WEIGHTS
+    assert own.offer(update, b"").reason is Reason.FORGED
+    assert own.offer(update, ticket[:-1] + bytes([ticket[-1] ^ 1])).reason is Reason.FORGED
+    assert own.offer(update, honest(Server(asked(name="other")))[1]).reason is Reason.OTHER_SPECIFICATION
     assert own.accepted == 1
+
+
+def test_an_answer_to_a_version_that_is_no_longer_known_is_late() -> None:
+    own = Server(asked(instances=2), turned_away=1e-6, history=1)
+    late = honest(own, seed=99)
+    for number in range(30):
+        assert own.offer(*honest(own, seed=number)).accepted
+    assert own.offer(*late).reason is Reason.LATE
+    with_history = Server(asked(instances=2), turned_away=1e-6, history=30)
+    waited = honest(with_history, seed=99)
+    for number in range(30):
+        with_history.offer(*honest(with_history, seed=number))
+    assert with_history.offer(*waited).reason is Reason.ACCEPTED, "the control"
 
 
 def test_opened_again_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -49,20 +56,20 @@ def test_opened_again_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
         if number % 7 == 3:
             own.close()
             own = Server(asked(), turned_away=1e-6, folder=tmp_path, randomness=SEEDED)
-        updates = [honest(one, seed=number) for one in (whole, own)]
-        assert np.array_equal(*updates)
-        print_ = own.specification.fingerprint
-        assert whole.offer(updates[0], print_) == own.offer(updates[1], print_)
-    assert own.snapshot().to_bytes() == whole.snapshot().to_bytes()
+        answers = [honest(one, seed=number) for one in (whole, own)]
+        assert np.array_equal(answers[0][0], answers[1][0])
+        assert answers[0][1] == answers[1][1]
+        assert whole.offer(*answers[0]) == own.offer(*answers[1])
+    assert held(own) == held(whole)
     own.close()
 
 
 def test_a_folder_knows_its_specification(tmp_path: Path) -> None:
     with Server(asked(), turned_away=1e-6, folder=tmp_path) as own:
-        before = own.snapshot().to_bytes()
+        before = held(own)
     with Server.open(tmp_path) as again:
         assert again.specification == asked()
-        assert again.snapshot().to_bytes() == before
+        assert held(again) == before
     with pytest.raises(ConfigError, match="no server was begun"):
         Server.open(tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
@@ -72,32 +79,53 @@ def test_a_folder_knows_its_specification(tmp_path: Path) -> None:
 def test_what_was_accepted_is_on_disk(tmp_path: Path, every: int, lost: int) -> None:
     own = Server(asked(), turned_away=1e-6, folder=tmp_path, keep_every=every)
     for number in range(6):
-        own.offer(honest(own, seed=number), own.specification.fingerprint)
-    on_disk = Snapshot.from_bytes((tmp_path / server.POOL).read_bytes())
-    assert own.accepted - on_disk.discards == lost
+        own.offer(*honest(own, seed=number))
+    assert own.accepted - on_disk(tmp_path) == lost
     own.close()
-    assert Snapshot.from_bytes((tmp_path / server.POOL).read_bytes()).discards == own.accepted
+    assert on_disk(tmp_path) == own.accepted
 
 
-def test_a_full_disk_is_made_good_by_the_next_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_made_good_by_the_next_attempt(tmp_path: Path) -> None:
     own = Server(asked(), turned_away=1e-6, folder=tmp_path)
-    update = honest(own)
-    with monkeypatch.context() as full:
-        full.setattr("incrowd._files.sync", lambda _: (_ for _ in ()).throw(OSError("no space left")))
-        full.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("no space left")))
-        with pytest.raises(OSError, match="no space"):
-            own.offer(update, own.specification.fingerprint)
-    assert Snapshot.from_bytes((tmp_path / server.POOL).read_bytes()).discards == 0
-    assert own.offer(update, own.specification.fingerprint).reason is Reason.REPEATED
-    assert Snapshot.from_bytes((tmp_path / server.POOL).read_bytes()).discards == 1
+    assert own._held._kept is not None
+    database = own._held._kept._database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    refused, last = None, honest(own)
+    for number in range(400):
+        answer = honest(own, seed=number)
+        try:
+            own.offer(*answer)
+        except OSError as error:
+            refused, last = error, answer
+            break
+    assert "full" in str(refused)
+    lost = own.accepted
+    assert on_disk(tmp_path) == lost - 1
+    database.execute(f"PRAGMA max_page_count = {10**6}")
+    assert own.offer(*last).reason is Reason.REPEATED
+    assert on_disk(tmp_path) == lost
     own.close()
+
+
+def test_a_server_that_cannot_keep_its_pool_lets_go_of_the_folder_all_the_same(tmp_path: Path) -> None:
+    own = Server(asked(), turned_away=1e-6, folder=tmp_path, keep_every=10**6)
+    for number in range(200):
+        own.offer(*honest(own, seed=number))
+    assert own._held._kept is not None
+    database = own._held._kept._database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(OSError, match="full"):
+        own.close()
+    Server(asked(), turned_away=1e-6, folder=tmp_path).close()
 
 
 def test_one_folder_has_one_server(tmp_path: Path) -> None:
     with Server(asked(), turned_away=1e-6, folder=tmp_path) as own:
         with pytest.raises(ConfigError, match="another server has it open"):
             Server(asked(), turned_away=1e-6, folder=tmp_path)
-        assert own.offer(honest(own), own.specification.fingerprint).accepted
+        assert own.offer(*honest(own)).accepted
     again = Server(asked(), turned_away=1e-6, folder=tmp_path)
     closing = threading.Thread(target=again.close)  # any thread may
     closing.start()
@@ -111,9 +139,9 @@ def test_a_closed_server_writes_nothing_over_its_successor_s_pool(tmp_path: Path
     update = honest(own)
     with Server.open(tmp_path) as successor:
         with pytest.raises(ConfigError, match="open it again"):
-            own.offer(update, own.specification.fingerprint)
-        assert successor.offer(honest(successor), own.specification.fingerprint).accepted
-    assert Snapshot.from_bytes((tmp_path / server.POOL).read_bytes()).discards == 1
+            own.offer(*update)
+        assert successor.offer(*honest(successor)).accepted
+    assert on_disk(tmp_path) == 1
 
 
 def test_a_folder_of_another_specification_is_refused(tmp_path: Path) -> None:
@@ -126,8 +154,8 @@ def test_a_folder_of_another_specification_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b'{"pool": 1}'])
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     Server(asked(), turned_away=1e-6, folder=tmp_path).close()
-    (tmp_path / server.POOL).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{server.POOL} cannot be used"):
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{FILE} cannot be used"):
         Server(asked(), turned_away=1e-6, folder=tmp_path)
 
 
@@ -136,7 +164,7 @@ def test_only_the_user_may_read_the_folder(tmp_path: Path) -> None:
     Server(asked(), turned_away=1e-6, folder=folder).close()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
-    assert {path.name for path in folder.iterdir()} == {server.SPECIFICATION, server.POOL, server.LOCK}
+    assert {path.name for path in folder.iterdir()} == {SPECIFICATION, FILE, LOCK}
 
 
 def test_threads_may_share_a_server(tmp_path: Path) -> None:
@@ -146,7 +174,7 @@ def test_threads_may_share_a_server(tmp_path: Path) -> None:
         answers = [honest(own, seed=number) for number in range(80)]
 
         def offer(mine: slice) -> None:
-            outcomes.extend(own.offer(one, own.specification.fingerprint).accepted for one in answers[mine])
+            outcomes.extend(own.offer(*one).accepted for one in answers[mine])
 
         threads = [threading.Thread(target=offer, args=(slice(first, None, 4),)) for first in range(4)]
         for thread in threads:
@@ -160,18 +188,20 @@ def test_threads_may_share_a_server(tmp_path: Path) -> None:
         assert again.accepted == accepted
 
 
-def test_only_the_last_accepted_answers_are_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REMEMBERED", 2)
-    own = Server(asked(), turned_away=1e-6)
-    updates = [honest(own, seed=number) for number in range(3)]
-    reasons = [own.offer(update, own.specification.fingerprint).reason for update in [*updates, updates[2], updates[0]]]
-    assert reasons == [Reason.ACCEPTED] * 3 + [Reason.REPEATED, Reason.ACCEPTED]
+def test_an_answer_is_known_again_as_long_as_what_it_was_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pool, "REMEMBERED", 2)
+    own = Server(asked(instances=2), turned_away=1e-6, history=10)
+    first = honest(own, seed=0)
+    assert own.offer(*first).reason is Reason.ACCEPTED
+    for number in range(1, 60):
+        own.offer(*honest(own, seed=number))
+        assert own.offer(*first).reason in (Reason.REPEATED, Reason.LATE)
+    assert len(own._held._taken) == known_again(history=10, instances=2) == 42
 
 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"instances": 1}, "instances"),
         ({"noise": "none"}, "noise"),
         ({"gamma": 1e290}, "gamma"),
         ({"gamma": 1e-290}, "gamma"),

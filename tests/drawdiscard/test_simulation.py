@@ -1,6 +1,6 @@
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,12 +11,22 @@ from incrowd.drawdiscard.fast_gradients import GlmGradients, ModelGradients, spl
 from incrowd.drawdiscard.fast_noise import BlockNoise, NoiseRow, fill_laplace, fill_normal
 from incrowd.drawdiscard.genealogy import Coins, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LINEAR, LINKS, LOGISTIC, MULTINOMIAL, Glm, Link
-from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.simulation import Updates, batch_updates, bounding, seeded_noise, simulate
-from incrowd.drawdiscard.strategies import AcceptOneIn, Batching, DrawAndDiscard, SameInstance, Strategy, average
+from incrowd.drawdiscard.pool import Instance, Pool
+from incrowd.drawdiscard.simulation import Updates, batch_updates, bounding, gammas, seeded_noise, simulate
+from incrowd.drawdiscard.specification import with_largest
+from incrowd.drawdiscard.strategies import (
+    AcceptOneIn,
+    Batching,
+    DrawAndDiscard,
+    Handout,
+    SameInstance,
+    Strategy,
+    average,
+)
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.clipping import clip_rows
 from incrowd.privacy.mechanism.device import Mechanism
+from tests.drawdiscard import mail
 from tests.statistics import LAPLACE_MOMENTS, NORMAL_MOMENTS, ks, rejects_wrong_scale, uncorrelated
 
 RANDOM = SeededRandomness(8)
@@ -66,7 +76,7 @@ def plain_loop(strategy: Strategy, moments: Sequence[int], rates: Floats = CONST
     seen = {0: strategy.weights()}
     for update in range(UPDATES):
         handout = strategy.draw()
-        strategy.discard(handout, plain_step(handout.weights, update, float(rates[update])))
+        strategy.discard(handout, plain_step(handout.weights.astype(np.float64), update, float(rates[update])))
         seen[update + 1] = strategy.weights()
     return np.stack([seen[moment] for moment in moments])
 
@@ -76,16 +86,79 @@ def pool(k: int) -> Pool:
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
-@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.5])
 @pytest.mark.parametrize("same", [False, True])
-def test_it_is_the_plain_loop_over_a_pool(k: int, merged: bool, same: bool) -> None:
+def test_it_is_the_plain_loop_over_a_pool(k: int, share: float, same: bool) -> None:
     start = pool(k).snapshot().instances
-    merge = {"merge": average} if merged else {}
+    merge = {"merge": average} if share < 1 else {}
     strategy = (SameInstance if same else DrawAndDiscard)(pool(k), **merge)
     toss = same_instance if same else draw_and_discard
-    coins = toss(instances=k, updates=UPDATES, randomness=RANDOM, merged=merged)
+    coins = toss(instances=k, updates=UPDATES, randomness=RANDOM, merge=share)
     found = simulate(updates(), coins, start=start, moments=MOMENTS)
     np.testing.assert_allclose(found, plain_loop(strategy, MOMENTS), atol=2e-5)
+
+
+class Falling(Strategy):
+    """A pool as a server keeps it: any share of an answer, and an average over time."""
+
+    def __init__(self, k: int, *, merge: float, tail: float | None) -> None:
+        given = pool(k).snapshot().instances
+        self.pool = Pool(given, randomness=RANDOM, merge=merge, tail=tail)
+
+    def draw(self) -> Handout:
+        return Handout(self.pool.draw(), 0)
+
+    def discard(self, handout: Handout, weights: Floats | Instance) -> None:
+        self.pool.discard(weights)
+
+    def weights(self) -> Floats:
+        return self.pool.weights()
+
+
+@pytest.mark.parametrize("k", [1, 7])
+@pytest.mark.parametrize("merge", [1.0, 0.3])
+@pytest.mark.parametrize("tail", [None, 0.0, 2.5])
+def test_it_is_a_server_s_pool_with_any_share_falling_steps_and_a_tail(
+    k: int, merge: float, tail: float | None
+) -> None:
+    asked = mail.asked(gamma=RATE, merge=merge, tail=tail, falls_every=50, falls_by=0.7, instances=k)
+    coins = draw_and_discard(instances=k, updates=UPDATES, randomness=RANDOM, merge=merge)
+    rates = gammas(asked, coins.seen)
+    assert rates.tolist() == [asked.gamma_of(update // 50) for update in range(UPDATES)]
+    assert rates[-1] < 0.5 * rates[0]
+    start = pool(k).snapshot().instances
+    found = simulate(updates(rates), coins, start=start, moments=MOMENTS, tail=tail)
+    plain = plain_loop(Falling(k, merge=merge, tail=tail), MOMENTS, rates)
+    np.testing.assert_allclose(found, plain, atol=2e-5)
+    other = simulate(updates(rates), coins, start=start, moments=MOMENTS, tail=None if tail is not None else 1.0)
+    assert np.abs(other - plain).max() > 0.01
+
+
+def test_only_the_largest_numbers_of_a_gradient_move_a_pool() -> None:
+    """Against a pool, step by step; the noise is on all numbers."""
+    bounds = mechanism(0.05, privacy="model", bound="norm")
+    gradients = GlmGradients(MODEL, X, LABELS)
+    few = Updates(
+        gradients=gradients, mechanism=bounds, devices=ORDER, rates=RATE, noise=Table(NOISE, gradients), largest=3
+    )
+    coins = draw_and_discard(instances=4, updates=UPDATES, randomness=RANDOM)
+    own = pool(4)
+    for update in range(UPDATES):
+        weights, device = own.draw().astype(np.float64), ORDER[update]
+        kept = with_largest(MODEL.gradient(weights, X[device], TARGETS[device]), 3)
+        assert np.count_nonzero(kept) == 3
+        kept *= min(1, 0.05 / np.abs(kept).sum())
+        own.discard(weights - RATE * (kept + NOISE[update]))
+    start = pool(4).snapshot().instances
+    found = simulate(few, coins, start=start, moments=[UPDATES])
+    np.testing.assert_allclose(found[0], own.weights(), atol=2e-5)
+    every = replace(few, largest=None)
+    assert np.abs(simulate(every, coins, start=start, moments=[UPDATES]) - found).max() > 0.01
+
+
+def test_steps_do_not_fall_unless_they_are_asked_to() -> None:
+    assert gammas(mail.asked(gamma=0.2), np.arange(5)).tolist() == [0.2] * 5
+    assert gammas(mail.asked(gamma=0.2), np.arange(0)).tolist() == []
 
 
 def test_accepting_one_in_k_is_the_plain_loop() -> None:

@@ -171,7 +171,7 @@ def test_nothing_is_lost_in_silence() -> None:
     values = [np.int64(3), np.float32(0.5), True, np.bool_(False), None, float("nan"), NAType(), "text"]
     assert InMemoryTable({"x": values}).read(["x"])["x"] == [3, 0.5, 1, 0, None, None, None, "text"]
     assert rows_of([{"x": 1}, {"y": 2}]).read(["x", "y"]) == {"x": [1, None], "y": [None, 2]}
-    for odd in (date(2026, 1, 1), [1], b"\x03", 1j, np.datetime64("2026-01-01")):
+    for odd in (date(2026, 1, 1), [[1]], [b""], {"a"}, b"\x03", 1j, np.datetime64("2026-01-01")):
         with pytest.raises(DataError, match="'x' holds"):
             InMemoryTable({"x": [odd]})
     with pytest.raises(DataError, match="different lengths"):

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from incrowd.drawdiscard.glm import Glm
 from incrowd.drawdiscard.specification import LONGEST, Specification
@@ -194,3 +196,36 @@ def test_a_device_needs_no_formulas_and_no_torch() -> None:
     code = "import sys, incrowd.drawdiscard.device; print('formulaic' in sys.modules, 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.split() == ["False", "False"]
+
+
+# What is not stated
+
+
+def test_what_is_not_stated_is_the_best_for_what_is_promised() -> None:
+    def filled(**changes: Any) -> tuple[object, ...]:
+        asked = Specification.of(changed(**changes))
+        return asked.bound, asked.largest, asked.merge
+
+    assert filled() == ("norm", 4, 0.25)
+    assert filled(privacy="feature") == ("element", None, 0.25)
+    assert filled(noise="gaussian", delta=1e-6) == ("norm", None, 0.25)
+    assert filled(bound="element") == ("element", None, 0.25)
+    assert filled(largest=None, merge=1.0) == ("norm", None, 1.0)
+    again = Specification.from_json(Specification.of(changed(privacy="feature")).to_json())
+    assert (again.bound, again.largest) == ("element", None)
+
+
+@pytest.mark.parametrize("key", ["gamma", "clip", "epsilon"])
+def test_a_key_that_must_be_stated_comes_with_a_start(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"it has no default: .*(0\.5 divided|0\.1 is a start|say 2)"):
+        Specification.of(changed(**{key: ...}))
+
+
+@given(st.lists(st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.25, 1.0, 3.0]), min_size=1, max_size=12), st.integers(1, 14))
+def test_the_largest_numbers_of_a_gradient_are_kept_and_equal_ones_together(numbers: list[float], count: int) -> None:
+    asked = Specification.of(changed(largest=count))
+    sizes = sorted((abs(number) for number in numbers), reverse=True)
+    least = sizes[min(count, len(sizes)) - 1]
+    expected = [number if abs(number) >= least else 0.0 for number in numbers]
+    assert asked.kept(np.array(numbers)).tolist() == expected
+    assert Specification.of(changed(largest=None)).kept(np.array(numbers)).tolist() == numbers

@@ -85,13 +85,16 @@ class Place:
             timeout=10,
         )
         self._loop = asyncio.new_event_loop()
+        self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        assert self._begun.wait(60)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         front = Front(self._limits, self.folder / "front.json", self._trust, self._inside)
         self._task = self._loop.create_task(front.serve(self.socket))
+        self._begun.set()
         try:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:

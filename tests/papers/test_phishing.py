@@ -8,7 +8,7 @@ import pytest
 
 from incrowd.errors import ConfigError, DataError
 from papers.ddml.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, plot_phishing
-from papers.ddml.url_features import Parts
+from papers.ddml.url_features import host_of
 from papers.ddml.urls import Urls
 from tests.papers.addresses import made_up
 
@@ -70,8 +70,8 @@ def test_a_delta_makes_the_whole_model_private() -> None:
 
 def test_tuning_never_sees_the_test_urls(urls: Urls, study: Phishing) -> None:
     tuning = Phishing.of(urls, tuning=True)
-    kept = {Parts.of(text).host for side in (tuning.train, tuning.test) for text in side.texts}
-    assert not kept & {Parts.of(text).host for text in study.test.texts}
+    kept = {host_of(text) for side in (tuning.train, tuning.test) for text in side.texts}
+    assert not kept & {host_of(text) for text in study.test.texts}
     assert len(tuning.train) + len(tuning.test) == len(study.train)
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from papers.ddml.url_features import Parts
+from papers.ddml.url_features import host_of
 from papers.ddml.urls import PLACE, Urls, load_urls, split_by_host
 from tests.papers.addresses import made_up, write_urls
 
 
 def hosts(urls: Urls) -> set[str]:
-    return {Parts.of(text).host for text in urls.texts}
+    return {host_of(text) for text in urls.texts}
 
 
 def test_a_table_is_read_as_it_was_meant(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ MUTANTS = load()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_mutant_fits_today_s_code_and_is_python(mutant: Mutant) -> None:
+def test_every_mutant_fits_today_s_code_and_can_be_read(mutant: Mutant) -> None:
     text = mutant.applied(ROOT)
     assert text != (ROOT / mutant.file).read_text(encoding="utf-8")
-    compile(text, mutant.file, "exec")
+    if mutant.file.endswith(".py"):
+        compile(text, mutant.file, "exec")
 
 
 def test_there_are_many_and_no_two_are_the_same() -> None:

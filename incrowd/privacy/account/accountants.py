@@ -71,7 +71,7 @@ class LossDistributionCurve:
 
     def __init__(self, runs: Sequence[RepeatedEvent], grid: float) -> None:
         self._runs = runs
-        self._largest = _largest_loss(runs)
+        self._largest = largest_loss(runs)
         self._grid = grid * _widening(runs)
         self._margin = 4 * np.finfo(float).eps * sum(count for _, count in runs)
 
@@ -118,7 +118,7 @@ def _has_losses(mechanism: DpEvent) -> bool:
     return isinstance(_release(mechanism)[1], GaussianDpEvent if fixed else GaussianDpEvent | LaplaceDpEvent)
 
 
-def _largest_loss(runs: Sequence[RepeatedEvent]) -> float:
+def largest_loss(runs: Sequence[RepeatedEvent]) -> float:
     """The sum of the largest privacy losses, exactly, then rounded up; infinite for Gaussian releases."""
     total = Fraction(0)
     for mechanism, count in runs:

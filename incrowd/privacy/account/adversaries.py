@@ -8,6 +8,7 @@
 
 Everything is stated in units of the sensitivity, so learning rate and clip matter for the noise that a device adds and
 for nothing else here: one update moves a weight by at most 1 unit, and its Laplace noise has scale 1 / epsilon.
+Answers overwrite an instance, as in the paper: where they are merged, or steps fall, only adversary I's figure holds.
 
 **Why one weight is enough.** Where the promise is about a whole model, an update moves many weights, by at most 1 unit
 added up over all of them. The figures for one weight that moves by 1 unit bound those for any such split. Let f_a be
@@ -258,6 +259,7 @@ def opportunistic_threat(situation: Situation) -> dict[str, Any]:
         "paper": paper_figures(epsilon=situation.epsilon, later=later, delta=delta),
         "meaning": "a bound over the server's coins and all noises since; the paper's figures are approximations",
         "assumes": (
+            "every answer overwrites an instance, with noise of one size (merging and falling steps add less); "
             "each update draws after all earlier ones have arrived (devices in flight together add fewer noises), and "
             "later gradients do not depend on the weight, so that they do not repeat the contribution"
         ),

@@ -20,6 +20,7 @@ from incrowd.errors import (
 )
 from incrowd.privacy.account.accounting import Budget, Price, Relation, price
 from incrowd.privacy.account.events import RepeatedEvent, compose, event_to_json, fingerprint
+from incrowd.privacy.account.plain import plainly_within
 from incrowd.privacy.ledger.chain import Chain, Entry
 from incrowd.privacy.ledger.identity import DataIdentity
 from incrowd.privacy.ledger.place import LedgerPlace, Location
@@ -239,8 +240,7 @@ class Ledger:
         small and flat, and a charged key in any other case (fresh noise costs again) raise `ConfigError`; a reservation
         without remaining events raises `BudgetExceeded`.
         """
-        note = dict(note or {})
-        check_note(note)
+        check_note(note := dict(note or {}))
         check_text(**({} if key is None else {"key": key}))
         content = {
             "event": event_to_json(event),
@@ -327,8 +327,7 @@ class Ledger:
         Edge cases: what does not hold raises the `LedgerError` that says so; a head hash that was kept elsewhere and is
         not among the entries raises `LedgerRolledBack`.
         """
-        tally = Tally()
-        seen = set()
+        tally, seen = Tally(), set[str]()
         with self._current(write=False):
             self._chain.check_file()
             for entry in self._chain.entries(start=0, previous=""):
@@ -336,7 +335,8 @@ class Ledger:
                 seen.add(entry.hash)
         if head is not None and head not in seen:
             raise LedgerRolledBack(f"no entry of {self._chain.path} has the hash {head}: put the latest copy back")
-        promised = self._price(tally.promised()).epsilon
+        runs = tally.promised()
+        promised = 0.0 if plainly_within(runs, self.budget) else self._price(runs).epsilon
         # Entries were priced in another order when they were written, so the last digit may differ.
         if not promised <= self.budget.epsilon * (1 + 1e-9):
             raise LedgerDamaged(f"{self._chain.path} promises epsilon = {promised}, its budget is {self.budget}")
@@ -385,7 +385,7 @@ class Ledger:
         return entry
 
     def _check_budget(self, runs: Sequence[RepeatedEvent]) -> None:
-        total = self._price(runs).epsilon
+        total = 0.0 if plainly_within(runs, self.budget) else self._price(runs).epsilon  # which may take seconds
         if not total <= self.budget.epsilon:
             where = self._chain.path or "FILE"
             raise BudgetExceeded(

@@ -17,17 +17,20 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats
+from incrowd._random import Floats, Integers
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibration import smallest_noise
 from incrowd.privacy.ledger.receipt import Draws, Receipt
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
-from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.noise import GaussianNoise
+from incrowd.privacy.mechanism.whole_laplace import WholeLaplace
 
 Unit = Literal["feature", "model"]
 
@@ -41,8 +44,12 @@ class Mechanism:
 
     Guarantee: what a `Contribution` releases is epsilon-differentially private (Laplace noise) or (epsilon,
     delta)-differentially private (Gaussian noise, the least that is: the analytic mechanism) about everything in the
-    device's table; per `feature` each released number alone is, per `model` all of them together are. The noise is
-    drawn on a public grid (see `incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
+    device's table; per `feature` each released number alone is, per `model` all of them together are. For Laplace noise
+    that is exact: gradient, bound and noise are whole numbers (`incrowd.privacy.mechanism.whole_laplace`). Gaussian
+    noise is drawn on a public grid (`incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
+
+    `repeats` says in how many of the numbers one thing of the table, say a column, may be told again; who counts per
+    feature pays that many times, and no more than for all numbers together.
 
     Edge cases: numbers so extreme that no grid fits are refused at once. Noise ``none`` is for simulations: it has no
     event, and nothing can be released through it. A delta without Gaussian noise, or Gaussian noise without, and a
@@ -56,9 +63,10 @@ class Mechanism:
     noise: Literal["laplace", "gaussian", "none"] = "laplace"
     privacy: Unit = "model"
     bound: Literal["element", "norm"] = "element"
+    repeats: int = 1
 
     def __post_init__(self) -> None:
-        _validate.count(size=self.size)
+        _validate.count(size=self.size, repeats=self.repeats)
         _validate.positive(clip=self.clip, epsilon=self.epsilon)
         if (self.delta is not None) != (self.noise == "gaussian"):
             raise ConfigError(field="delta", value=self.delta, remedy="give one with Gaussian noise, and only with it")
@@ -68,12 +76,22 @@ class Mechanism:
             raise ConfigError(field="bound", value="norm", remedy="a norm bounds a whole model; per feature: element")
         if not 1e-100 < self.epsilon < 1e100:
             raise ConfigError(field="epsilon", value=self.epsilon, remedy="give an epsilon nearer 1")
-        if self.noise != "none":
-            self._noise.step(self.size, contributions_bound=1)  # now, rather than when it has been paid for
+        if self.noise == "gaussian":
+            self._gaussian.step(self.size, contributions_bound=1)  # now, rather than when it has been paid for
+        elif self.noise == "laplace":
+            self.whole  # noqa: B018 - the same
+
+    @cached_property
+    def whole(self) -> WholeLaplace:
+        """The whole numbers that Laplace noise is drawn in."""
+        distances = self.size if self.privacy == "model" and self.bound == "element" else 1
+        return WholeLaplace.fitting(
+            size=self.size, clip=self.clip, epsilon=self.epsilon, distances=distances, joint=self.bound == "norm"
+        )
 
     @cached_property
     def clipping(self) -> Clip:
-        """What bounds the gradient."""
+        """What bounds the gradient, in floating point: for Gaussian noise and for simulations."""
         if self.bound == "element":
             return ElementwiseClip(limit=self.clip, size=self.size)
         return FixedClip(clip_norm=self.clip) if self.noise == "gaussian" else L1Clip(l1_bound=self.clip)
@@ -93,20 +111,26 @@ class Mechanism:
                 field="epsilon", value=self.epsilon, remedy=f"no noise is known for it: {error}"
             ) from error
 
-    @property
+    @cached_property
     def noise_scale(self) -> float:
         """The scale of the noise on each number of the gradient; where there is none, of the Laplace noise left out."""
+        if self.noise == "laplace":
+            return self.whole.scale * self.whole.step
         return self.multiplier * self._sensitivity(self.privacy)
 
     @property
     def noise_variance(self) -> float:
         """The variance of the noise on each number of the gradient; see `noise_scale`."""
+        if self.noise == "laplace":
+            return self.whole.variance * self.whole.step**2
         return (1 if self.noise == "gaussian" else 2) * self.noise_scale**2
 
     def event(self, unit: Unit) -> DpEvent:
-        """What one contribution costs someone whose unit of privacy is each released number, or all of them."""
-        own = unit == self.privacy  # then without rounding
-        relative = self.multiplier if own else self.noise_scale / self._sensitivity(unit)
+        """What one contribution costs someone whose unit of privacy is each feature of a column, in all the numbers
+        that repeat it, or all numbers together.
+        """
+        own, charged = self._sensitivity(self.privacy), self._charged(unit)
+        relative = self.multiplier if own == charged else self.multiplier * own / charged  # its own without rounding
         if self.noise == "none":
             raise ConfigError(field="noise", value="none", remedy="nothing private may be released without noise")
         return GaussianDpEvent(relative) if self.noise == "gaussian" else LaplaceDpEvent(relative)
@@ -114,12 +138,23 @@ class Mechanism:
     @property
     def pays_for(self) -> Draws:
         """What a charge of a contribution pays for."""
-        return () if self.noise == "none" else ((self._noise, 1),)
+        if self.noise == "none":
+            return ()
+        return ((self._gaussian if self.noise == "gaussian" else self.whole, 1),)
 
-    def noised(self, bounded: Floats, receipt: Receipt) -> Floats:
-        """A bounded gradient plus noise, on a public grid."""
+    def bounded(self, gradient: NDArray[Any]) -> Floats | Integers:
+        """A gradient within the bound: whole steps where the noise is Laplace noise. Private."""
+        if self.noise == "laplace":
+            return self.whole.bounded(gradient.astype(np.float64))
+        clipped: Floats = clip_rows(self.clipping, gradient).rows[0]
+        return clipped
+
+    def noised(self, bounded: Floats | Integers, receipt: Receipt) -> Whole:
+        """A bounded gradient plus noise: whole steps of a public grid, and their value."""
         at = "noise", receipt.entry.position
-        return self._noise.add(bounded, receipt=receipt, at=at, contributions_bound=1).values
+        if self.noise == "laplace":
+            return self.whole.noised(bounded.astype(np.int64), receipt=receipt, at=at)
+        return self._gaussian.add(bounded.astype(np.float64), receipt=receipt, at=at, contributions_bound=1)
 
     def describe(self) -> str:
         """One sentence for people: what is protected, and by how much."""
@@ -127,9 +162,10 @@ class Mechanism:
             return "No noise is added: nothing is private."
         delta = "" if self.delta is None else f", delta = {self.delta:g}"
         if self.privacy == "feature":
+            again = "" if self.repeats == 1 else f" (one column is in up to {min(self.repeats, self.size)} of them)"
             return (
                 f"Each of the {self.size} released numbers, on its own, is private with epsilon = {self.epsilon:.4g}"
-                f"{delta}; someone who reads all of them learns more, up to {self._whole()}."
+                f"{delta}; someone who reads all of them{again} learns more, up to {self._whole()}."
             )
         scaled = (
             "the noise is scaled by the number of weights"
@@ -145,6 +181,13 @@ class Mechanism:
             return f"epsilon = {self.size * self.epsilon:.4g}"
         return f"noise of {self.event('model').noise_multiplier:.3g} times the sensitivity of the whole"
 
+    def _charged(self, unit: Unit) -> float:
+        """How far what a unit protects may move the gradient, wherever that is repeated."""
+        if unit == "model" or self.bound == "norm":
+            return self._sensitivity("model")
+        times = math.sqrt(self.repeats) if self.noise == "gaussian" else self.repeats
+        return min(times * self._sensitivity("feature"), self._sensitivity("model"))
+
     def _sensitivity(self, unit: Unit) -> float:
         """How far the gradient may move, one number of it or (in the norm that the noise needs) all of it."""
         if unit == "feature" or self.bound == "norm":
@@ -152,11 +195,9 @@ class Mechanism:
         return 2 * (self.clipping.clip_norm if self.noise == "gaussian" else self._l1_bound)
 
     @property
-    def _noise(self) -> GaussianNoise | LaplaceNoise:
-        if self.noise == "gaussian":
-            norm = self.clipping.clip_norm
-            return GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
-        return LaplaceNoise(noise_multiplier=self.noise_scale / self._l1_bound, l1_bound=self._l1_bound)
+    def _gaussian(self) -> GaussianNoise:
+        norm = self.clipping.clip_norm
+        return GaussianNoise(noise_multiplier=self.noise_scale / norm, clip_norm=norm)
 
     @property
     def _l1_bound(self) -> float:
@@ -170,17 +211,18 @@ class Contribution:
     Guarantee: `release` charges first and draws the noise after that; there is no other way to what is inside. It can
     be released once.
 
-    Edge cases: a gradient that is not finite counts as zero; one of another size is refused.
+    Edge cases: numbers that are not finite count as zero (for Gaussian noise all of the gradient does then); a gradient
+    of another size is refused.
     """
 
     def __init__(self, mechanism: Mechanism, gradient: NDArray[Any]) -> None:
         if gradient.shape != (mechanism.size,):
             raise DataError(f"a gradient of shape {gradient.shape} does not fit {mechanism.size} weights")
         self._mechanism = mechanism
-        self._bounded: Floats | None = clip_rows(mechanism.clipping, gradient).rows[0]
+        self._bounded: Floats | Integers | None = mechanism.bounded(gradient)
 
-    def release(self, *, charge: Callable[[Mechanism], Receipt]) -> Floats:
-        """The noised gradient, paid for by `charge`.
+    def release(self, *, charge: Callable[[Mechanism], Receipt]) -> Whole:
+        """The noised gradient, paid for by `charge`: whole steps, and the value of a step.
 
         Whatever `charge` raises is passed on; nothing was released then.
         """

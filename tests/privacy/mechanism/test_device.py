@@ -42,7 +42,13 @@ def earnest(of: Mechanism) -> Receipt:
 
 
 def released(of: Mechanism, gradient: Floats) -> Floats:
-    return Contribution(of, gradient).release(charge=free)
+    return Contribution(of, gradient).release(charge=free).values
+
+
+def bounded(of: Mechanism, gradient: Floats) -> Floats:
+    """What the noise is added to."""
+    found = of.bounded(gradient)
+    return np.asarray(found * (of.whole.step if of.noise == "laplace" else 1.0), np.float64)
 
 
 def farthest(of: Mechanism) -> tuple[Floats, Floats]:
@@ -50,8 +56,7 @@ def farthest(of: Mechanism) -> tuple[Floats, Floats]:
     away = 1e9 * np.ones(of.size)
     if of.bound == "norm":
         away[1:] = 0.0
-    bounded = np.asarray(of.clipping.clip(away[None])[0])
-    return bounded, -bounded
+    return bounded(of, away), bounded(of, -away)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,27 +164,29 @@ def test_what_is_not_paid_for_is_not_released() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_counts_as_zero(bad: float) -> None:
-    gradient = np.full(20, 0.4)
-    gradient[3] = bad
-    np.testing.assert_array_equal(released(mechanism(), gradient), released(mechanism(), np.zeros(20)))
+    gradient, zeroed = np.full(20, 0.4), np.full(20, 0.4)
+    gradient[3], zeroed[3] = bad, 0.0
+    np.testing.assert_array_equal(released(mechanism(), gradient), released(mechanism(), zeroed))
+    of = mechanism(noise="gaussian", delta=1e-6)
+    np.testing.assert_array_equal(released(of, gradient), released(of, np.zeros(20)))
 
 
 def test_noise_is_on_a_public_grid() -> None:
     of = mechanism(privacy="feature")
     for gradient in (np.zeros(20), np.full(20, 0.1234567)):
-        numbers = Contribution(of, gradient).release(charge=earnest)
-        step = 2.0**-40
-        np.testing.assert_array_equal(numbers / step, np.round(numbers / step))
+        whole = Contribution(of, gradient).release(charge=earnest)
+        assert whole.steps.dtype == np.int64
+        assert whole.step == 2.0**-31  # the finest at which the scale stays below 2^31
 
 
 def test_two_devices_share_no_noise() -> None:
-    numbers = [Contribution(mechanism(), np.zeros(20)).release(charge=earnest) for _ in range(2)]
+    numbers = [Contribution(mechanism(), np.zeros(20)).release(charge=earnest).steps for _ in range(2)]
     assert not np.isin(numbers[0], numbers[1]).any()
 
 
 def test_without_noise_nothing_can_be_released() -> None:
     of = mechanism(noise="none", privacy="feature")
-    assert of.noise_variance == mechanism(privacy="feature").noise_variance
+    assert of.noise_variance == pytest.approx(mechanism(privacy="feature").noise_variance, rel=1e-6)
     with pytest.raises(ConfigError, match="without noise"):
         of.event("feature")
     with pytest.raises(ConfigError, match="not what this receipt was paid for"):
@@ -210,9 +217,9 @@ def test_the_description_says_which_privacy_it_is(kind: dict[str, Any], words: s
         (lambda: mechanism(size=0), "size"),
         (lambda: mechanism(epsilon=1e-300), "epsilon"),
         (lambda: mechanism(epsilon=1e300), "epsilon"),
-        (lambda: mechanism(epsilon=1e-15), "noise scale"),
+        (lambda: mechanism(epsilon=1e-15), "clip"),
         (lambda: mechanism(epsilon=1e-12, noise="gaussian", delta=1e-300), "epsilon"),
-        (lambda: mechanism(clip=1e-200), "limit"),
+        (lambda: mechanism(clip=1e-200), "clip"),
         (lambda: mechanism(delta=1e-6), "delta"),
         (lambda: mechanism(noise="gaussian"), "delta"),
         (lambda: mechanism(noise="gaussian", delta=1.0), "delta"),

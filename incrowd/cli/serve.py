@@ -1,0 +1,112 @@
+"""`incrowd serve`: the draw-and-discard service."""
+
+import stat
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from incrowd.cli._options import Json
+from incrowd.cli._print import print_json
+from incrowd.errors import ConfigError
+
+app = typer.Typer()
+
+SHORTEST_TOKEN = 16
+
+
+def _option(told: str, kind: str | None = None) -> Any:
+    return typer.Option(help=told, metavar=kind)
+
+
+@app.command()
+def serve(
+    specification: Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a JSON or TOML file.")],
+    store: Annotated[str, _option("memory, redis://, rediss:// or unix:// of a Redis.", "URL")] = "memory",
+    folder: Annotated[Path | None, _option("Where a pool in memory is kept; without it, SPEC.pool.", "DIR")] = None,
+    host: Annotated[str, _option("The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
+    workers: Annotated[int, _option("Processes; more than one need a Redis.")] = 1,
+    keep_every: Annotated[float, _option("Seconds between two keeps of a pool in memory.")] = 5.0,
+    remember_mb: Annotated[float, _option("Memory for replaced versions: late answers need theirs.")] = 64.0,
+    turned_away: Annotated[float, _option("The share of honest answers that may be turned away.")] = 0.01,
+    rate: Annotated[float, _option("Requests a second by one address.")] = 20.0,
+    burst: Annotated[int, _option("Requests at once by one address.")] = 200,
+    connections: Annotated[int, _option("Connections at once.")] = 10_000,
+    each: Annotated[int, _option("Connections at once from one address.")] = 1_000,
+    admin_token_file: Annotated[
+        Path | None, _option("The token for orders; without it none are taken.", "FILE")
+    ] = None,
+    tls_cert: Annotated[Path | None, _option("The certificate, a PEM file.", "FILE")] = None,
+    tls_key: Annotated[Path | None, _option("Its key.", "FILE")] = None,
+    trust_proxy: Annotated[list[str] | None, _option("Whose x-forwarded-for counts; may be repeated.", "IP")] = None,
+    public: Annotated[Path | None, _option("A public table to measure what was learnt by.", "TABLE.csv")] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve a specification: devices draw, learn, and send back. It prints where it listens; SIGTERM ends it.
+
+    Example: incrowd serve mail.json --port 8000 --folder out/mail
+    """
+    need_serving(store)
+    from incrowd.drawdiscard.specification_file import read_specification
+    from incrowd.service import serving
+    from incrowd.service.application import Surface
+    from incrowd.service.rates import TrustedProxies
+
+    in_memory = store == serving.MEMORY
+    if folder is not None and not in_memory:
+        raise ConfigError(field="folder", value=str(folder), remedy="a pool in Redis has none: leave it out")
+    options = serving.ServiceOptions(
+        specification=read_specification(specification),
+        store=store,
+        folder=(folder or specification.with_suffix(".pool")) if in_memory else None,
+        host=host,
+        port=port,
+        workers=workers,
+        keep_every=keep_every,
+        remember_mb=remember_mb,
+        turned_away=turned_away,
+        surface=Surface(
+            rate=rate,
+            burst=burst,
+            proxies=TrustedProxies(trust_proxy or ()),
+            token=None if admin_token_file is None else token_of(admin_token_file),
+            connections=connections,
+            each=each,
+        ),
+        tls=None if tls_cert is None and tls_key is None else (tls_cert, tls_key),
+        public=public,
+    )
+    told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
+    say = (lambda url: print_json({"url": url} | told)) if as_json else (lambda url: typer.echo(f"listens at {url}"))
+    raise typer.Exit(serving.serve(options, listening=say))
+
+
+def need_serving(store: str) -> None:
+    """Refuse at once, by name, where what serves is not installed."""
+    needed = {
+        "uvicorn": "serve",
+        "uvloop": "serve",
+        "httptools": "serve",
+        "starlette": "serve",
+        "pydantic": "drawdiscard",
+    }
+    if store != "memory":
+        needed |= {"hiredis": "redis"}
+    for package, extra in needed.items():
+        if find_spec(package) is None:
+            raise ConfigError(field="package", value=package, remedy=f"pip install 'incrowd[{extra}]' brings it")
+
+
+def token_of(path: Path) -> str:
+    """The token in a file, which nobody but the user may read."""
+    if not path.is_file():
+        raise ConfigError(field="admin-token-file", value=str(path), remedy="there is no such file")
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(field="admin-token-file", value=str(path), remedy=f"others may read it: chmod 600 {path}")
+    token = path.read_text(encoding="utf-8").strip()
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        remedy = f"give at least {SHORTEST_TOKEN} printable characters: openssl rand -hex 32 > {path}"
+        raise ConfigError(field="admin-token-file", value=f"{len(token)} characters", remedy=remedy)
+    return token

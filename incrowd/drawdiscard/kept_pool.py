@@ -1,0 +1,208 @@
+"""The file of an embedded pool: an SQLite database of rows by their versions, and of what else a pool is."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd import _files
+from incrowd.drawdiscard.pool import Frozen
+from incrowd.drawdiscard.snapshot import DIGEST, Snapshot
+from incrowd.errors import ConfigError, DataError
+
+FILE, SPECIFICATION, LOCK = "pool.sqlite", "specification.json", "lock"
+"""The files of a server's folder."""
+
+RUNNING_MB = 1
+"""Megabytes of replaced versions that are kept while the server runs; all are when it ends."""
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS rows (version INTEGER PRIMARY KEY, weights BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, content BLOB NOT NULL)",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Keepsake:
+    """All that a store keeps: the pool, what the test has learnt, digests, counts and whether answers wait."""
+
+    frozen: Frozen
+    test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    taken: tuple[bytes, ...] = ()
+    turned: Mapping[str, int] = field(default_factory=dict)
+    paused: bool = False
+
+
+class KeptPool:
+    """A pool on disk, for one server at a time and one thread at a time.
+
+    Guarantee: `write` replaces what was there in one step, on disk when it returns; rows that are there already are
+    not written again. Nobody but the user can read the file.
+
+    Edge cases: a folder that another server has open, or that has the pool of another specification, is refused
+    (`ConfigError`); a file that was damaged, and one without its key, too (`DataError`). Where there is no room on the
+    disk, `write` raises `OSError`, what was there before stays, and it may be tried again.
+    """
+
+    def __init__(self, folder: Path, *, specification: str) -> None:
+        _files.folder(folder)
+        self._path = folder / FILE
+        self._held = _files.take(folder / LOCK, wait=False)
+        if self._held is None:
+            remedy = "another server has it open: stop that one, or choose another folder"
+            raise ConfigError(field="folder", value=str(folder), remedy=remedy)
+        with ExitStack() as refused:
+            refused.callback(os.close, self._held)
+            _files.create(self._path)
+            self._database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
+            refused.callback(self._database.close)
+            try:
+                self._begin(specification)
+            except sqlite3.DatabaseError as error:
+                raise self._damaged(error) from error
+            self._handles = refused.pop_all()
+        self._stated = folder / SPECIFICATION, specification
+        self._written: set[int] = set()
+
+    def read(self) -> tuple[Snapshot, Mapping[str, int], bool] | None:
+        """What was kept last, the counts, and whether answers wait; None where nothing was kept yet."""
+        try:
+            state = dict(self._database.execute("SELECT name, content FROM state"))
+            rows = dict(self._database.execute("SELECT version, weights FROM rows"))
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+        if "pool" not in state:
+            if self._stated[0].exists():  # it is written after the first pool
+                raise self._damaged(ValueError("its pool is gone"))
+            return None
+        try:
+            told = json.loads(state["pool"])
+            snapshot = _snapshot(told, state, rows)
+        except (KeyError, ValueError, TypeError) as error:
+            raise self._damaged(error) from error
+        self._written = set(rows)
+        return snapshot, told["turned"], told["paused"]
+
+    def write(self, keepsake: Keepsake, *, clean: bool) -> None:
+        """Keep this. `clean` says that it is the last word.
+
+        Before that only the newest of the replaced versions are written, `RUNNING_MB` of them: after a crash, answers
+        that descend from others are late, and their devices draw again.
+        """
+        frozen = keepsake.frozen if clean else keepsake.frozen.newest(RUNNING_MB * 2**20)
+        rows = dict(zip(frozen.versions, frozen.rows, strict=True)) | frozen.replaced
+        told = {
+            "versions": frozen.versions,
+            "replaced": list(frozen.replaced),
+            "counts": [frozen.draws, frozen.discards, frozen.looks],
+            "last": frozen.last,
+            "turned": dict(keepsake.turned),
+            "paused": keepsake.paused,
+            "clean": clean,
+        }
+        state = {
+            "pool": json.dumps(told).encode(),
+            "taken": b"".join(keepsake.taken),
+            "test": packed(keepsake.test),
+            "average": b"" if frozen.average is None else frozen.average.tobytes(),
+        }
+        new, old = rows.keys() - self._written, self._written - rows.keys()
+        try:
+            with self._database:
+                self._database.execute("BEGIN IMMEDIATE")
+                self._database.executemany("DELETE FROM rows WHERE version = ?", [(version,) for version in old])
+                pairs = ((version, rows[version].astype("<f4", copy=False).tobytes()) for version in new)
+                self._database.executemany("INSERT INTO rows VALUES (?, ?)", pairs)
+                self._database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", state.items())
+        except sqlite3.DatabaseError as error:
+            raise OSError(f"{self._path} could not be written: {error}") from error
+        self._written = set(rows)
+        place, text = self._stated
+        if not place.exists():
+            _files.write(place, text)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the server that had this last said that nothing is missing."""
+        kept = self._database.execute("SELECT content FROM state WHERE name = 'pool'").fetchone()
+        return kept is None or bool(json.loads(kept[0])["clean"])
+
+    def key(self, fresh: bytes) -> bytes:
+        """The key of the tickets: the one that is there, or this new one, which is kept."""
+        self._database.execute("INSERT OR IGNORE INTO state VALUES ('key', ?)", (fresh,))
+        kept: bytes = self._database.execute("SELECT content FROM state WHERE name = 'key'").fetchone()[0]
+        if len(kept) != len(fresh):
+            raise self._damaged(ValueError(f"its key has {len(kept)} bytes"))
+        return kept
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._handles.close()
+
+    def _begin(self, specification: str) -> None:
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        for table in _TABLES:
+            self._database.execute(table)
+        (sound,) = self._database.execute("PRAGMA quick_check").fetchone()
+        if sound != "ok":
+            raise sqlite3.DatabaseError(sound)
+        own = specification.encode()
+        self._database.execute("INSERT OR IGNORE INTO state VALUES ('specification', ?)", (own,))
+        kept = self._database.execute("SELECT content FROM state WHERE name = 'specification'").fetchone()[0]
+        if kept != own:
+            remedy = "it has the pool of another specification: give that one, or another folder"
+            raise ConfigError(field="folder", value=str(self._path.parent), remedy=remedy)
+
+    def _damaged(self, error: Exception) -> DataError:
+        return DataError(f"{self._path} cannot be used: {error}; put a copy back, or begin in another folder")
+
+
+def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Named arrays as a safetensors file."""
+    from safetensors.numpy import save
+
+    return bytes(save({name: np.array(array, order="C") for name, array in arrays.items()}))
+
+
+def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays that `packed` wrote."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return dict(load(content))
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _snapshot(told: Mapping[str, Any], state: Mapping[str, bytes], rows: Mapping[int, bytes]) -> Snapshot:
+    instances = _rows(told["versions"], rows)
+    draws, discards, looks = told["counts"]
+    taken = state["taken"]
+    snapshot = Snapshot(
+        instances=instances,
+        versions=np.array(told["versions"], np.int64),
+        replaced=_rows(told["replaced"], rows).reshape(-1, instances.shape[1]),
+        replaced_versions=np.array(told["replaced"], np.int64),
+        draws=draws,
+        discards=discards,
+        looks=looks,
+        last=int(told["last"]),
+        average=np.frombuffer(state["average"], np.float64) if state["average"] else None,
+        test=unpacked(state["test"]),
+        taken=[taken[place : place + DIGEST] for place in range(0, len(taken), DIGEST)],
+    )
+    snapshot.check()
+    return snapshot
+
+
+def _rows(versions: list[int], rows: Mapping[int, bytes]) -> NDArray[np.float32]:
+    return np.array([np.frombuffer(rows[version], "<f4") for version in versions], np.float32)

@@ -1,0 +1,212 @@
+"""What the residual test learns from the answers that it is offered: what is usual, and in which directions they agree.
+
+The fixed limits have to let the longest step pass. Where most devices make shorter ones, colluders who send noise with
+honest sizes and chosen signs hide below. But they agree with each other, as honest noise never does, and agreement
+shows: the residuals vary most along what many of them share. So two more things are looked at.
+
+*The centre.* Mean |r| and mean r^2 may lie above the median of the last answers by so many (scaled) median absolute
+deviations.
+*Directions.* The leading directions of the residuals are followed by a power iteration over all answers; the projection
+on each of them may differ from the median of the last answers' by so many median absolute deviations.
+
+Both are looked at again without those that lie beyond, so that colluders who agree with each other closely do not make
+honest devices seem more alike than they are.
+
+What is learnt only ever tightens the fixed limits, and never below what honest noise alone needs: whoever fills the
+memory can neither let anything in that the fixed limits stop, nor keep noise out. All answers count that pass the
+fixed limits, let in or not, so that a majority of honest answers sets what is usual: a lie lasts half a memory.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from incrowd._random import Floats, Integers, Randomness, Stream
+from incrowd.drawdiscard import residual_numpy
+from incrowd.drawdiscard.pool import Instance
+from incrowd.drawdiscard.residual_limits import noise_limits
+from incrowd.errors import DataError
+from incrowd.privacy.mechanism.device import Mechanism
+
+LINE = 16
+"""So many weights lie in one line of a processor's memory."""
+
+MEMORY = 400
+"""So many answers say what is usual."""
+
+DIRECTIONS = 8
+"""So many directions are followed, or as many as there are weights."""
+
+SEEN = 2048
+"""Of more weights than that, directions are followed in so many, which nobody else knows."""
+
+LEAST = 200
+"""Before so many answers are remembered nothing is usual."""
+
+REMEMBERED_EVERY = 2
+"""Every other answer is remembered: a burst has to be so much longer to be usual."""
+
+PASSES = 3
+"""Medians are taken of all answers, and again of those that are within the limits so far."""
+
+REFRESHED_EVERY = 50
+"""Medians and directions are computed anew every so many answers."""
+
+PULL = 0.65
+"""How much an answer turns a direction, times the number of weights: directions forget within some hundred answers."""
+
+CENTRE_PART, DIRECTION_PART = 0.3, 0.7
+"""How the share of honest answers that may be turned away is divided."""
+
+_TO_DEVIATION = 1.4826  # a median absolute deviation times this is a normal distribution's standard deviation
+
+_Project = Callable[[Instance, Instance, float, Integers, Floats, Floats], Floats]
+
+
+class Learnt:
+    """What the last answers were like.
+
+    `share` is how much of noise alone may be turned away. Which weights are seen, and the first directions, are from
+    the stream ``residual directions``.
+
+    Guarantee: restored from its `state` it goes on bit for bit, with compiled code or without.
+    """
+
+    def __init__(self, mechanism: Mechanism, *, share: float, randomness: Randomness) -> None:
+        size, seen = mechanism.size, min(mechanism.size, SEEN)
+        count = min(DIRECTIONS, seen)
+        self._size, self._gaussian = size, mechanism.noise == "gaussian"
+        self._deviation = 1.0 if self._gaussian else math.sqrt(2)  # of the noise, in units of its scale
+        floors = noise_limits(mechanism, share=CENTRE_PART * share / 2)
+        self._centre_floor = np.array([floors.high, floors.high_square])
+        self._wide = -float(ndtri(CENTRE_PART * share / 2))
+        aside = DIRECTION_PART * share / (2 * count)
+        self._aside = -float(ndtri(aside))
+        stream = randomness.stream("residual directions")
+        self._where = _chosen(size, seen, stream)
+        self._directions = stream.normals(count * seen).reshape(count, seen)
+        residual_numpy.straighten(self._directions)
+        self._pulled = np.zeros((count, seen))
+        self._centres, self._projections = np.zeros((2, MEMORY)), np.zeros((count, MEMORY))
+        self._offered = 0
+        self._highest = np.full(2, math.inf)
+        self._between = np.stack([np.full(count, -math.inf), np.full(count, math.inf)])
+        self._quick = self._pairs()
+        self._project, self._straighten = _functions()
+
+    def usual(self, answer: Instance, parent: Instance, inverse: float, means: tuple[float, float]) -> bool:
+        """Whether an answer is like the last ones, which it joins. `means` are its mean |r| and mean r^2."""
+        found = self._project(answer, parent, inverse / self._deviation, self._where, self._directions, self._pulled)
+        quick = self._quick  # plain numbers: for a handful of them NumPy takes longer
+        values = (*means, *found.tolist())
+        usual = all(low <= value <= high for value, (low, high) in zip(values, quick, strict=True))
+        if self._offered % REMEMBERED_EVERY == 0:
+            place = self._offered // REMEMBERED_EVERY % MEMORY
+            self._centres[:, place], self._projections[:, place] = means, found
+        self._offered += 1
+        if self._offered % REFRESHED_EVERY == 0:
+            self._refresh()
+        return usual
+
+    def _usual(self, means: Floats, projections: Floats) -> NDArray[np.bool_]:
+        """Which answers are within the limits, [2, answers] and [directions, answers]."""
+        low, high = self._between
+        inside = (self._highest >= means.T).all(axis=-1) & (low <= projections.T).all(axis=-1)
+        usual: NDArray[np.bool_] = inside & (high >= projections.T).all(axis=-1)
+        return usual
+
+    def _refresh(self) -> None:
+        """Turn the directions to what pulled them, and see anew what is usual."""
+        self._pulled *= PULL / len(self._where)
+        self._directions += self._pulled
+        self._pulled[:] = 0.0
+        self._straighten(self._directions)
+        remembered = -(-self._offered // REMEMBERED_EVERY)
+        if remembered < LEAST:
+            return
+        # Noise alone needs a normal quantile, and more where a few weights, whose tails are longer, make up most of a
+        # direction. The excess kurtosis is 3 sum v^4 (Cornish and Fisher 1938).
+        tails = 0.0 if self._gaussian else (self._aside**3 - 3 * self._aside) / 8
+        floor = self._aside + tails * np.einsum("ij,ij,ij,ij->i", *[self._directions] * 4)
+        centres, projections = self._centres[:, :remembered], self._projections[:, :remembered]
+        kept = np.ones(centres.shape[1], bool)
+        for _ in range(PASSES):
+            centre, spread = _middle(centres[:, kept])
+            self._highest = np.maximum(centre + self._wide * spread, self._centre_floor)
+            centre, spread = _middle(projections[:, kept])
+            width = np.maximum(self._aside * spread, floor)
+            self._between = np.stack([np.minimum(centre - width, -floor), np.maximum(centre + width, floor)])
+            inside = self._usual(centres, projections)
+            if 2 * inside.sum() <= len(inside):
+                break
+            kept = inside
+        self._quick = self._pairs()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that `restore` needs."""
+        arrays = {name: getattr(self, f"_{name}").copy() for name in _KEPT}
+        return arrays | {"offered": np.array([self._offered], np.int64)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a state.
+
+        Edge cases: what is no state of such a test raises `DataError`, and nothing changes.
+        """
+        own = self.state()
+        for name, array in own.items():
+            given = state.get(name)
+            if given is None or given.shape != array.shape or given.dtype != array.dtype or not _sound(name, given):
+                raise DataError(f"this is no state of a residual test for such answers: see {name}")
+        where, offered = state["where"], int(state["offered"][0])
+        if set(state) != set(own) or offered < 0 or (np.diff(where) <= 0).any() or not self._fits(where):
+            raise DataError(f"this is no state of a residual test: it has {', '.join(sorted(state))}")
+        for name in _KEPT:
+            setattr(self, f"_{name}", state[name].copy())
+        self._offered, self._quick = offered, self._pairs()
+
+    def _pairs(self) -> list[tuple[float, float]]:
+        """What is usual of mean |r|, mean r^2 and each projection: from, to."""
+        centre = [(-math.inf, high) for high in self._highest.tolist()]
+        return centre + list(zip(*self._between.tolist(), strict=True))
+
+    def _fits(self, where: Integers) -> bool:
+        return bool(where[0] >= 0 and where[-1] < self._size)
+
+
+_KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "between")
+
+
+def _chosen(size: int, seen: int, stream: Stream) -> Integers:
+    """So many weights by chance, in runs that lie side by side: memory comes in lines."""
+    if seen == size:
+        return np.arange(size)
+    offset = int(stream.bits(1)[0] % np.uint64(size % LINE + 1))
+    runs = np.sort(np.argsort(stream.bits(size // LINE), kind="stable")[: seen // LINE])
+    where: Integers = (offset + LINE * runs[:, None] + np.arange(LINE)).reshape(-1)
+    return where
+
+
+def _sound(name: str, array: NDArray[Any]) -> bool:
+    """Whether an array has numbers only; limits may be infinite."""
+    return not np.isnan(array).any() if name in ("highest", "between") else bool(np.isfinite(array).all())
+
+
+def _middle(rows: Floats) -> tuple[Floats, Floats]:
+    """The median of each row, and its median absolute deviation as a standard deviation."""
+    centre = np.median(rows, axis=1)
+    return centre, _TO_DEVIATION * np.median(np.abs(rows - centre[:, None]), axis=1)
+
+
+@cache
+def _functions() -> tuple[_Project, Callable[[Floats], None]]:
+    """Compiled, where numba is installed."""
+    try:
+        from incrowd.drawdiscard import residual_kernels
+    except ImportError:
+        return residual_numpy.project, residual_numpy.straighten
+    return residual_kernels.project, residual_kernels.straighten

@@ -1,0 +1,1 @@
+"""Draw and discard over a network: the service, and the devices that answer it."""

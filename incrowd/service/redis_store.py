@@ -1,0 +1,343 @@
+"""A pool in Redis, which several servers share.
+
+A row lies under the number of its version and never changes; a table says which version is in which slot. So an answer
+is one script, which sends the next instance back with it, unless the server has that one already.
+"""
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from incrowd._random import Floats, Randomness, SystemRandomness
+from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
+from incrowd.drawdiscard.held_pool import fresh_pool, known_again
+from incrowd.drawdiscard.kept_pool import packed, unpacked
+from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, averaged, merged
+from incrowd.drawdiscard.specification import Specification
+from incrowd.drawdiscard.tickets import KEY_BYTES
+from incrowd.errors import ConfigError, DataError
+from incrowd.service.redis_client import RedisClient, RedisPlace, RedisRefused
+from incrowd.service.redis_scripts import NAMES, SCRIPTS
+from incrowd.service.store import HandedOut, PoolFigures, StoreAway
+
+PREFIX = "{incrowd}:"
+"""What the names of all keys begin with; the braces keep them together where Redis is a cluster."""
+
+TRIES = 1_000
+"""So often an answer is merged anew because another one entered its slot meanwhile."""
+
+_TELL_EVERY, _TEST_EVERY = 1.0, 30.0
+
+
+class RedisStore:
+    """A pool in Redis, of one specification; any number of servers.
+
+    Guarantee: see `PoolStore`: whatever the number of servers, an answer enters once and as a whole, and where it is
+    averaged into an instance, into the one that is there at that moment. An answer that was acknowledged is in Redis;
+    what Redis loses is for its own settings to say (docs/service.md). Redis away is `StoreAway` until it is back, and
+    nothing has to be restarted.
+
+    Edge cases: a Redis that has the pool of another specification is refused (`ConfigError`). One that has lost the
+    pool while the servers ran stays away until they are restarted or the pool is put back: no second pool begins
+    unnoticed. What the residual test has learnt is each server's own, and is put aside for servers that start; counts
+    of what was turned away are told once a second.
+    """
+
+    at_once = False
+
+    def __init__(
+        self,
+        specification: Specification,
+        place: RedisPlace,
+        *,
+        turned_away: float = 0.01,
+        history: int = HISTORY,
+        lifetime: int = LIFETIME,
+        randomness: Randomness | None = None,
+    ) -> None:
+        self.paused = False
+        self._specification, self._history = specification, history
+        self._known_again = known_again(history=history, instances=specification.instances)
+        self._source = randomness or SystemRandomness()
+        self._of_desk: dict[str, Any] = {
+            "turned_away": turned_away,
+            "lifetime": lifetime,
+            "randomness": self._source,
+        }
+        self._fresh = self._source.stream("tickets").bits(KEY_BYTES // 8).tobytes()
+        self._desk = Desk(specification, key=self._fresh, **self._of_desk)
+        self._client = RedisClient(place, prepare=self._prepare)
+        self._keys = {name: PREFIX + name for name in NAMES}
+        self._rows = PREFIX + "row:"
+        self._scripts: dict[str, bytes] = {}
+        self._draws, self._discards = Picks(self._source, "draw"), Picks(self._source, "discard")
+        self._merge = np.float32(specification.merge)
+        self._slots: list[int] = [-1] * specification.instances
+        self._locks = [asyncio.Lock() for _ in self._slots]
+        self._known: OrderedDict[int, Instance] = OrderedDict()
+        self._taken: OrderedDict[bytes, None] = OrderedDict()
+        self._turned: Counter[str] = Counter()
+        self._looks: set[asyncio.Task[None]] = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._begun = False
+
+    @property
+    def desk(self) -> Desk:
+        """See `PoolStore.desk`."""
+        return self._desk
+
+    @property
+    def trouble(self) -> str | None:
+        """Why Redis is away, if it is."""
+        return self._client.trouble
+
+    async def open(self) -> None:
+        """See `PoolStore.open`."""
+        await self._client.open()
+        self._telling = asyncio.create_task(self._tell_now_and_then())
+
+    async def draw(self) -> HandedOut:
+        """See `PoolStore.draw`."""
+        slot = self._draws.among(len(self._slots))
+        keys = "slots", "counts"
+        accepted, version, row = await self._run("draw", keys, self._rows, slot, self._had(slot))
+        return await self._handed(slot, int(accepted), int(version), row)
+
+    async def parent(self, answer: Returned) -> Instance | Reason | None:
+        """See `PoolStore.parent`. What was taken by another server is known when it is about to enter."""
+        if answer.digest in self._taken:
+            return Reason.REPEATED
+        return await self._row(answer.ticket.version)
+
+    async def repeated(self, answer: Returned) -> bool:
+        """See `PoolStore.repeated`."""
+        known = answer.digest in self._taken
+        return known or await self._client.call("ZSCORE", self._keys["taken"], answer.digest) is not None
+
+    async def enter(self, answer: Returned) -> tuple[Reason, HandedOut]:
+        """See `PoolStore.enter`."""
+        slot = self._discards.among(len(self._slots))
+        if self._merge == 1:
+            reason, instance = await self._into(answer, slot, "", answer.weights)
+        else:
+            async with self._locks[slot]:  # two of our own would send each other away
+                reason, instance = await self._averaged_into(answer, slot)
+        self._take(answer.digest)
+        if (
+            reason is Reason.ACCEPTED
+            and self._specification.tail is not None
+            and instance.accepted % len(self._slots) == 0
+        ):
+            task = asyncio.create_task(self._look(self._specification.tail))
+            self._looks.add(task)
+            task.add_done_callback(self._looks.discard)
+        return reason, instance
+
+    async def figures(self) -> PoolFigures:
+        """See `PoolStore.figures`."""
+        while self._looks:
+            await asyncio.wait(set(self._looks))
+        await self._tell()
+        accepted = int(await self._client.call("HGET", self._keys["counts"], "accepted"))
+        rows = await self._instances()
+        average = await self._client.call("GET", self._keys["average"])
+        turned = await self._client.call("HGETALL", self._keys["turned"])
+        counts = {name.decode(): int(count) for name, count in zip(turned[::2], turned[1::2], strict=True)}
+        return await asyncio.to_thread(PoolFigures.of, rows, _floats(average), accepted=accepted, turned=counts)
+
+    def count(self, reason: str) -> None:
+        """See `PoolStore.count`."""
+        self._turned[reason] += 1
+
+    async def pause(self, *, paused: bool) -> None:
+        """See `PoolStore.pause`."""
+        await self._client.call("HSET", self._keys["counts"], "paused", int(paused))
+        self.paused = paused
+
+    async def keep(self) -> None:
+        """See `PoolStore.keep`: Redis is asked for a snapshot of its own, and the test's memory is put aside."""
+        await self._client.call("SET", self._keys["test"], packed(self._desk.test.state()))
+        with suppress(RedisRefused):  # one is being written already
+            await self._client.call("BGSAVE")
+
+    async def close(self) -> None:
+        """See `PoolStore.close`."""
+        if self._telling is not None:
+            self._telling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._telling
+        with suppress(StoreAway):
+            while self._looks:
+                await asyncio.wait(set(self._looks))
+            await self._tell()
+            await self._client.call("SET", self._keys["test"], packed(self._desk.test.state()))
+        await self._client.close()
+
+    async def _prepare(self, client: RedisClient) -> None:
+        """What every new connection begins with: the scripts, the pool, and which run of Redis this is."""
+        for name, script in SCRIPTS.items():
+            self._scripts[name] = await client.call_first("SCRIPT", "LOAD", script)
+        own = self._specification.to_json().encode()
+        there = await client.call_first("GET", self._keys["specification"])
+        if there is None and self._begun:
+            raise StoreAway("Redis has lost the pool: put it back, or restart the servers to begin another one")
+        if there is None:
+            there = await self._begin(client, own)
+        if there != own:
+            remedy = "it has the pool of another specification: give that one, or another database of this Redis"
+            raise ConfigError(field="store", value="redis", remedy=remedy)
+        info = await client.call_first("INFO", "server")
+        run = next(line for line in info.decode().splitlines() if line.startswith("run_id:"))
+        now = time.time_ns() // 1000
+        await client.call_first("EVALSHA", self._scripts["awake"], 1, self._keys["counts"], run, now)
+        self._known.clear()  # another run may have forgotten what this process knows
+        self._slots = [-1] * len(self._slots)
+        key = await client.call_first("GET", self._keys["key"])
+        paused = await client.call_first("HGET", self._keys["counts"], "paused")
+        self.paused = paused == b"1"
+        if not self._begun:
+            await self._begin_desk(key, await client.call_first("GET", self._keys["test"]))
+        self._begun = True
+
+    async def _begin(self, client: RedisClient, own: bytes) -> bytes:
+        pool = fresh_pool(self._specification, self._source, history=self._history)
+        rows = [_bytes(row) for row in pool.freeze().rows]
+        keys = [self._keys[name] for name in ("specification", "key", "slots", "counts")]
+        there: bytes = await client.call_first(
+            "EVALSHA", self._scripts["begin"], 4, *keys, own, self._fresh, self._rows, *rows
+        )
+        return there
+
+    async def _begin_desk(self, key: bytes, state: bytes | None) -> None:
+        if len(key) != KEY_BYTES:
+            raise DataError(f"the key of the tickets in Redis has {len(key)} bytes, not {KEY_BYTES}: put a copy back")
+        self._desk = Desk(self._specification, key=key, **self._of_desk)
+        if state is not None:
+            try:
+                self._desk.test.restore(unpacked(state))
+            except ValueError as error:
+                raise DataError(f"what the test had learnt is damaged in Redis ({error}): delete that key") from error
+
+    async def _run(self, name: str, keys: tuple[str, ...], *given: str | bytes | int) -> Any:
+        try:
+            return await self._client.call(
+                "EVALSHA", self._scripts[name], len(keys), *(self._keys[key] for key in keys), *given
+            )
+        except RedisRefused as error:
+            if str(error).startswith(("NOSCRIPT", "GONE")):
+                self._client.reconnect()
+            raise StoreAway(f"Redis refuses: {error}") from error
+
+    async def _into(self, answer: Returned, slot: int, expected: int | str, row: Instance) -> tuple[Reason, HandedOut]:
+        """The answer entered; `_Moved` where something else than expected is in the slot."""
+        following = self._draws.among(len(self._slots))
+        sent = _bytes(row)
+        outcome, version, accepted, there, body = await self._run(
+            "enter",
+            ("slots", "counts", "history", "taken"),
+            *(self._rows, answer.digest, slot, expected, sent),
+            *(following, self._had(following), self._history, self._known_again),
+        )
+        if outcome == b"moved":
+            await self._handed(slot, int(accepted), int(version), body)
+            raise _Moved
+        if outcome == b"accepted":
+            self._remember(int(version), row)
+            self._slots[slot] = int(version)
+        reason = Reason.ACCEPTED if outcome == b"accepted" else Reason.REPEATED
+        return reason, await self._handed(following, int(accepted), int(there), body)
+
+    async def _averaged_into(self, answer: Returned, slot: int) -> tuple[Reason, HandedOut]:
+        for _ in range(TRIES):
+            version = self._slots[slot]
+            held = self._known.get(version)
+            if held is None:
+                keys = "slots", "counts"
+                accepted, there, body = await self._run("draw", keys, self._rows, slot, -1)
+                version, held, _ = await self._handed(slot, int(accepted), int(there), body)
+            with suppress(_Moved):
+                return await self._into(answer, slot, version, merged(held, answer.weights, self._merge))
+        raise StoreAway("too many answers enter at once")
+
+    async def _row(self, version: int) -> Instance | None:
+        known = self._known.get(version)
+        if known is not None:
+            return known
+        body = await self._client.call("GET", f"{self._rows}{version}")
+        return None if body is None else self._remember(version, np.frombuffer(body, "<f4"))
+
+    def _had(self, slot: int) -> int:
+        """The version that this process has of a slot; -1 where it has none."""
+        version = self._slots[slot]
+        return version if version in self._known else -1
+
+    async def _handed(self, slot: int, accepted: int, version: int, body: bytes | None) -> HandedOut:
+        """An instance as a script gives it: without its row where this process has told that it has it."""
+        self._slots[slot] = version
+        row = await self._row(version) if body is None else self._remember(version, np.frombuffer(body, "<f4"))
+        if row is None:  # forgotten here, and replaced there, while the reply was on its way
+            raise StoreAway("a row was replaced long ago: ask again")
+        return HandedOut(version, row, accepted)
+
+    def _remember(self, version: int, row: Instance) -> Instance:
+        known = self._known
+        known[version] = row
+        while len(known) > len(self._slots) + self._history:
+            known.popitem(last=False)
+        return row
+
+    def _take(self, digest: bytes) -> None:
+        self._taken[digest] = None
+        if len(self._taken) > self._known_again:
+            self._taken.popitem(last=False)
+
+    async def _instances(self) -> list[Instance]:
+        table = await self._client.call("HGETALL", self._keys["slots"])
+        pairs = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
+        return [row for slot in sorted(pairs) if (row := await self._row(pairs[slot])) is not None]
+
+    async def _look(self, tail: float) -> None:
+        """One look of the average over time. It is left out where Redis goes away, or another server has looked."""
+        with suppress(StoreAway, RedisRefused):
+            looks = int(await self._client.call("HGET", self._keys["counts"], "looks"))
+            before = await self._client.call("GET", self._keys["average"])
+            mean = np.array(await self._instances(), np.float64).mean(axis=0)
+            average = averaged(_floats(before), mean, looks + 1, tail)
+            await self._run("look", ("counts", "average"), looks, average.astype("<f8").tobytes())
+
+    async def _tell(self) -> None:
+        turned, self._turned = self._turned, Counter()
+        try:
+            for reason, count in turned.items():
+                await self._client.call("HINCRBY", self._keys["turned"], reason, count)
+        except StoreAway:
+            self._turned += turned
+            raise
+
+    async def _tell_now_and_then(self) -> None:
+        beats = 0
+        while True:
+            await asyncio.sleep(_TELL_EVERY)
+            beats += 1
+            with suppress(StoreAway):
+                await self._tell()
+                self.paused = await self._client.call("HGET", self._keys["counts"], "paused") == b"1"
+                if beats % int(_TEST_EVERY / _TELL_EVERY) == 0:
+                    await self._client.call("SET", self._keys["test"], packed(self._desk.test.state()))
+
+
+class _Moved(Exception):
+    """Another answer has entered the slot meanwhile."""
+
+
+def _bytes(row: Instance) -> bytes:
+    base: object = row.base
+    return base if isinstance(base, bytes) and len(base) == row.nbytes else row.astype("<f4").tobytes()
+
+
+def _floats(content: bytes | None) -> Floats | None:
+    return None if content is None else np.frombuffer(content, "<f8").astype(np.float64)

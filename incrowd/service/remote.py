@@ -1,0 +1,167 @@
+"""A server of draw and discard that is elsewhere, as a device sees it: over HTTP, with nothing taken on trust."""
+
+import json
+import math
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from incrowd import _validate
+from incrowd.drawdiscard.desk import Drawn, Reason
+from incrowd.drawdiscard.server import Outcome
+from incrowd.drawdiscard.specification import LONGEST, Specification
+from incrowd.errors import ConfigError, ServiceFailed, SpecificationRefused
+from incrowd.service.exchange import Address, Reply, after, exchange
+
+_TICKET = re.compile("(?:[0-9a-f]{2}){1,128}")
+
+_EXPLAINED = 65_536
+"""Bytes of the longest explanation that is read."""
+
+PACE_S = 10.0
+"""Answers leave so many seconds after a draw, or twice, or three times."""
+
+
+class RemoteServer:
+    """The service at an address: a `ServerLike`.
+
+    `most_weights` bounds what is read of an instance, whatever the specification says; each request ends within
+    `deadline_s`. `context` is for certificates of an own authority, `plain` allows http beyond this machine, and
+    through a `proxy` for HTTP the service does not see this device's address. An answer leaves at a whole multiple of
+    `pace_s` seconds after the draw before it (`PACE_S` unless given; 0: at once).
+
+    Guarantee: each request has a connection of its own, and nothing in it tells this device from any other but the
+    answer itself. What a service sends is data: bounded before it is read, and of the right form, or `ServiceFailed`;
+    nothing of it is shown or followed. A reply to an answer is read for one word only: taken, or why not. How long the
+    device has worked on its examples, which would tell how many there are and how long their texts, shows in whole
+    paces only (`Policy.most_work` bounds the work).
+
+    Edge cases: an instance of another size than the specification says, a ticket that is none, a gamma that is not a
+    positive number, are no reply (`ServiceFailed`), as is a refusal that names no `Reason`. Where the service asks to
+    wait, the error knows for how long (`retry_after`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        most_weights: int = 100_000,
+        deadline_s: float = 60.0,
+        context: ssl.SSLContext | None = None,
+        plain: bool = False,
+        proxy: str | None = None,
+        pace_s: float | None = None,
+    ) -> None:
+        self.address = Address.of(url, plain=plain, proxy=proxy)
+        self._most_weights = most_weights
+        self._deadline_s = deadline_s
+        self._context = context
+        self._asked: Specification | None = None
+        self._pace_s = PACE_S if pace_s is None else pace_s
+        _validate.non_negative(pace_s=self._pace_s)
+        self._drawn_at: float | None = None
+
+    def specification_json(self) -> str:
+        """See `ServerLike.specification_json`."""
+        reply = self._exchange("/v1/specification", most=LONGEST)
+        try:
+            text = reply.body.decode()
+        except UnicodeDecodeError as error:
+            self._refuse("its specification is not text", error)
+        try:
+            self._asked = Specification.from_json(text)
+        except ConfigError as error:
+            raise SpecificationRefused(f"the server's specification makes no sense: {error}") from error
+        return text
+
+    def draw(self) -> Drawn:
+        """See `ServerLike.draw`."""
+        asked = self._specification()
+        if asked.size > self._most_weights:
+            raise SpecificationRefused(f"{asked.size} weights are more than this device allows, {self._most_weights}")
+        reply = self._exchange("/v1/draw", most=4 * asked.size)
+        if len(reply.body) != 4 * asked.size:
+            self._refuse(f"its instance has {len(reply.body)} bytes, not {4 * asked.size}")
+        weights = np.frombuffer(reply.body, "<f4").astype(np.float32)
+        headers = reply.headers
+        self._drawn_at = time.monotonic()
+        return Drawn(weights, headers.get("incrowd-fingerprint", ""), self._gamma(headers), self._ticket(headers))
+
+    def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
+        """See `ServerLike.offer`."""
+        headers = {"incrowd-fingerprint": self._specification().fingerprint, "incrowd-ticket": ticket.hex()}
+        body = np.asarray(update, "<f4").tobytes()
+        self._wait()
+        reply = self._exchange("/v1/answer", most=_EXPLAINED, headers=headers, body=body)
+        return Outcome(self._reason(reply))
+
+    def _wait(self) -> None:
+        """Until a whole number of paces has gone since the draw."""
+        if self._drawn_at is not None and self._pace_s:
+            time.sleep(self._pace_s - (time.monotonic() - self._drawn_at) % self._pace_s)
+        self._drawn_at = None
+
+    def _specification(self) -> Specification:
+        if self._asked is None:
+            self._asked = Specification.from_json(self.specification_json())
+        return self._asked
+
+    def _gamma(self, headers: Mapping[str, str]) -> float:
+        try:
+            gamma = float(headers.get("incrowd-gamma", "")[:40])
+        except ValueError as error:
+            self._refuse("its gamma is no number", error)
+        if not 0 < gamma < math.inf:
+            self._refuse("its gamma is no positive number")
+        return gamma
+
+    def _ticket(self, headers: Mapping[str, str]) -> bytes:
+        said = headers.get("incrowd-ticket", "")
+        if not _TICKET.fullmatch(said):
+            self._refuse("its ticket is none")
+        return bytes.fromhex(said)
+
+    def _reason(self, reply: Reply) -> Reason:
+        """What became of an answer."""
+        said: object = reply.headers.get("incrowd-outcome")
+        if reply.status != HTTPStatus.OK:
+            try:
+                said = json.loads(reply.body).get("reason")
+            except (ValueError, RecursionError, AttributeError) as error:
+                self._refuse("it says nothing of what became of the answer", error)
+        named = {reason.name.lower(): reason for reason in Reason}
+        reason = named.get(re.sub("[- ]", "_", said[:40].lower())) if isinstance(said, str) else None
+        if reason is None or (reason in (Reason.ACCEPTED, Reason.REPEATED)) != (reply.status == HTTPStatus.OK):
+            self._refuse("it says nothing of what became of the answer")
+        return reason
+
+    def _exchange(
+        self, path: str, *, most: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Reply:
+        reply = exchange(
+            self.address,
+            path,
+            most=most,
+            deadline_s=self._deadline_s,
+            context=self._context,
+            headers=headers,
+            body=body,
+            skip_ok=body is not None,
+        )
+        status = reply.status
+        if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            wait = after(reply)
+            when = "later" if wait is None else f"in {wait:.0f} s"
+            raise ServiceFailed(f"{self.address} has no time now (status {status}): try again {when}", retry_after=wait)
+        if body is None and status != HTTPStatus.OK:
+            self._refuse(f"it answers {path} with status {status}: is this the address of a service?")
+        return reply
+
+    def _refuse(self, why: str, error: Exception | None = None) -> NoReturn:
+        raise ServiceFailed(f"{self.address} does not answer as a service does: {why}") from error

@@ -1,0 +1,260 @@
+"""A service that runs: one process, or several that share a socket and a Redis."""
+
+import asyncio
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Thread
+
+import uvicorn
+import uvloop
+
+from incrowd import _validate
+from incrowd.drawdiscard.desk import LIFETIME
+from incrowd.drawdiscard.specification import Specification
+from incrowd.errors import ConfigError, IncrowdError
+from incrowd.service.application import Application, Surface
+from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
+from incrowd.service.protocol import Ways, protocol
+from incrowd.service.public_table import PublicTable
+from incrowd.service.store import PoolStore
+
+MEMORY = "memory"
+
+SWITCH_S = 0.0005
+"""Seconds after which a thread lets another go on: a keep does not hold up requests for the usual 5 ms at a time."""
+
+BESIDE = 500
+"""Bytes that a remembered version takes beside its weights, with the digest of an answer."""
+
+OTHER_FILES = 64
+"""So many files may be open beside connections."""
+
+WRONG_USE = 2
+
+Listening = Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """What `incrowd serve` was asked for.
+
+    `tls` are the files of a certificate and its key; `remember_mb` is the memory for replaced versions: a device can
+    have drawn any of those and still answer.
+    """
+
+    specification: Specification
+    store: str = MEMORY
+    folder: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    keep_every: float = KEEP_EVERY
+    remember_mb: float = 64.0
+    turned_away: float = 0.01
+    lifetime: int = LIFETIME
+    surface: Surface = field(default_factory=Surface)
+    tls: tuple[Path | None, Path | None] | None = None
+    public: Path | None = None
+
+    def __post_init__(self) -> None:
+        _validate.count(workers=self.workers, lifetime=self.lifetime)
+        _validate.positive(keep_every=self.keep_every, remember_mb=self.remember_mb)
+        if self.workers > 1 and self.store == MEMORY:
+            remedy = "several processes need a pool that they share: --store redis://..."
+            raise ConfigError(field="workers", value=self.workers, remedy=remedy)
+        if self.tls is not None and None in self.tls:
+            raise ConfigError(field="tls", value=None, remedy="give both, a certificate and its key")
+
+    @property
+    def history(self) -> int:
+        """How many replaced versions are remembered."""
+        return max(self.specification.instances, int(self.remember_mb * 2**20 / (4 * self.specification.size + BESIDE)))
+
+    def opened(self) -> PoolStore:
+        """The store that was asked for."""
+        if self.store == MEMORY:
+            return EmbeddedStore(
+                self.specification,
+                folder=self.folder,
+                keep_every=self.keep_every,
+                turned_away=self.turned_away,
+                history=self.history,
+                lifetime=self.lifetime,
+            )
+        from incrowd.service.redis_client import RedisPlace
+        from incrowd.service.redis_store import RedisStore
+
+        return RedisStore(
+            self.specification,
+            RedisPlace.of(self.store),
+            turned_away=self.turned_away,
+            history=self.history,
+            lifetime=self.lifetime,
+        )
+
+
+def serve(options: ServiceOptions, *, listening: Listening) -> int:
+    """Serve until a signal says to end; the exit status. `listening` hears the address once requests are taken.
+
+    Guarantee: SIGTERM or SIGINT ends it cleanly: requests under way are answered, and what was acknowledged is kept.
+    Of several processes one that dies is replaced.
+    """
+    with _bound(options) as listener:
+        url = _url(options, listener)
+        if options.workers == 1:
+            asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(options, listener, lambda: listening(url)))
+            return 0
+        return _supervise(options, listener, lambda: listening(url))
+
+
+async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callable[[], object]) -> None:
+    sys.setswitchinterval(SWITCH_S)
+    store = options.opened()
+    public = None if options.public is None else PublicTable(options.public, options.specification)
+    most = files_for(options.surface.connections + OTHER_FILES) - OTHER_FILES
+    surface = replace(options.surface, tls=options.tls is not None, connections=most)
+    application = Application(store, surface=surface, public=public)
+    async with application.running() as ways:
+        await Served(settings(ways, tls=options.tls), ready).serve(sockets=[listener])
+
+
+def files_for(wanted: int) -> int:
+    """Allow this process so many open files, or as many as the system lets it have; how many of them that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
+
+
+def settings(ways: Ways, *, tls: tuple[Path | None, Path | None] | None = None) -> uvicorn.Config:
+    """How uvicorn serves: no log of requests, no names of itself, bounded connections."""
+    return uvicorn.Config(
+        ways.rest,
+        http=protocol(ways),
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=10,
+        backlog=2048,
+        ssl_certfile=tls[0] if tls else None,
+        ssl_keyfile=tls[1] if tls else None,
+    )
+
+
+class Served(uvicorn.Server):
+    """uvicorn's server, which says when it listens, and which a signal ends without an error."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See `uvicorn.Server`: the same, but the signal is not raised again afterwards."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+def _supervise(options: ServiceOptions, listener: socket.socket, ready: Callable[[], object]) -> int:
+    """Several processes, each replaced when it dies, until a signal says to end."""
+    start = multiprocessing.get_context("spawn")
+    reports, report = start.Pipe(duplex=False)
+
+    def begun() -> BaseProcess:
+        process = start.Process(target=_work, args=(options, listener, report))
+        process.start()
+        return process
+
+    ending: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda given, _: ending.append(given))
+    processes = [begun() for _ in range(options.workers)]
+    heard = 0
+    try:
+        while not ending:
+            wait([reports, *(process.sentinel for process in processes)], timeout=0.2)
+            while reports.poll():
+                reports.recv()
+                heard += 1
+                if heard == options.workers:
+                    ready()
+            for place, process in enumerate(processes):
+                if process.exitcode is not None and not ending:
+                    if heard < options.workers or process.exitcode == WRONG_USE:
+                        return process.exitcode or 1
+                    processes[place] = begun()
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+    return 0
+
+
+def _work(
+    options: ServiceOptions, listener: socket.socket, report: "multiprocessing.connection.Connection[str]"
+) -> None:
+    """One of several processes, which ends with the one that began it, however that ended."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        runner.run(_serve(options, listener, lambda: report.send("listens")))
+    except IncrowdError as error:
+        print(f"incrowd: {error}", file=sys.stderr)  # noqa: T201 - the process's only way to say why it ends
+        sys.exit(WRONG_USE if isinstance(error, ConfigError) else 1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _bound(options: ServiceOptions) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((options.host, options.port))
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise ConfigError(field="port", value=where, remedy=f"{error.strerror}: give another one") from error
+        listener.listen(2048)
+        listener.setblocking(False)  # noqa: FBT003 - the socket's own way to say it
+        yield listener
+    finally:
+        listener.close()
+
+
+def _url(options: ServiceOptions, listener: socket.socket) -> str:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"{'http' if options.tls is None else 'https'}://{host}:{listener.getsockname()[1]}"

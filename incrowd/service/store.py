@@ -1,0 +1,123 @@
+"""Where a pool lies: in this process with a file behind it, or in a Redis that several processes share.
+
+Both do the same for the desk in front of them, and are held to it by one suite of tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from incrowd._random import Floats
+from incrowd.drawdiscard.desk import Desk, Reason, Returned
+from incrowd.drawdiscard.pool import Instance
+from incrowd.errors import IncrowdError
+
+
+class StoreAway(IncrowdError):
+    """The store does not answer at present; nothing is known of what was asked of it last."""
+
+
+class HandedOut(NamedTuple):
+    """A version of the pool to hand out, and how many answers were accepted so far."""
+
+    version: int
+    row: Instance
+    accepted: int
+
+
+@dataclass(frozen=True, eq=False)
+class PoolFigures:
+    """What a page and a monitor show of a pool.
+
+    `mean` and `spread` are over the instances, `average` is what predictions use; `turned` counts what happened to
+    answers, by the name of the reason.
+    """
+
+    accepted: int
+    mean: Floats
+    spread: Floats
+    average: Floats
+    turned: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Instance], average: Floats | None, *, accepted: int, turned: Mapping[str, int]
+    ) -> "PoolFigures":
+        """The figures of these instances, and of their average over time, if there is one."""
+        held = np.array(rows, np.float64)
+        mean = held.mean(axis=0)
+        spread = held.std(axis=0, ddof=1) if len(held) > 1 else np.zeros(len(mean))
+        return cls(accepted, mean, spread, mean if average is None else average, dict(turned))
+
+
+class PoolStore(Protocol):
+    """A pool, the digests of what it took, the key of its tickets and its counts.
+
+    Guarantee (of every store): `enter` happens as a whole or not at all, and merges an answer once, however often and
+    through however many desks it comes. A row never changes: an answer makes a new version. The random choices are
+    those of `Pool`, from the same named streams.
+
+    Edge cases: a store that cannot be reached raises `StoreAway`; whoever asked may ask again.
+    """
+
+    @property
+    def desk(self) -> Desk:
+        """What looks at answers; its key is the store's."""
+        ...
+
+    @property
+    def at_once(self) -> bool:
+        """Whether draws and answers never wait for anything outside of this process."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether answers are to wait."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the store at present, for who looks after it."""
+        ...
+
+    async def open(self) -> None:
+        """Begin, or go on from what is there."""
+        ...
+
+    async def draw(self) -> HandedOut:
+        """A random instance."""
+        ...
+
+    async def parent(self, answer: Returned) -> Instance | Reason | None:
+        """What an answer was drawn from; None where that is forgotten, `REPEATED` where the answer is known already."""
+        ...
+
+    async def repeated(self, answer: Returned) -> bool:
+        """Whether an answer was accepted before, by any desk of this pool."""
+        ...
+
+    async def enter(self, answer: Returned) -> tuple[Reason, HandedOut]:
+        """Merge an answer into a random instance; the next instance to hand out comes with it."""
+        ...
+
+    async def figures(self) -> PoolFigures:
+        """What a page and a monitor show."""
+        ...
+
+    def count(self, reason: str) -> None:
+        """Count something that happened to an answer."""
+        ...
+
+    async def pause(self, *, paused: bool) -> None:
+        """Let answers wait, or go on."""
+        ...
+
+    async def keep(self) -> None:
+        """Put on disk what is not there yet."""
+        ...
+
+    async def close(self) -> None:
+        """Keep everything, and let go."""
+        ...

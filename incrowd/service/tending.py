@@ -1,0 +1,46 @@
+"""What serves a pool: it hands out, takes answers through the desk, and remembers what it has seen go by."""
+
+from incrowd.drawdiscard.desk import Reason
+from incrowd.drawdiscard.pool import Instance
+from incrowd.service.store import HandedOut, PoolStore
+
+
+class Tending:
+    """A store and its desk, as requests use them.
+
+    Guarantee: an answer is judged before it enters, and enters at most once; each answer counts under one reason.
+
+    Edge cases: an answer that was accepted before is `REPEATED` even where its parent is forgotten since, or another
+    server took it. While the store is away all raise `StoreAway`.
+    """
+
+    def __init__(self, store: PoolStore) -> None:
+        self.store = store
+        self.accepted = 0
+
+    async def draw(self) -> HandedOut:
+        """A random instance."""
+        instance = await self.store.draw()
+        self.accepted = instance.accepted
+        return instance
+
+    async def offer(self, update: Instance, ticket: bytes) -> tuple[Reason, HandedOut | None]:
+        """What became of an answer, and the next instance where it counts."""
+        store = self.store
+        answer = store.desk.read(update, ticket)
+        if isinstance(answer, Reason):
+            return self._counted(answer), None
+        parent = await store.parent(answer)
+        reason = parent if isinstance(parent, Reason) else store.desk.judge(answer, parent)
+        if reason is None:
+            reason, instance = await store.enter(answer)
+            self.accepted = instance.accepted
+            return self._counted(reason), instance
+        if reason is Reason.REPEATED or await store.repeated(answer):
+            return self._counted(Reason.REPEATED), await self.draw()
+        return self._counted(reason), None
+
+    def _counted(self, reason: Reason) -> Reason:
+        if reason is not Reason.ACCEPTED:
+            self.store.count(reason.name.lower())
+        return reason

@@ -1,0 +1,176 @@
+"""Attack: requests that are read one way here and another way there, replays, stolen and forged tickets.
+
+What is hidden in a body is never a request; an answer counts once and teaches once; a ticket is good for one service.
+"""
+
+import asyncio
+import json
+import re
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from incrowd.drawdiscard import Specification
+from incrowd.drawdiscard.desk import Desk, Reason
+from incrowd.service.embedded import EmbeddedStore
+from incrowd.service.tending import Tending
+from tests.drawdiscard.mail import asked
+from tests.service.devices import honest
+from tests.service.running import FAST, Running, request, run, service
+
+
+async def replies(running: Running, sent: bytes) -> list[int]:
+    """The statuses of all that comes back."""
+    reader, writer = await asyncio.open_connection(running.host, running.port)
+    writer.write(sent)
+    said = b""
+    with suppress(TimeoutError, ConnectionError):
+        while more := await asyncio.wait_for(reader.read(2**16), 1.0):
+            said += more
+    writer.close()
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", said)]
+
+
+def hidden(token: str) -> bytes:
+    return request("/v1/admin/pause", method="POST", headers={"authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize("refused", ["409", "429", "400", "413"])
+def test_a_request_in_the_body_of_a_refused_one_is_no_request(refused: str) -> None:
+    """A proxy in front sends both as one; were the body read as a request, a client would speak with its rights."""
+    levels = [f"level {number}" for number in range(60)]
+    fields = {
+        "opened": {"type": "boolean"},
+        "sender": {"type": "category", "levels": levels},
+        "words": {"type": "boolean"},
+    }
+    specification = asked(fields=fields)
+    assert FAST.token is not None
+    body = hidden(FAST.token).ljust(4 * specification.size, b" ")
+    fingerprint = "0" * 64 if refused == "409" else specification.fingerprint
+    headers = {"incrowd-fingerprint": fingerprint, "incrowd-ticket": "00" * 40}
+    if refused == "413":
+        body = body + b" " * 1000
+
+    async def main() -> None:
+        surface = FAST if refused != "429" else type(FAST)(rate=1e-3, burst=1, token=FAST.token)
+        async with service(EmbeddedStore(specification), surface=surface) as running:
+            if refused == "429":
+                await running.ask("/v1/draw")
+            sent = request("/v1/answer", method="POST", headers=headers, body=body)
+            assert len(await replies(running, sent)) <= 1
+            assert not running.store.paused
+
+    run(main)
+
+
+def test_the_hidden_request_would_work_on_its_own() -> None:
+    """The control."""
+
+    async def main() -> None:
+        async with service(asked()) as running:
+            assert FAST.token is not None
+            assert await replies(running, hidden(FAST.token)) == [200]
+            assert running.store.paused
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 16\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: 16\r\n",
+        b"content-length: 16\r\ncontent-length: 0\r\n",
+        b"content-length: 0\r\ncontent-length: 16\r\n",
+        b"content-length: +16\r\n",
+        b"content-length: 16, 16\r\n",
+        b"content-length: 0x10\r\n",
+        b"transfer-encoding: xchunked\r\n",
+        b"transfer-encoding : chunked\r\n",
+        b"transfer-encoding: chunked, identity\r\n",
+    ],
+    ids=repr,
+)
+def test_framing_that_can_be_read_in_two_ways_ends_the_connection(framing: bytes) -> None:
+    async def main() -> None:
+        async with service(asked()) as running:
+            assert FAST.token is not None
+            for path in (b"/v1/answer", b"/health"):
+                sent = (
+                    b"POST " + path + b" HTTP/1.1\r\nhost: here\r\n" + framing + b"\r\n0\r\n\r\n" + hidden(FAST.token)
+                )
+                assert len(await replies(running, sent)) <= 1
+            assert not running.store.paused
+
+    run(main)
+
+
+def test_a_replayed_answer_neither_counts_nor_teaches_again() -> None:
+    async def main() -> None:
+        store = EmbeddedStore(asked(), turned_away=2e-3)
+        tending = Tending(store)
+        handed = await store.draw()
+        drawn = store.desk.hand_out(handed.version, handed.row, accepted=0)
+        answer = honest(store.desk, handed.row, drawn.gamma, seed=1)
+        assert (await tending.offer(answer, drawn.ticket))[0] is Reason.ACCEPTED
+        learnt = {name: array.copy() for name, array in store.desk.test.state().items()}
+        rows = [row.copy() for row in store._pool.freeze().rows]
+        for _ in range(200):
+            assert (await tending.offer(answer, drawn.ticket))[0] is Reason.REPEATED
+        for name, array in store.desk.test.state().items():
+            assert (array == learnt[name]).all(), name
+        assert all((row == before).all() for row, before in zip(store._pool.freeze().rows, rows, strict=True))
+
+    run(main)
+
+
+def ticket_of(specification: Specification, key: bytes) -> bytes:
+    desk = Desk(specification, key=key)
+    return desk.hand_out(0, np.zeros(specification.size, np.float32), accepted=0).ticket
+
+
+def test_tickets_of_others_are_no_tickets() -> None:
+    async def main() -> None:
+        store = EmbeddedStore(asked(), turned_away=2e-3)
+        tending = Tending(store)
+        handed = await store.draw()
+        own = store.desk.hand_out(handed.version, handed.row, accepted=0)
+        answer = honest(store.desk, handed.row, own.gamma, seed=1)
+        strangers = ticket_of(asked(), b"another key, of another service."), b"", own.ticket[:-1], own.ticket + b"x"
+        for ticket in strangers:
+            assert (await tending.offer(answer, ticket))[0] is Reason.FORGED
+        other = ticket_of(asked(gamma=0.04), b"another key, of another service.")
+        assert (await tending.offer(answer, other))[0] is Reason.OTHER_SPECIFICATION
+        assert (await tending.offer(answer, own.ticket))[0] is Reason.ACCEPTED, "the control"
+
+    run(main)
+
+
+def test_a_ticket_that_ran_out_is_late_and_one_in_time_is_not() -> None:
+    async def main() -> None:
+        for passed, reason in ((61, Reason.LATE), (59, Reason.ACCEPTED)):
+            store = EmbeddedStore(asked(), turned_away=2e-3, lifetime=60)
+            handed = await store.draw()
+            drawn = store.desk.hand_out(handed.version, handed.row, accepted=0)
+            now = store.desk._now()
+            store.desk._now = lambda now=now, passed=passed: now + passed  # type: ignore[misc]  # the clock goes on
+            answer = honest(store.desk, handed.row, drawn.gamma, seed=1)
+            assert (await Tending(store).offer(answer, drawn.ticket))[0] is reason
+
+    run(main)
+
+
+def test_a_description_of_a_service_tells_no_secret() -> None:
+    async def main() -> None:
+        async with service(asked()) as running:
+            key = running.store.desk._tickets.key
+            for path in ("/openapi.json", "/status.json", "/metrics", "/v1/specification", "/health"):
+                said = (await running.ask(path)).body
+                assert key not in said
+                assert key.hex().encode() not in said
+                assert str(FAST.token).encode() not in said
+            assert json.loads((await running.ask("/openapi.json")).body)["openapi"] == "3.1.0"
+
+    run(main)

@@ -1,0 +1,92 @@
+"""`incrowd bench --work service`: its devices are honest, and its figures are of what was accepted."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+
+from contest.service import Served, ServiceContest, ServiceReport, serving, specification
+from contest.service_load import Counted, Devices
+from tests.command import command
+
+
+def test_specifications_have_the_weights_that_are_asked_for() -> None:
+    for weights in (2, 387, 10_001, 25_000, 50_000):
+        assert specification(weights).size == weights
+
+
+def test_percentiles_are_of_the_waits() -> None:
+    counted = Counted(waits=[0.001 * number for number in range(1, 1001)])
+    assert counted.percentile(0.5) == pytest.approx(500, rel=0.01)
+    assert counted.percentile(0.99) == pytest.approx(990, rel=0.01)
+    assert Counted().percentile(0.99) == 0
+
+
+def run(**changes: float) -> Served:
+    figures = {
+        "weights": 387,
+        "updates_per_second": 1000.0,
+        "turned_away": 0.01,
+        "server_us": 50.0,
+        "redis_us": 0.0,
+        "load_us": 30.0,
+        "server_busy": 0.99,
+        "p50_ms": 1.0,
+        "p99_ms": 3.0,
+        "memory_mb": 200.0,
+    }
+    return Served(name="memory", **(figures | changes))  # type: ignore[arg-type]  # numbers all
+
+
+def test_what_limits_is_the_server_where_it_was_busy() -> None:
+    assert run().limit == "the server's processor"
+    assert run(server_busy=0.4).limit != run().limit
+
+
+def test_a_report_has_what_the_contract_of_the_command_line_names() -> None:
+    report = ServiceReport(runs=[run()], machine={"processors": 2})
+    result = json.loads(json.dumps(report.to_dict()))["results"][0]
+    assert {"weights", "updates_per_second", "p99_ms"} <= result.keys()
+    assert "accepted/s" in report.to_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [None, 300.0], ids=["as fast as it goes", "paced"])
+def test_devices_of_the_load_are_accepted_and_at_the_pace_asked_for(tmp_path: Path, rate: float | None) -> None:
+    asked = specification(387)
+    with serving(asked, tmp_path, min(os.sched_getaffinity(0)), []) as (address, _):
+
+        async def main() -> Counted:
+            return await Devices(asked, *address, connections=8, rate=rate).run(2.0)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            counted = runner.run(main())
+    assert counted.lost == 0
+    assert counted.accepted == pytest.approx(len(counted.waits), rel=0.05)
+    assert all(wait > 0 for wait in counted.waits)
+    if rate is not None:
+        assert len(counted.waits) == pytest.approx(2 * rate, rel=0.25)
+        assert np.median(counted.waits) < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_contest_runs() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("server and load need a processor each")
+    report = ServiceContest(sizes=(387,), stores=("memory", "redis"), seconds=1.0).run()
+    for found in report.runs:
+        assert found.updates_per_second > 10
+        assert found.turned_away < 0.2
+        assert found.server_us > 1
+    assert report.runs[1].redis_us > 0
+
+
+def test_service_is_measured_on_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    got = command(monkeypatch, capsys)("bench", "--work", "service,linear")
+    assert got.status == 2
+    assert "measure it on its own" in got.err

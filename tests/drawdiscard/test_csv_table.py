@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from incrowd import Specification
+from incrowd.drawdiscard.csv_table import read_csv_columns
+from incrowd.errors import ConfigError, DataError
+
+ASKED = Specification.from_formula(
+    "opened ~ sender + words + length",
+    name="mail",
+    fields={
+        "opened": {"type": "boolean"},
+        "sender": {"type": "category", "levels": ["7", "shop"]},
+        "words": {"type": "integer", "low": 0, "high": 500},
+        "length": {"type": "count", "most": 9, "column": "the text"},
+    },
+    gamma=1.0,
+    clip=1.0,
+    epsilon=1.0,
+)
+HEADER = "the text,opened,unused,sender,words\n"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mails.csv"
+    path.write_text(text, encoding="utf-8-sig")
+    return path
+
+
+def test_cells_are_what_the_fields_want(tmp_path: Path) -> None:
+    path = written(tmp_path, HEADER + '"a, ""b""\nc",Yes,x,7,12\n\n007,0,,shop,1.5\n,maybe,,,many\n 5,,,x,nan\n')
+    assert read_csv_columns(path, ASKED) == {
+        "opened": [1, 0, "maybe", None],
+        "sender": ["7", "shop", None, "x"],
+        "words": [12, 1.5, "many", "nan"],
+        "the text": ['a, "b"\nc', "007", None, " 5"],
+    }
+    assert read_csv_columns(path, ASKED, most=1)["words"] == [12]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column 'opened'"),
+        ("opened,sender,words\n", "no column 'the text'"),
+        ("the text,opened,opened,sender,words\n", "several columns 'opened'"),
+        (HEADER + "a,1,x,7\n", "row 2: 4 cells under a header of 5"),
+        (HEADER + '"a', "no CSV file in UTF-8"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(DataError, match=message):
+        read_csv_columns(path, ASKED)
+
+
+def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mails.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="no CSV file in UTF-8"):
+        read_csv_columns(path, ASKED)
+    with pytest.raises(ConfigError, match="there is no such file"):
+        read_csv_columns(tmp_path / "none.csv", ASKED)

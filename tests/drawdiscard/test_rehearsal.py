@@ -1,0 +1,134 @@
+"""What a rehearsal reports, against the parts that it is made of."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd import Specification
+from incrowd.drawdiscard.pool import Pool
+from incrowd.drawdiscard.rehearsal import Rehearsal
+from incrowd.errors import ConfigError, DataError
+from tests.drawdiscard.mail import KEYS, mails
+
+ROWS = mails(400)
+TABLE: dict[str, list[object]] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+LEARNS: dict[str, Any] = {"gamma": 1.0, "clip": 0.1, "epsilon": 8.0, "bound": "norm", "merge": 0.5}
+
+
+def asked(formula: str = "opened ~ sender + words", **changes: object) -> Specification:
+    return Specification.from_formula(formula, **{**KEYS, **LEARNS, **changes})
+
+
+def rehearsal(**changes: Any) -> Rehearsal:
+    return Rehearsal(**{"asked": asked(), "table": TABLE, "contributions": 400, **changes})
+
+
+def test_a_table_that_is_easy_is_learnt_and_noise_costs() -> None:
+    found = rehearsal().report()
+    assert found["measure"] == "accuracy"
+    assert found["baseline"]["accuracy"] == pytest.approx(0.5, abs=0.1)
+    assert found["baseline"]["roc_auc"] == 0.5
+    assert found["metrics"]["accuracy"] > 0.95
+    assert found["metrics"]["loss"] < found["baseline"]["loss"]
+    assert found["curve"][-1] == {"contributions": 400} | found["metrics"]
+    assert found["contributions_needed"] <= 400
+    assert rehearsal().final() == found["metrics"]
+    assert (found["devices"], found["examples_of_a_device"]) == (32, 10)
+    assert found["contributions_of_a_device"] == 400 / 32
+    assert found["rows"] == {"learnt_from": 320, "held_out": 80}
+    assert 0 <= found["honest_turned_away"] < 0.05
+    assert found["fit"]["usable"] == 400
+    assert found["fit"]["problems"] == [
+        "refused: a contribution would cost epsilon = 8 per model; this device allows 2"
+    ]
+    loud = rehearsal(asked=asked(epsilon=0.01)).report()
+    assert loud["metrics"]["loss"] > found["metrics"]["loss"] + 0.05
+    assert loud["without_noise"] == found["without_noise"]
+
+
+def test_the_same_seed_gives_the_same_report_and_another_one_another() -> None:
+    assert rehearsal().report() == rehearsal().report()
+    assert rehearsal(seed=1).report()["metrics"] != rehearsal().report()["metrics"]
+
+
+def test_weights_are_those_of_a_pool_that_devices_answer() -> None:
+    """Without noise: draw, step, merge, one after the other, by the pool of a server."""
+    quiet = asked(noise="none", falls_every=50, tail=1.0)
+    given = rehearsal(asked=quiet, contributions=200)
+    pool = Pool.initial(
+        np.zeros(quiet.size),
+        instances=quiet.instances,
+        update_variance=0.0,
+        randomness=given._randomness,
+        merge=0.5,
+        tail=1.0,
+    )
+    features, responses = given._examples
+    devices = given._updates(np.ones(200), noisy=False).devices
+    for update in range(200):
+        weights, own = pool.draw().astype(np.float64), given._dealt[devices[update]]
+        gradient = quiet.model.gradient(weights, features.chosen(own).dense(), responses[own])
+        gradient *= min(1, 0.1 / np.abs(gradient).sum())
+        pool.discard(weights - quiet.gamma_of(update // 50) * gradient)
+    moment, learnt = given._learnt(noisy=True)[-1]
+    assert moment == 200
+    np.testing.assert_allclose(learnt, pool.weights(), atol=1e-5)
+    assert np.abs(learnt - pool.mean_and_spread()[0]).max() > 1e-3
+    assert given.report()["honest_turned_away"] is None
+
+
+def test_categories_and_numbers_have_measures_of_their_own() -> None:
+    levels = rehearsal(asked=asked("sender ~ opened + words", gamma=3.0)).report()
+    assert levels["metrics"]["accuracy"] > 0.95
+    assert set(levels["metrics"]) == {"accuracy", "loss"}
+    numbers = rehearsal(asked=asked("words ~ opened", gamma=0.3)).report()
+    assert numbers["measure"] == "rmse"
+    assert set(numbers["metrics"]) == {"rmse", "r2"}
+    spread = np.std([row["words"] for row in ROWS])
+    assert numbers["baseline"]["rmse"] == pytest.approx(spread, rel=0.1)
+
+
+def test_wide_models_are_simulated_by_what_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense = rehearsal(contributions=100).report()
+    monkeypatch.setattr("incrowd.drawdiscard.rehearsal.WIDE", 1)
+    sparse = rehearsal(contributions=100).report()
+    assert sparse["metrics"]["loss"] == pytest.approx(dense["metrics"]["loss"], rel=1e-3)
+
+
+def test_perceptrons_are_rehearsed_too() -> None:
+    found = rehearsal(asked=asked(hidden=[3], epsilon=50.0), contributions=50).report()
+    assert found["weights"] == 16
+    assert np.isfinite(found["metrics"]["loss"])
+
+
+def test_devices_share_the_rows() -> None:
+    few = rehearsal(devices=4, contributions=20).report()
+    assert (few["devices"], few["examples_of_a_device"]) == (4, 10)
+    many = rehearsal(devices=160, contributions=20).report()
+    assert (many["devices"], many["examples_of_a_device"]) == (160, 2)
+
+
+def test_what_does_not_fit_is_told() -> None:
+    odd = TABLE | {"words": ["many", 9000, *TABLE["words"][2:]], "opened": [None, *TABLE["opened"][1:]]}
+    fit = rehearsal(table=odd, contributions=10, asked=asked(epsilon=2.0)).report()["fit"]
+    assert (fit["examples"], fit["usable"]) == (400, 399)
+    assert fit["problems"] == [
+        "opened: 1 of 400 is missing",
+        "words: 1 of 400 is no number (such as 'many')",
+        "words: 1 of 400 lies beyond 0 to 500 (such as 9000)",
+    ]
+
+
+def test_what_cannot_be_rehearsed_is_refused() -> None:
+    with pytest.raises(DataError, match="2 rows have a opened that counts: a rehearsal needs 10"):
+        rehearsal(table={name: values[:2] for name, values in TABLE.items()})
+    with pytest.raises(DataError, match="do not fill the devices"):
+        rehearsal(devices=1000)
+    with pytest.raises(DataError, match="no field 'words'"):
+        rehearsal(table={name: values for name, values in TABLE.items() if name != "words"})
+    for field in ("contributions", "devices"):
+        with pytest.raises(ConfigError, match=field):
+            rehearsal(**{field: 0})
+    with pytest.raises(ConfigError, match="held_out"):
+        rehearsal(held_out=1.0)

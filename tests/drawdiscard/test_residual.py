@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from incrowd._random import SeededRandomness
+from incrowd.drawdiscard import residual_kernels, residual_numpy
+from incrowd.drawdiscard.residual import PLAUSIBLE, ResidualTest, check_rounding
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.device import Mechanism
+from tests.drawdiscard.residuals import answers, statistics
+
+MECHANISM = Mechanism(size=120, clip=0.1, epsilon=math.log(32), privacy="feature")
+GAMMA = 0.03
+
+
+def rejected(test: ResidualTest, parents: np.ndarray, given_: np.ndarray, gamma: float = GAMMA) -> float:
+    """The share of answers that are turned away."""
+    return 1 - float(np.mean([test.accepts(mine, its, gamma) for mine, its in zip(given_, parents, strict=True)]))
+
+
+@pytest.mark.parametrize("gamma", [0.03, 0.5, 1e-3])
+def test_honest_answers_are_turned_away_about_as_rarely_as_wanted_at_every_rate(gamma: float) -> None:
+    wanted, count = 0.05, 6_000
+    parents, sent = answers(MECHANISM, count=count, gamma=gamma)
+    found = rejected(ResidualTest.of(MECHANISM, turned_away=wanted), parents, sent, gamma)
+    error = math.sqrt(wanted / count)
+    assert 0.8 * wanted - 4 * error < found < wanted + 4 * error
+    assert rejected(ResidualTest.of(MECHANISM, turned_away=wanted), parents, sent, 2 * gamma) == 1.0  # the control
+
+
+def test_answers_with_the_longest_steps_are_honest() -> None:
+    parents, sent = answers(MECHANISM, count=2_000, gamma=GAMMA, gradient=MECHANISM.clip)
+    assert rejected(ResidualTest.of(MECHANISM, turned_away=0.05), parents, sent) < 0.05
+    parents, sent = answers(MECHANISM, count=200, gamma=GAMMA, gradient=2 * MECHANISM.clip)
+    assert rejected(ResidualTest.of(MECHANISM, turned_away=0.05), parents, sent) > 0.9
+
+
+def test_what_is_not_made_of_its_parent_is_turned_away() -> None:
+    parents, sent = answers(MECHANISM, count=50, gamma=GAMMA, weights=0.1)
+    test = ResidualTest.of(MECHANISM)
+    assert rejected(test, parents, parents) == 1.0  # a replay has no noise
+    assert rejected(test, np.roll(parents, 1, axis=0), sent) == 1.0
+    shifted = (parents + 3 * GAMMA * MECHANISM.noise_scale).astype(np.float32)
+    assert rejected(test, parents, shifted) == 1.0  # longer than a step and noise together
+    one = sent.copy()
+    one[:, 7] += 1.0
+    assert rejected(test, parents, one) == 1.0
+
+
+def test_one_weight_alone_may_not_be_far_off_however_little_it_is_of_the_whole() -> None:
+    mechanism = Mechanism(size=387, clip=0.1, epsilon=2.0)
+    parents, sent = answers(mechanism, count=100, gamma=GAMMA, weights=1e-3)
+    for scales, away in ((14.0, 1.0), (6.0, 0.0)):
+        sent[:, 7] = parents[:, 7] - scales * GAMMA * mechanism.noise_scale
+        test = ResidualTest.of(mechanism, learns=False)
+        assert rejected(test, parents, sent) == pytest.approx(away, abs=0.05)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e30, -3e38])
+def test_what_is_not_finite_or_huge_is_turned_away_without_a_word(wrong: float) -> None:
+    parents, sent = answers(MECHANISM, count=1, gamma=GAMMA)
+    test = ResidualTest.of(MECHANISM)
+    assert test.accepts(sent[0], parents[0], GAMMA)
+    sent[0, 5] = wrong
+    assert not test.accepts(sent[0], parents[0], GAMMA)
+    parents[0, 5] = wrong
+    assert test.accepts(sent[0], parents[0], GAMMA) == (abs(wrong) == 1e30 or abs(wrong) == 3e38)
+
+
+def test_rows_of_another_size_are_refused() -> None:
+    test, row = ResidualTest.of(MECHANISM), np.zeros(MECHANISM.size, np.float32)
+    for answer, parent in ((row[:-1], row), (row, row[:-1]), (row[None], row)):
+        with pytest.raises(DataError, match="not 120 weights"):
+            test.accepts(answer, parent, GAMMA)
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 200), inverse=st.floats(1e-3, 1e6), seed=st.integers(0, 2**32))
+def test_compiled_code_measures_what_numpy_measures_to_the_last_bit(size: int, inverse: float, seed: int) -> None:
+    stream = SeededRandomness(seed).stream("rows")
+    parent = (100 * stream.normals(size)).astype(np.float32)
+    answer = (parent + stream.laplaces(size)).astype(np.float32)
+    found = residual_kernels.measures(answer, parent, inverse)
+    assert found == residual_numpy.measures(answer, parent, inverse)
+    residuals = (parent.astype(float) - answer.astype(float)) * inverse
+    mean, square, most = statistics(residuals[None])[0]
+    assert found == pytest.approx((mean * size, square * size, most))
+
+
+@pytest.mark.parametrize("size", [15, 16, 17, 4_099, 50_000])
+def test_compiled_code_and_numpy_agree_at_every_length(size: int) -> None:
+    stream = SeededRandomness(4).stream("rows")
+    parent, answer = stream.normals(size).astype(np.float32), stream.laplaces(size).astype(np.float32)
+    assert residual_kernels.measures(answer, parent, 3.7) == residual_numpy.measures(answer, parent, 3.7)
+
+
+def test_a_noise_that_float32_cannot_show_is_refused() -> None:
+    least = PLAUSIBLE * 2**-19 / MECHANISM.noise_scale
+    check_rounding(MECHANISM, gamma=1.01 * least)
+    with pytest.raises(ConfigError, match="gamma"):
+        check_rounding(MECHANISM, gamma=0.99 * least)
+    for gamma in (1e40, 0.0, math.nan):
+        with pytest.raises(ConfigError, match="gamma"):
+            check_rounding(MECHANISM, gamma=gamma)
+
+
+def test_rounding_at_the_edge_of_what_is_let_through_does_not_show() -> None:
+    mechanism, gamma = Mechanism(size=20_000, clip=0.1, epsilon=1.0, privacy="feature"), PLAUSIBLE * 2**-19 / 0.2
+    stream = SeededRandomness(6).stream("rounding")
+    shifts = []
+    for weight in (PLAUSIBLE - 1, 1000 * PLAUSIBLE):
+        noise = gamma * mechanism.noise_scale * stream.laplaces(mechanism.size)
+        parent = np.full(mechanism.size, weight, np.float32)
+        seen = parent - (parent - noise).astype(np.float32)
+        shifts.append((np.abs(seen).mean() - np.abs(noise).mean()) / (gamma * mechanism.noise_scale))
+    standard_deviation = 1 / math.sqrt(mechanism.size)
+    assert abs(shifts[0]) < standard_deviation / 20
+    assert abs(shifts[1]) > standard_deviation  # the control: where weights are far larger, it would
+
+
+def test_without_noise_there_is_no_test() -> None:
+    with pytest.raises(ConfigError, match="noise"):
+        ResidualTest.of(Mechanism(size=9, clip=1.0, epsilon=1.0, noise="none"))
+    with pytest.raises(ConfigError, match="turned_away"):
+        ResidualTest.of(MECHANISM, turned_away=1.5)

@@ -1,0 +1,296 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.drawdiscard import residual_kernels, residual_numpy
+from incrowd.drawdiscard.residual import ResidualTest
+from incrowd.drawdiscard.residual_learnt import (
+    DIRECTIONS,
+    LEAST,
+    MEMORY,
+    REFRESHED_EVERY,
+    REMEMBERED_EVERY,
+    SEEN,
+    Learnt,
+)
+from incrowd.errors import DataError
+from incrowd.privacy.mechanism.device import Mechanism
+
+SIZE = 200
+MECHANISM = Mechanism(size=SIZE, clip=0.1, epsilon=math.log(32), privacy="feature")
+GAUSSIAN = Mechanism(size=SIZE, clip=0.1, epsilon=4.0, delta=1e-5, noise="gaussian", privacy="feature")
+PARENT = np.zeros(SIZE, np.float32)
+SHARE = 0.01
+
+
+def fresh(mechanism: Mechanism = MECHANISM, *, seed: int = 1, wanted: float = SHARE) -> ResidualTest:
+    return ResidualTest.of(mechanism, turned_away=wanted, randomness=SeededRandomness(seed))
+
+
+def shown(test: ResidualTest, residuals: Floats) -> NDArray[np.bool_]:
+    """What the test says to answers with these residuals, in units of the noise's scale, one after the other."""
+    unit = test.mechanism.noise_scale
+    return np.array([test.accepts((-unit * row).astype(np.float32), PARENT, 1.0) for row in residuals])
+
+
+def laplace(stream: Stream, rows: int, size: int = SIZE) -> Floats:
+    return stream.laplaces(rows * size).reshape(rows, size)
+
+
+def colluders(stream: Stream, rows: int) -> Floats:
+    """Honest sizes, signs that they agreed upon."""
+    return np.abs(laplace(stream, rows)) * np.where(np.arange(SIZE) % 3, 1.0, -1.0)
+
+
+def mixed(honest: Floats, hostile: Floats, share: float, stream: Stream) -> tuple[Floats, NDArray[np.bool_]]:
+    """Answers of which this share are hostile, and which those are."""
+    theirs = stream.bits(len(honest)).astype(float) * 2.0**-64 < share
+    return np.where(theirs[:, None], hostile, honest), theirs
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_colluders_are_told_by_what_they_agree_upon(share: float) -> None:
+    stream = SeededRandomness(2).stream("colluders")
+    given, theirs = mixed(laplace(stream, 3_000), colluders(stream, 3_000), share, stream)
+    learning, fixed = fresh(), ResidualTest.of(MECHANISM, learns=False)
+    said = shown(learning, given)
+    late = np.arange(3_000) >= 1_500
+    assert said[late & theirs].mean() < 0.05
+    assert said[~theirs].mean() > 1 - 1.5 * SHARE
+    assert shown(fixed, given)[theirs].mean() > 0.95  # the control: each of them looks honest
+
+
+def test_colluders_do_not_make_honest_devices_seem_more_alike() -> None:
+    """Those that lie beyond are left out of the medians: tight colluders would narrow them."""
+    stream = SeededRandomness(17).stream("wide")
+    shared = np.sign(stream.normals(4 * SIZE)).reshape(4, SIZE) / math.sqrt(SIZE)
+    honest = laplace(stream, 4_000) + 4 * stream.normals(4 * 4_000).reshape(4_000, 4) @ shared
+    sizes = -np.log(1 - (np.arange(SIZE) + 0.5) / SIZE)  # the same honest sizes and signs from all of them
+    tight = np.tile(sizes * np.where(np.arange(SIZE) % 3, 1.0, -1.0), (4_000, 1))
+    given, theirs = mixed(honest, tight, 0.25, stream)
+    said, late = shown(fresh(), given), np.arange(4_000) >= 2_000
+    assert said[late & ~theirs].mean() > 1 - 1.5 * SHARE
+    assert said[late & theirs].mean() < 0.05
+
+
+@pytest.mark.parametrize("mechanism", [MECHANISM, GAUSSIAN], ids=["laplace", "gaussian"])
+def test_noise_alone_is_turned_away_as_rarely_as_wanted_whatever_was_learnt(mechanism: Mechanism) -> None:
+    stream, wanted, rows = SeededRandomness(3).stream("noise"), 0.02, 12_000
+    test = fresh(mechanism, wanted=wanted)
+    draw = stream.normals if mechanism.noise == "gaussian" else stream.laplaces
+    found = 1 - shown(test, draw(rows * SIZE).reshape(rows, SIZE)).mean()
+    error = math.sqrt(wanted / rows)
+    assert 0.8 * wanted - 4 * error < found < wanted + 4 * error
+
+
+def poisons(stream: Stream, rows: int) -> dict[str, Floats]:
+    """What attackers may fill the memory with: all of it passes the fixed limits."""
+    quiet = 0.92 * laplace(stream, rows)
+    loud = laplace(stream, rows) + 0.9
+    one = laplace(stream, rows)
+    one[:, 5] = 9.0
+    flipped = laplace(stream, rows)
+    flipped[:, :3] = 6.0 * np.where(np.arange(rows) % 2, 1.0, -1.0)[:, None]
+    return {
+        "quiet": quiet,
+        "loud": loud,
+        "one weight": one,
+        "a few weights": flipped,
+        "agreed": colluders(stream, rows),
+    }
+
+
+@pytest.mark.parametrize("kind", ["quiet", "loud", "one weight", "a few weights", "agreed"])
+def test_who_fills_the_memory_keeps_no_noise_out(kind: str) -> None:
+    stream = SeededRandomness(4).stream("poison")
+    test, poison = fresh(), poisons(stream, 2_000)[kind]
+    shown(test, poison)
+    kept = test.state()
+    said = []
+    for row in laplace(stream, 4_000):  # each meets what was poisoned
+        test.restore(kept)
+        said.append(shown(test, row[None])[0])
+    assert 1 - np.mean(said) < SHARE + 4 * math.sqrt(SHARE / 4_000)
+
+
+def test_who_fills_the_memory_lets_nothing_in_that_the_fixed_limits_stop() -> None:
+    stream = SeededRandomness(5).stream("poison")
+    fixed = ResidualTest.of(MECHANISM, learns=False)
+    probes = np.concatenate([scale * laplace(stream, 100) for scale in (0.5, 0.8, 1.0, 1.5, 2.0)])
+    for poison in poisons(stream, 800).values():
+        test = fresh()
+        shown(test, poison)
+        assert not (shown(test, probes) & ~shown(fixed, probes)).any()
+
+
+def test_what_a_majority_does_is_usual_again_after_half_a_memory() -> None:
+    stream = SeededRandomness(6).stream("steps")
+    test, half = fresh(), MEMORY * REMEMBERED_EVERY // 2
+    shown(test, laplace(stream, 2 * half))
+    said = shown(test, laplace(stream, 3 * half) + 0.8)  # all devices' steps have changed at once
+    assert said[: half // 2].mean() < 0.5  # until then most of them look like colluders
+    assert said[half + REFRESHED_EVERY :].mean() > 1 - 2 * SHARE
+
+
+def test_a_burst_that_is_shorter_than_half_a_memory_gains_nothing() -> None:
+    stream = SeededRandomness(16).stream("burst")
+    test, burst = fresh(), MEMORY * REMEMBERED_EVERY // 2 - 50
+    shown(test, laplace(stream, 2_000))
+    shown(test, np.concatenate([colluders(stream, 60)]))  # by then the direction is known
+    said = shown(test, colluders(stream, burst - 60))
+    assert said.mean() < 0.05
+    assert shown(test, laplace(stream, 1_000)).mean() > 1 - 2 * SHARE
+    long = shown(test, colluders(stream, 3 * burst))
+    assert long[-burst // 2 :].mean() > 0.5  # the control: whoever sends most of the answers says what is usual
+
+
+def test_devices_with_long_steps_are_let_in_where_many_have_them() -> None:
+    stream = SeededRandomness(7).stream("steps")
+    lengths = np.resize([0.0, 0.4, 0.8, 1.2], 3_000)[:, None]
+    steps = lengths * np.sign(stream.normals(3_000 * SIZE)).reshape(3_000, SIZE)
+    assert shown(fresh(), laplace(stream, 3_000) + steps).mean() > 1 - SHARE
+
+
+def test_nothing_is_usual_before_there_is_a_memory() -> None:
+    stream = SeededRandomness(8).stream("first")
+    theirs = colluders(stream, LEAST * REMEMBERED_EVERY - 10)
+    assert shown(fresh(), theirs).mean() > 1 - 2 * SHARE
+
+
+def test_what_the_fixed_limits_turn_away_is_not_remembered() -> None:
+    stream = SeededRandomness(9).stream("garbage")
+    test, calm = fresh(), fresh()
+    for row in laplace(stream, 500):
+        shown(calm, row[None])
+        shown(test, np.stack([1e3 * row, row, np.zeros(SIZE)]))
+    for name, array in calm.state().items():
+        assert np.array_equal(array, test.state()[name])
+
+
+@pytest.mark.parametrize("cut", [0, 150, 231, 640])
+def test_restored_from_its_state_it_goes_on_bit_for_bit(cut: int) -> None:
+    stream = SeededRandomness(10).stream("answers")
+    given, _ = mixed(laplace(stream, 1_500), colluders(stream, 1_500), 0.2, stream)
+    test = fresh()
+    shown(test, given[:cut])
+    again = fresh(seed=2)  # with another secret
+    again.restore(test.state())
+    assert np.array_equal(shown(test, given[cut:]), shown(again, given[cut:]))
+    for name, array in test.state().items():
+        assert np.array_equal(array, again.state()[name])
+
+
+def test_a_state_is_a_copy() -> None:
+    stream = SeededRandomness(11).stream("answers")
+    test = fresh()
+    before = test.state()
+    shown(test, laplace(stream, 300))
+    assert before["offered"][0] == 0
+    assert not before["projections"].any()
+
+
+def spoilt(name: str, array: NDArray[Any] | None) -> Any:
+    def spoil(state: dict[str, NDArray[Any]]) -> None:
+        if array is None:
+            del state[name]
+        else:
+            state[name] = array
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoilt("directions", None),
+        spoilt("directions", np.zeros((DIRECTIONS, SIZE - 1))),
+        spoilt("directions", np.full((DIRECTIONS, SIZE), math.nan)),
+        spoilt("directions", np.zeros((DIRECTIONS, SIZE), np.float32)),
+        spoilt("offered", np.array([-1])),
+        spoilt("where", np.arange(SIZE) + 1),
+        spoilt("where", np.arange(SIZE) - 1),
+        spoilt("where", np.zeros(SIZE, np.int64)),
+        spoilt("more", np.zeros(3)),
+        spoilt("centres", np.full((2, MEMORY), math.inf)),
+    ],
+)
+def test_what_is_no_state_is_refused_and_changes_nothing(spoil: Any) -> None:
+    test = fresh()
+    shown(test, laplace(SeededRandomness(12).stream("answers"), 100))
+    before, state = test.state(), test.state()
+    spoil(state)
+    with pytest.raises(DataError, match="state"):
+        test.restore(state)
+    for name, array in test.state().items():
+        assert np.array_equal(array, before[name])
+
+
+def test_a_test_that_learns_nothing_has_no_state() -> None:
+    fixed = ResidualTest.of(MECHANISM, learns=False)
+    assert fixed.state() == {}
+    fixed.restore({})
+    with pytest.raises(DataError, match="learns nothing"):
+        fixed.restore(fresh().state())
+    with pytest.raises(DataError, match="state"):
+        fresh().restore({})
+
+
+def test_compiled_code_and_numpy_learn_the_same_to_the_last_bit() -> None:
+    stream = SeededRandomness(13).stream("answers")
+    given, _ = mixed(laplace(stream, 900), colluders(stream, 900), 0.2, stream)
+    compiled, plain = fresh(), fresh()
+    assert plain.learnt is not None
+    plain.learnt._project, plain.learnt._straighten = residual_numpy.project, residual_numpy.straighten
+    plain._measures = residual_numpy.measures
+    assert compiled._measures is residual_kernels.measures
+    assert np.array_equal(shown(compiled, given), shown(plain, given))
+    for name, array in compiled.state().items():
+        assert np.array_equal(array, plain.state()[name])
+
+
+def test_directions_stay_orthonormal_and_find_what_is_shared() -> None:
+    stream = SeededRandomness(14).stream("answers")
+    given, _ = mixed(laplace(stream, 2_000), colluders(stream, 2_000), 0.1, stream)
+    test = fresh()
+    shown(test, given)
+    directions = test.state()["directions"]
+    assert directions @ directions.T == pytest.approx(np.eye(DIRECTIONS), abs=1e-9)
+    shared = np.where(np.arange(SIZE) % 3, 1.0, -1.0) / math.sqrt(SIZE)
+    along = np.abs(directions @ shared[test.state()["where"]])
+    assert along.max() > 0.8
+    assert np.sort(along)[-2] < 0.5
+
+
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_models_of_few_weights_have_fewer_directions(size: int) -> None:
+    mechanism = Mechanism(size=size, clip=0.1, epsilon=1.0)
+    learnt = Learnt(mechanism, share=0.01, randomness=SeededRandomness(1))
+    state = learnt.state()
+    assert state["directions"].shape == (min(size, DIRECTIONS), size)
+    assert state["where"].tolist() == list(range(size))
+
+
+def test_of_many_weights_some_are_seen_that_nobody_knows() -> None:
+    mechanism = Mechanism(size=3 * SEEN, clip=0.1, epsilon=1.0)
+    first, other = (
+        Learnt(mechanism, share=0.01, randomness=SeededRandomness(seed)).state()["where"] for seed in (1, 2)
+    )
+    assert len(first) == len(set(first.tolist())) == SEEN
+    assert (np.diff(first) > 0).all()
+    assert 0.2 < np.isin(first, other).mean() < 0.5
+    assert first.min() < SEEN / 10
+    assert 3 * SEEN - SEEN / 10 < first.max() < 3 * SEEN
+
+
+def test_every_one_of_many_weights_may_be_seen() -> None:
+    size = SEEN + 21
+    mechanism = Mechanism(size=size, clip=0.1, epsilon=1.0)
+    seen = np.zeros(size, int)
+    for seed in range(60):
+        seen[Learnt(mechanism, share=0.01, randomness=SeededRandomness(seed)).state()["where"]] += 1
+    assert seen.min() > 0
+    assert seen.max() < 61

@@ -1,0 +1,256 @@
+"""Fields that look at text and lists."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from incrowd import Device, Specification
+from incrowd.drawdiscard import Policy, Predictor
+from incrowd.drawdiscard.fields import TableField, misfits
+from incrowd.drawdiscard.text_fields import CountField, HashedField, ListField, TextField, WordsField
+from incrowd.drawdiscard.texts import LONGEST_TEXT, buckets_of
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.ledger.ledger import Ledger
+
+FIELDS: tuple[TableField, ...] = (
+    HashedField(buckets=5),
+    ListField(levels=("a", "b", "7"), most=2),
+    ListField(buckets=4, separator=";"),
+    TextField(buckets=8, longest=2, most=3),
+    TextField(buckets=8, units="characters", shortest=2, longest=3, part="host"),
+    WordsField(words=("log", "in"), part="rest"),
+    WordsField(words=("log", "in"), any=True),
+    CountField(characters="0123456789", most=4),
+    CountField(characters="abc", each=True, most=2),
+    CountField(steps=(1, 10, 20), part="path"),
+    CountField(characters="abc", run=True, steps=(2, 4)),
+)
+ITEM = st.none() | st.integers() | st.floats() | st.text() | st.sampled_from(["a", "b", "http://abc.org/login"])
+ANY_VALUE = ITEM | st.binary() | st.lists(ITEM, max_size=4) | st.lists(ITEM, max_size=4).map(tuple)
+
+
+def bucket(text: str, buckets: int) -> int:
+    return int(buckets_of([text], buckets)[0])
+
+
+@given(values=st.lists(ANY_VALUE, max_size=5))
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.type)
+def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list[object]) -> None:
+    features = field.encode(values)
+    assert features.shape == (len(values), field.width)
+    assert np.all((features >= 0) & (features <= 1))
+    assert len(set(field.columns("x"))) == field.width
+    assert len(misfits(field, values)) == len(values)
+    one_by_one = [field.encode([value])[0].tolist() for value in values]
+    assert features.tolist() == one_by_one  # the neighbours change nothing
+
+
+def test_a_hashed_level_has_a_bucket() -> None:
+    features = HashedField(buckets=5).encode(["shop", 7, 7.0, None, 0.5, ""])
+    expected = np.zeros((6, 5))
+    for row, text in ((0, "shop"), (1, "7"), (2, "7"), (5, "")):
+        expected[row, bucket(text, 5)] = 1
+    assert features.tolist() == expected.tolist()
+
+
+def test_a_list_is_text_with_a_separator_or_a_list() -> None:
+    field = ListField(levels=("a", "b", "7"), most=2)
+    values = ["a,b", " b , b,, a", ["b", "7", "a"], (7.0, None), 7, "x,y,z,7", None, 0.5, ""]
+    assert field.encode(values).tolist() == [
+        [1, 1, 0],
+        [1, 1, 0],
+        [0, 1, 1],  # the first two of three
+        [0, 0, 1],
+        [0, 0, 1],
+        [0, 0, 1],  # what is no level is not one of the two
+        *([0, 0, 0],) * 3,
+    ]
+    assert field.columns("x") == ("x=a", "x=b", "x=7")
+
+
+def test_a_list_in_buckets_counts_each_item_once() -> None:
+    field = ListField(buckets=64, most=2, separator=" ")
+    features = field.encode(["red red  blue green"])[0]
+    assert set(np.flatnonzero(features)) == {bucket("red", 64), bucket("blue", 64)}
+    assert features.sum() == 2
+
+
+def test_text_is_the_share_of_its_ngrams_in_each_bucket() -> None:
+    field = TextField(buckets=512, longest=2, most=2)
+    features = field.encode(["Red, red RED hat!"])[0]
+    expected = np.zeros(512)
+    for ngram, count in {"red": 3, "hat": 1, "red red": 2, "red hat": 1}.items():
+        expected[bucket(ngram, 512)] += count
+    assert features.tolist() == (np.minimum(expected, 2) / 2).tolist()
+
+
+def test_characters_are_code_points() -> None:
+    features = TextField(buckets=512, units="characters", shortest=2, longest=2).encode(["a\U0001f600b"])[0]
+    assert set(np.flatnonzero(features)) == {bucket("a\U0001f600", 512), bucket("\U0001f600b", 512)}
+
+
+def test_words_at_their_place() -> None:
+    words, text = ("log", "in"), ["login", "in a log", "Log", None, 5, "in"]
+    found = {
+        where: WordsField(words=words, where=where).encode(text)[:, :].tolist()
+        for where in ("anywhere", "start", "end", "whole")
+    }
+    none = [0.0, 0.0]
+    assert found["anywhere"] == [[1, 1], [1, 1], [1, 0], none, none, [0, 1]]
+    assert found["start"] == [[1, 0], [0, 1], [1, 0], none, none, [0, 1]]
+    assert found["end"] == [[0, 1], [1, 0], [1, 0], none, none, [0, 1]]
+    assert found["whole"] == [none, none, [1, 0], none, none, [0, 1]]
+    assert WordsField(words=words, any=True).encode(text)[:, 0].tolist() == [1, 1, 1, 0, 0, 1]
+    assert WordsField(words=("Log",), lower=False).encode(["Log", "log"])[:, 0].tolist() == [1, 0]
+    assert WordsField(words=words).columns("x") == ("x=log", "x=in")
+
+
+def test_counts_lengths_runs_and_steps() -> None:
+    text = ["a1b22", "", None, "1" * 50]
+    digits = "0123456789"
+    assert CountField(characters=digits, most=4).encode(text)[:, 0].tolist() == [0.75, 0, 0, 1]
+    assert CountField(most=10).encode(text)[:, 0].tolist() == [0.5, 0, 0, 1]
+    assert CountField(characters=digits, run=True, most=4).encode(text)[:, 0].tolist() == [0.5, 0, 0, 1]
+    steps = CountField(characters=digits, steps=(1, 3, 4))
+    assert steps.encode(text).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0], [1, 1, 1]]
+    assert steps.columns("x") == ("x>=1", "x>=3", "x>=4")
+    each = CountField(characters="a2", each=True, most=2)
+    assert each.encode(text).tolist() == [[0.5, 1], [0, 0], [0, 0], [0, 0]]
+    assert each.columns("x") == ("x=a", "x=2")
+    capitals = CountField(characters="AB", lower=False, steps=(1,))
+    assert capitals.encode(["aB", "ab"])[:, 0].tolist() == [1, 0]
+
+
+def test_the_owner_hears_what_does_not_fit() -> None:
+    long = "x" * (LONGEST_TEXT + 1)
+    assert misfits(HashedField(buckets=2), ["a", 7, 0.5, None]) == [None, None, "is no text", "is missing"]
+    assert misfits(TextField(buckets=2), ["a", 7, 0.5, long]) == [
+        None,
+        None,
+        "is no text",
+        f"is longer than {LONGEST_TEXT} characters, of which the first count",
+    ]
+    assert misfits(ListField(levels=("a", "b"), most=1), ["a", "a,c", "a,b", 0.5]) == [
+        None,
+        "holds what is none of the levels",
+        "holds more than 1 items, of which the first count",
+        "is no text and no list",
+    ]
+    assert misfits(ListField(buckets=3), [["a", 7], (), "a,b"]) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (HashedField, {"buckets": 0}),
+        (HashedField, {"buckets": 2_000_000}),
+        (ListField, {}),
+        (ListField, {"levels": ("a",), "buckets": 3}),
+        (ListField, {"levels": ("a", "a")}),
+        (ListField, {"levels": ("a",), "separator": ""}),
+        (ListField, {"levels": ("a",), "most": 0}),
+        (TextField, {"buckets": 3, "shortest": 2}),
+        (TextField, {"buckets": 3, "units": "letters"}),
+        (TextField, {"buckets": 3, "part": "password"}),
+        (TextField, {"buckets": 3, "column": ""}),
+        (WordsField, {"words": ()}),
+        (WordsField, {"words": ("a", "a")}),
+        (WordsField, {"words": ("a", "")}),
+        (WordsField, {"words": ("Log",)}),
+        (CountField, {}),
+        (CountField, {"most": 1, "steps": (1,)}),
+        (CountField, {"steps": (2, 2)}),
+        (CountField, {"most": 1, "each": True}),
+        (CountField, {"characters": "ab", "steps": (1,), "each": True}),
+        (CountField, {"characters": "ab", "most": 2, "each": True, "run": True}),
+        (CountField, {"characters": "aa", "most": 1}),
+        (CountField, {"characters": "A", "most": 1}),
+    ],
+)
+def test_impossible_fields_are_refused(kind: Any, keys: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        kind(**keys)
+
+
+ASKED = Specification.from_formula(
+    "spam ~ words * tags + length",
+    name="mail",
+    fields={
+        "spam": {"type": "boolean"},
+        "words": {"type": "text", "buckets": 6, "column": "the text"},
+        "length": {"type": "count", "steps": [5, 10], "column": "the text"},
+        "tags": {"type": "list", "levels": ["home", "work"]},
+    },
+    gamma=0.1,
+    clip=0.1,
+    epsilon=2.0,
+)
+ROWS: list[dict[str, object]] = [
+    {"spam": 1, "the text": "win a hat", "tags": ["work", "home"]},
+    {"spam": 0, "the text": "hello", "tags": "home"},
+    {"spam": 1, "the text": None, "tags": None},
+]
+
+
+def test_several_fields_look_at_one_column_and_cross_with_lists() -> None:
+    assert ASKED.names == ("spam", "the text", "tags")
+    assert ASKED.size == 1 + 6 + 2 + 2 + 12
+    table = {name: [row[name] for row in ROWS] for name in ASKED.names}
+    features, responses = ASKED.encode(table)
+    words, tags, length = (
+        ASKED.fields[name].encode(table[column])
+        for name, column in (("words", "the text"), ("tags", "tags"), ("length", "the text"))
+    )
+    crosses = (words[:, :, None] * tags[:, None, :]).reshape(3, -1)
+    assert features.tolist() == np.concatenate([words, tags, length, crosses], axis=1).tolist()
+    assert responses[:, 0].tolist() == [1, 0, 1]
+    assert ASKED.columns[6:10] == ("tags=home", "tags=work", "length>=5", "length>=10")
+    assert ASKED.columns[10] == "words#0:tags=home"
+    assert Specification.from_json(ASKED.to_json()) == ASKED
+
+
+def test_a_device_learns_from_text_and_its_owner_is_told() -> None:
+    ledger = Ledger.in_memory(budget=Policy().budget, relation=Relation.REPLACE_ONE)
+    with Device(ROWS, ledger=ledger) as device:
+        fit = device.check(ASKED)
+        assert (fit.examples, fit.usable) == (3, 3)
+        assert fit.problems == ("words: 1 of 3 is missing", "tags: 1 of 3 is missing", "length: 1 of 3 is missing")
+        update = device.answer(ASKED.to_json(), np.zeros(ASKED.size))
+        assert update.shape == (ASKED.size,)
+
+
+def test_predictions_read_the_same_columns() -> None:
+    weights = np.arange(ASKED.size) / 10
+    table = {name: [row[name] for row in ROWS] for name in ASKED.names}
+    by_hand = ASKED.features(table, count=3) @ weights[1:] + weights[0]
+    assert Predictor(ASKED, weights).predict(ROWS) == pytest.approx(1 / (1 + np.exp(-by_hand)))
+    with pytest.raises(DataError, match="the text"):
+        Predictor(ASKED, weights).predict([{"tags": "home"}])
+
+
+def test_the_response_cannot_come_in_by_another_name() -> None:
+    keys: dict[str, object] = {"name": "x", "gamma": 1.0, "clip": 1.0, "epsilon": 1.0}
+    fields: dict[str, object] = {
+        "spam": {"type": "boolean"},
+        "again": {"type": "hashed", "buckets": 2, "column": "spam"},
+    }
+    with pytest.raises(ConfigError, match="the response cannot be a feature"):
+        Specification.from_formula("spam ~ again", fields=fields, **keys)
+    with pytest.raises(ConfigError, match="choose a number, an integer, a boolean or a category"):
+        Specification.from_formula("tag ~ spam", fields=fields | {"tag": {"type": "hashed", "buckets": 2}}, **keys)
+
+
+def test_a_model_is_as_large_as_it_is_asked_to_be_and_nothing_is_made_for_it() -> None:
+    fields: dict[str, object] = {
+        "spam": {"type": "boolean"},
+        **{name: {"type": "text", "buckets": 10_000, "column": "t"} for name in ("one", "two")},
+    }
+    asked = Specification.from_formula("spam ~ one:two", name="x", fields=fields, gamma=1.0, clip=1.0, epsilon=1.0)
+    assert asked.size == 10**8 + 1
+    features = asked.sparse_features({"t": ["a b", "c"]}, count=2)
+    assert len(features.values) == 5

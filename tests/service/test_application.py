@@ -1,0 +1,282 @@
+"""Draw and answer over HTTP, and every reason why not; what else there is to read."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from incrowd.drawdiscard.tickets import TICKET_BYTES
+from incrowd.service.application import Surface
+from incrowd.service.public_table import PublicTable
+from incrowd.service.rates import TrustedProxies
+from tests.drawdiscard.mail import asked
+from tests.service.running import FAST, Running, read_reply, request, run, service
+
+UNLIKELY = 2e-3
+"""So few honest answers are turned away in tests of something else."""
+
+
+def with_service(work: Any, *, surface: Surface = FAST, public: PublicTable | None = None, **changes: object) -> None:
+    async def main() -> None:
+        from incrowd.service.embedded import EmbeddedStore
+
+        store = EmbeddedStore(asked(**changes), turned_away=UNLIKELY)
+        async with service(store, surface=surface, public=public) as running:
+            await work(running)
+
+    run(main)
+
+
+def test_an_answer_brings_the_next_draw() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        for number in range(10):
+            drawn = await running.answer(running.honest(drawn, seed=number), drawn)
+            assert (drawn.status, drawn.headers["incrowd-outcome"]) == (200, "accepted")
+            assert drawn.headers["incrowd-fingerprint"] == asked().fingerprint
+            assert float(drawn.headers["incrowd-gamma"]) == asked().gamma
+            assert np.isfinite(drawn.row).all()
+            assert drawn.row.size == asked().size
+        status = json.loads((await running.ask("/status.json")).body)
+        assert status["accepted"] == 10
+
+    with_service(work)
+
+
+def test_a_draw_is_what_is_in_the_pool() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        rows = [(await running.store.draw()).row.tobytes() for _ in range(50)]
+        assert drawn.body in rows
+
+    with_service(work)
+
+
+def test_gamma_falls_with_the_epochs() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        for number in range(4):
+            drawn = await running.answer(running.honest(drawn, seed=number), drawn)
+        assert float(drawn.headers["incrowd-gamma"]) == asked(falls_every=2).gamma_of(2) < asked().gamma
+
+    with_service(work, falls_every=2)
+
+
+def test_the_same_bytes_count_once() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        body = running.honest(drawn, seed=1)
+        outcomes = [(await running.answer(body, drawn)).headers["incrowd-outcome"] for _ in range(3)]
+        assert outcomes == ["accepted", "repeated", "repeated"]
+        status = json.loads((await running.ask("/status.json")).body)
+        assert (status["accepted"], status["repeated"]) == (1, 2)
+
+    with_service(work)
+
+
+NOT_FINITE = np.full(4, np.nan, "<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        ({"incrowd_fingerprint": "0" * 64}, 409, "other_specification"),
+        ({"incrowd_ticket": "00" * TICKET_BYTES}, 409, "other_specification"),
+        ({"incrowd_ticket": "zz"}, 403, "forged"),
+        ({"incrowd_ticket": "é"}, 403, "forged"),
+        ({"incrowd_ticket": "00" * 4000}, 403, "forged"),
+        ({"body": NOT_FINITE}, 400, "not_weights"),
+        ({"body": np.full(4, np.inf, "<f4").tobytes()}, 400, "not_weights"),
+        ({"body": np.full(4, 3e38, "<f4").tobytes()}, 400, "not_weights"),
+        ({"body": b"short"}, 400, "not_weights"),
+        ({"body": b""}, 400, "not_weights"),
+        ({"body": bytes(17)}, 413, "too_large"),
+        ({"body": bytes(100_000)}, 413, "too_large"),
+        ({"body": np.full(4, 1e6, "<f4").tobytes()}, 422, "unlike"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_each_problem_has_its_status_and_a_remedy(change: dict[str, Any], status: int, reason: str) -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        changed = dict(change)
+        body = changed.pop("body", None)
+        got = await running.answer(running.honest(drawn, seed=1) if body is None else body, drawn, **changed)
+        assert (got.status, got.reason) == (status, reason)
+        assert json.loads(got.body)["remedy"]
+        figures = await running.store.figures()
+        assert figures.accepted == 0
+
+    with_service(work)
+
+
+def test_a_ticket_with_one_bit_changed_is_forged() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        ticket = bytearray.fromhex(drawn.headers["incrowd-ticket"])
+        for place in range(8, len(ticket)):
+            other = bytearray(ticket)
+            other[place] ^= 1
+            got = await running.answer(running.honest(drawn, seed=1), drawn, incrowd_ticket=other.hex())
+            assert (got.status, got.reason) == (403, "forged")
+
+    with_service(work)
+
+
+def test_a_body_without_a_length_is_not_read() -> None:
+    async def work(running: Running) -> None:
+        got = await running.raw(request("/v1/answer", method="POST", headers={"transfer-encoding": "chunked"}))
+        assert (got.status, got.reason) == (411, "length_required")
+
+    with_service(work)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_comes() -> None:
+    async def work(running: Running) -> None:
+        sent = request("/v1/answer", method="POST", headers={"content-length": str(10**12), "expect": "100-continue"})
+        got = await running.raw(sent)
+        assert (got.status, got.reason) == (413, "too_large")
+        assert got.headers["connection"] == "close"
+
+    with_service(work)
+
+
+def test_other_methods_and_names_are_told_apart() -> None:
+    async def work(running: Running) -> None:
+        for method, path, status in (
+            ("POST", "/v1/draw", 405),
+            ("GET", "/v1/answer", 405),
+            ("DELETE", "/v1/specification", 405),
+            ("GET", "/nothing", 404),
+            ("GET", "/v1/draw/", 404),
+            ("POST", "/v1/admin/nothing", 401),
+        ):
+            got = await running.ask(path, method=method)
+            assert (method, path, got.status) == (method, path, status)
+            assert json.loads(got.body)["remedy"]
+
+    with_service(work)
+
+
+def test_averages_come_as_json_floats_and_safetensors() -> None:
+    async def work(running: Running) -> None:
+        average = (await running.store.figures()).average
+        plain = await running.ask("/v1/average")
+        assert json.loads(plain.body)["weights"] == average.tolist()
+        raw = await running.ask("/v1/average", headers={"accept": "application/octet-stream"})
+        assert raw.body == average.astype("<f4").tobytes()
+        tensors = await running.ask("/v1/average", headers={"accept": "text/html;q=1, application/safetensors"})
+        assert (load(tensors.body)["weights"] == average.astype(np.float32)).all()
+        assert (await running.ask("/v1/average", headers={"accept": "image/png"})).status == 406
+
+    with_service(work)
+
+
+def test_the_specification_is_the_text_that_the_fingerprint_is_of() -> None:
+    async def work(running: Running) -> None:
+        assert (await running.ask("/v1/specification")).body.decode() == asked().to_json()
+
+    with_service(work)
+
+
+def test_orders_need_the_token() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        for token in ("", "Bearer ", "Bearer wrong", "a token of a test x", "Bearer é"):
+            got = await running.ask("/v1/admin/pause", method="POST", headers={"authorization": token})
+            assert (got.status, got.reason) == (401, "no_token")
+        right = {"authorization": f"Bearer {FAST.token}"}
+        for order in ("keep", "pause"):
+            assert (await running.ask(f"/v1/admin/{order}", method="POST", headers=right)).status == 200
+        waiting = await running.answer(running.honest(drawn, seed=1), drawn)
+        assert (waiting.status, waiting.reason, waiting.headers["retry-after"]) == (503, "paused", "60")
+        assert (await running.ask("/health")).status == 503
+        assert (await running.ask("/v1/draw")).status == 200
+        assert (await running.ask("/v1/admin/go-on", method="POST", headers=right)).status == 200
+        assert (await running.answer(running.honest(drawn, seed=1), drawn)).status == 200
+        assert (await running.ask("/health")).status == 200
+
+    with_service(work)
+
+
+def test_without_a_token_no_orders_are_taken() -> None:
+    async def work(running: Running) -> None:
+        for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer None"}):
+            got = await running.ask("/v1/admin/pause", method="POST", headers=headers)
+            assert (got.status, got.reason) == (403, "no_admin")
+
+    with_service(work, surface=Surface(rate=1e6, burst=1000))
+
+
+def test_who_asks_too_often_waits_and_others_do_not() -> None:
+    surface = Surface(rate=0.1, burst=5, proxies=TrustedProxies(["127.0.0.0/8"]))
+
+    async def work(running: Running) -> None:
+        busy, other = {"x-forwarded-for": "203.0.113.7"}, {"x-forwarded-for": "203.0.113.8"}
+        got = [await running.ask("/v1/draw", headers=busy) for _ in range(7)]
+        assert [each.status for each in got] == [*[200] * 5, 429, 429]
+        assert (got[-1].reason, int(got[-1].headers["retry-after"])) == ("too_often", 10)
+        assert (await running.ask("/v1/draw", headers=other)).status == 200
+
+    with_service(work, surface=surface)
+
+
+def test_requests_that_come_together_are_answered_in_their_order() -> None:
+    import asyncio
+
+    async def work(running: Running) -> None:
+        reader, writer = await asyncio.open_connection(running.host, running.port)
+        writer.write(request("/v1/draw") + request("/health") + request("/nothing") + request("/v1/draw"))
+        got = [await read_reply(reader) for _ in range(4)]
+        writer.close()
+        assert [each.status for each in got] == [200, 200, 404, 200]
+
+    with_service(work)
+
+
+def test_pages_of_other_origins_may_be_devices_and_nothing_else() -> None:
+    async def work(running: Running) -> None:
+        for path in ("/v1/specification", "/v1/draw", "/v1/average", "/v1/answer"):
+            asked_first = await running.ask(path, method="OPTIONS", headers={"origin": "https://elsewhere.example"})
+            assert asked_first.status == 204
+            assert asked_first.headers["access-control-allow-origin"] == "*"
+            assert "incrowd-ticket" in asked_first.headers["access-control-allow-headers"]
+            assert "access-control-allow-credentials" not in asked_first.headers
+        for path in ("/v1/draw", "/v1/specification"):
+            got = await running.ask(path, headers={"origin": "https://elsewhere.example"})
+            assert got.headers["access-control-allow-origin"] == "*"
+        for path in ("/status.json", "/metrics", "/health"):
+            assert "access-control-allow-origin" not in (await running.ask(path)).headers
+
+    with_service(work)
+
+
+def test_every_reply_says_how_browsers_are_to_treat_it() -> None:
+    async def work(running: Running) -> None:
+        for path in ("/v1/draw", "/v1/specification", "/health", "/nothing", "/status.json", "/v1/average"):
+            headers = (await running.ask(path)).headers
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert "default-src 'none'" in headers["content-security-policy"]
+            assert headers["cache-control"] == "no-store"
+            assert "server" not in headers
+            assert "date" not in headers
+
+    with_service(work)
+
+
+def test_figures_for_a_monitor_count_what_happened() -> None:
+    async def work(running: Running) -> None:
+        drawn = await running.ask("/v1/draw")
+        await running.answer(running.honest(drawn, seed=1), drawn)
+        await running.answer(np.full(4, 1e6, "<f4").tobytes(), drawn)
+        text = (await running.ask("/metrics")).body.decode()
+        samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        assert samples["incrowd_accepted_total"] == "1"
+        assert samples['incrowd_turned_away_total{reason="unlike"}'] == "1"
+        assert samples["incrowd_store_up"] == "1"
+        assert int(samples["process_resident_memory_bytes"]) > 2**20
+
+    with_service(work)

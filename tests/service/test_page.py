@@ -1,0 +1,264 @@
+"""The page of a service, in a browser: what it shows, to whom, and that it asks nobody else."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incrowd.drawdiscard import Device, Specification
+from incrowd.service.remote import RemoteServer
+from tests.drawdiscard import mail
+from tests.service import letters
+from tests.service.browser import Browser, browsing
+from tests.service.listener import Listener, honest
+from tests.service.served import Service, serving
+from tests.service.test_device_browser import CONTRIBUTE, OPEN
+
+pytestmark = pytest.mark.timeout(180)
+
+NAME = "Mail <img src=x onerror=alert(1)> & more"
+CONTRASTS = """
+const rgb = (said) => said.match(/[\\d.]+/g).map(Number);
+const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+const ground = (one) => { for (; one; one = one.parentElement) {
+  const colour = rgb(getComputedStyle(one).backgroundColor);
+  if (colour.length === 3 || colour[3] === 1) return colour;
+} return [255, 255, 255]; };
+const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walk.nextNode()) {
+  const one = walk.currentNode.parentElement;
+  if (!walk.currentNode.data.trim() || !one.getClientRects().length || one.closest("script, noscript")) continue;
+  const [a, b] = [light(rgb(getComputedStyle(one).color)), light(ground(one))].sort((x, y) => y - x);
+  found.push([(a + 0.05) / (b + 0.05), walk.currentNode.data.trim()]);
+}
+return found.sort(([a], [b]) => a - b);
+"""
+
+TOO_WIDE = """
+return [...document.querySelectorAll("body *:not(.skip, .hidden, .hidden *)")]
+  .filter((one) => one.getClientRects().length && one.getBoundingClientRect().right > innerWidth + 1)
+  .map((one) => one.outerHTML.slice(0, 80));
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    asked = letters.asked(name=NAME, gamma=0.002, instances=5)
+    with serving(folder, asked, public=letters.letters(50)) as running:
+        with Device(letters.letters(), ledger=folder / "ledger", policy=mail.LOOSE) as own:
+            remote = RemoteServer(running.url)
+            for _ in range(4):
+                own.contribute(remote)
+            drawn = remote.draw()
+            remote.offer(drawn.weights, drawn.ticket)
+        until(lambda: counted(running) == 5)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, service: Service) -> Browser:
+    browser.tools("Emulation.clearDeviceMetricsOverride")
+    browser.complaints()
+    browser.go(service.url)
+    until(lambda: said(browser, "name") != "A model of many")
+    return browser
+
+
+def until(what: Callable[[], bool], *, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def counted(service: Service) -> int:
+    status = service.status()
+    return int(status["accepted"] + sum(status["turned_away"].values()))
+
+
+def said(browser: Browser, name: str) -> str:
+    return str(browser.run("return document.getElementById(given).innerText;", name))
+
+
+def shown(browser: Browser, name: str) -> bool:
+    return bool(browser.run("return document.getElementById(given).getClientRects().length > 0;", name))
+
+
+def test_it_shows_what_the_service_says(page: Browser, service: Service) -> None:
+    status = service.status()
+    assert said(page, "name") == NAME
+    assert page.run("return document.title") == f"{NAME} · incrowd"
+    assert said(page, "accepted") == str(status["accepted"])
+    assert said(page, "state-text") == "Open"
+    assert f"Unlike an honest answer\t{status['turned_away']['unlike']}" in said(page, "turned")
+    assert said(page, "public") == f"{100 * status['public']['value']:.1f}%"
+    assert said(page, "public-note").startswith("Right answers on 50 examples")
+    assert "a whole contribution" in said(page, "odds-text")
+    assert "at most 88.1% of the time" in said(page, "odds-text")
+    assert status["promise"] in said(page, "promise-more")
+    assert said(page, "command").startswith(f"incrowd contribute --server {service.url} ")
+    first = status["weights"][0]
+    row = page.run("return document.querySelector('#weights tbody tr').innerText.split('\\t');")
+    assert row[0] == first["feature"]
+    assert (row[-1][0] == "+") == (first["weight"] > 0)
+    assert float(row[-1][1:]) == pytest.approx(abs(first["weight"]), rel=1e-2)
+    adversaries = said(page, "adversaries")
+    for view in status["adversaries"]:
+        assert view["sees"] in adversaries
+
+
+def test_nothing_complains_and_nobody_else_is_asked(page: Browser, service: Service) -> None:
+    for _ in range(2):  # the second time, most of it comes from the browser's own memory
+        page.go(service.url)
+        until(lambda: said(page, "name") == NAME)
+    assert page.complaints() == []
+    asked = page.run("return performance.getEntriesByType('resource').map(({ name }) => name);")
+    assert asked
+    assert all(name.startswith((service.url, "data:")) for name in asked)
+    assert page.run("return document.cookie + localStorage.length + sessionStorage.length;") == "00"
+    assert page.run("return document.querySelectorAll('img').length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_stands_out(page: Browser, scheme: str) -> None:
+    page.tools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    page.run("document.querySelector('.skip').focus();")
+    least = page.run(CONTRASTS)
+    assert len(least) > 50
+    assert least[0][0] >= 4.5, least[0]
+    ground = page.run("return getComputedStyle(document.body).backgroundColor;")
+    assert (ground == "rgb(15, 20, 26)") == (scheme == "dark")
+
+
+def test_control_pale_words_are_noticed(page: Browser) -> None:
+    page.tools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    page.run("document.getElementById('accepted-note').style.color = '#999999';")
+    assert page.run(CONTRASTS)[0][0] < 4.5
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 2000])
+def test_it_fits_every_width(page: Browser, width: int) -> None:
+    page.tools("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
+    page.run("document.getElementById('more').click();")
+    assert page.run(TOO_WIDE) == []
+    assert page.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_screen_reader_finds_its_way(page: Browser) -> None:
+    nodes = [node for node in page.tools("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
+
+    def names(role: str) -> list[str]:
+        return [node["name"]["value"] for node in nodes if node.get("role", {}).get("value") == role]
+
+    for landmark in ("banner", "main", "contentinfo"):
+        assert len(names(landmark)) == 1
+    assert names("heading")[:2] == [NAME, "The promise"]
+    assert all(
+        name for role in ("heading", "button", "link", "table", "region", "columnheader") for name in names(role)
+    )
+    assert {"The promise", "Updates a second", "Accepted", "What was learnt", "Three adversaries"} <= set(
+        names("region")
+    )
+    assert any(node.get("role", {}).get("value") == "status" for node in nodes)
+    levels = page.run("return [...document.querySelectorAll('h1, h2, h3')].map(({ tagName }) => Number(tagName[1]));")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_keys_reach_all_that_can_be_used(page: Browser) -> None:
+    reached = []
+    for _ in range(9):
+        press(page, "\ue004")  # tab
+        reached.append(page.run("return (document.activeElement.id || document.activeElement.innerText).slice(0, 30);"))
+    assert reached[:3] == ["Skip to the figures", "hold", "more"]
+    assert {"device.mjs", "specification", "description", "metrics"} <= set(reached)
+    page.run("document.getElementById('more').focus();")
+    press(page, " ")
+    assert page.run("return document.querySelectorAll('#weights tbody tr').length") == 44
+    assert page.run("return document.getElementById('more').getAttribute('aria-expanded')") == "true"
+    press(page, "\ue007")  # enter
+    assert page.run("return document.querySelectorAll('#weights tbody tr').length") == 12
+
+
+def press(page: Browser, key: str) -> None:
+    actions = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
+    page.command("/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+
+def test_updating_can_be_stopped(page: Browser) -> None:
+    page.run("document.getElementById('hold').click();")
+    assert said(page, "hold") == "Go on updating"
+    before = page.run("return performance.getEntriesByType('resource').length")
+    time.sleep(4.5)
+    assert page.run("return performance.getEntriesByType('resource').length") == before
+    page.run("document.getElementById('hold').click();")
+    until(lambda: page.run("return performance.getEntriesByType('resource').length") > before)
+
+
+def test_it_says_when_the_service_is_gone(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path, letters.asked()) as running:
+        browser.go(running.url)
+        until(lambda: said(browser, "state-text") == "Open")
+        assert not shown(browser, "public")  # no public table was given
+        assert "None so far." in said(browser, "turned")
+    until(lambda: said(browser, "state-text") == "This service does not answer")
+    assert said(browser, "name") == "mail"
+    browser.go("about:blank")
+    browser.complaints()
+
+
+def test_a_model_of_several_classes_and_numbers_on_their_own(browser: Browser, tmp_path: Path) -> None:
+    fields = {"kind": {"type": "category", "levels": ["a", "b", "c"]}, **letters.FIELDS}
+    asked = Specification.from_formula(
+        "kind ~ sender + words + subject",
+        name="kinds",
+        fields=fields,
+        gamma=0.1,
+        clip=0.2,
+        epsilon=1.0,
+        privacy="feature",
+    )
+    with serving(tmp_path, asked) as running:
+        browser.go(running.url)
+        until(lambda: said(browser, "name") == "kinds")
+        assert "one of the 132 numbers of a contribution" in said(browser, "odds-text")
+        row: list[Any] = browser.run("return document.querySelector('#weights tbody tr').innerText.split('\\t');")
+        assert row[1] in ("a", "b", "c")
+        browser.go("about:blank")
+
+
+def test_a_browser_contributes_to_a_service_that_runs(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path, letters.asked()) as service:
+        browser.go(service.url)
+        browser.keep_storage(allowed=True)
+        browser.run(OPEN + "await device.add(given);", letters.letters())
+        assert browser.run(CONTRIBUTE)["reason"] in ("accepted", "unlike")
+        until(lambda: counted(service) == 1)
+        assert browser.run(OPEN + "return (await device.status()).charges;") == 1
+        browser.go("about:blank")
+
+
+def test_a_page_of_another_origin_brings_the_device_of_a_service(browser: Browser, tmp_path: Path) -> None:
+    with Listener(honest(letters.server())).listening() as app, serving(tmp_path, letters.asked()) as service:
+        browser.go(app.url)
+        browser.keep_storage(allowed=True)
+        script = """
+        const { openDevice } = await import(`${given.url}/static/device.mjs`);
+        const device = await openDevice({ pace: 0, policy: { daily: 4 } });
+        await device.add(given.rows);
+        return (await device.contribute(given.url)).reason;
+        """
+        assert browser.run(script, {"url": service.url, "rows": letters.letters()}) in ("accepted", "unlike")
+        browser.go("about:blank")

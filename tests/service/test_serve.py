@@ -1,0 +1,193 @@
+"""`incrowd serve` as people start it: where it listens, what it refuses, how it ends, several processes."""
+
+import json
+import signal
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from incrowd.errors import ServiceFailed
+from tests.command import Command, command
+from tests.drawdiscard.mail import asked
+from tests.service.processes import ServeProcess, serve_process, until
+from tests.service.redis_process import RedisProcess
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.json").write_text(asked().to_json())
+    return command(monkeypatch, capsys)
+
+
+def contributed(process: ServeProcess, count: int, *, seed: int = 0) -> int:
+    drawn = process.ask("/v1/draw")
+    accepted = 0
+    for number in range(count):
+        got = process.contribute(drawn, seed=seed + number)
+        accepted += got.status == 200
+        drawn = got if got.status == 200 else process.ask("/v1/draw")
+    return accepted
+
+
+def test_it_serves_and_a_signal_ends_it_with_all_kept(tmp_path: Path) -> None:
+    with serve_process(tmp_path, asked(), "--keep-every", "1000") as process:
+        accepted = contributed(process, 20)
+        assert accepted > 15
+        assert process.accepted() == accepted
+        assert process.stop() == (0, "")
+        process.start()
+        assert process.accepted() == accepted
+        process.process.send_signal(signal.SIGINT)
+        assert process.stop() == (0, "")
+    assert (tmp_path / "spec.pool" / "pool.sqlite").exists()
+
+
+@pytest.mark.slow
+def test_no_address_is_written_anywhere(tmp_path: Path) -> None:
+    with serve_process(tmp_path, asked(), "--trust-proxy", "127.0.0.1") as process:
+        for path in ("/v1/draw", "/nothing", "/v1/average", "/metrics", "/status.json"):
+            process.ask(path, headers={"x-forwarded-for": "203.0.113.77"})
+        assert b"203.0.113.77" not in process.ask("/metrics").body
+        _, said = process.stop()
+    assert "203.0.113" not in said
+    assert "127.0.0.1" not in said
+    for file in (tmp_path / "spec.pool").iterdir():
+        assert b"203.0.113" not in file.read_bytes()
+
+
+@pytest.mark.slow
+def test_several_processes_share_a_redis_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+    redis = RedisProcess(tmp_path, aof="everysec")
+    try:
+        with serve_process(tmp_path, asked(), "--store", redis.url, "--workers", "2") as process:
+            accepted = contributed(process, 40)
+            until(lambda: process.accepted() == accepted)
+            children = subprocess.run(
+                ["pgrep", "-P", str(process.process.pid)], capture_output=True, text=True, check=True
+            ).stdout.split()
+            workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+            assert len(workers) == 2
+            import os
+
+            os.kill(int(workers[0]), signal.SIGKILL)
+            accepted += contributed(process, 20, seed=100)
+            until(lambda: process.accepted() == accepted)
+            status, said = process.stop()
+            assert (status, said) == (0, "")
+    finally:
+        redis.kill()
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
+    """Otherwise they would go on serving, unseen, on a port that the next one cannot have."""
+    redis = RedisProcess(tmp_path, aof="everysec")
+    try:
+        with serve_process(tmp_path, asked(), "--store", redis.url, "--workers", "2") as process:
+            contributed(process, 3)
+            process.kill()  # SIGKILL; it returns when nobody holds its standard error any more
+            with pytest.raises(ServiceFailed):
+                process.ask("/health")
+    finally:
+        redis.kill()
+
+
+@pytest.mark.slow
+def test_redis_gone_is_503_with_a_time_to_come_back(tmp_path: Path) -> None:
+    redis = RedisProcess(tmp_path, aof="everysec")
+    try:
+        with serve_process(tmp_path, asked(), "--store", redis.url) as process:
+            accepted = contributed(process, 10)
+            assert b"incrowd_store_up 1" in process.ask("/metrics").body
+            redis.kill()
+            until(lambda: process.ask("/v1/draw").status == 503)
+            gone = process.ask("/v1/draw")
+            assert gone.headers["retry-after"] == "1"
+            until(lambda: process.ask("/health").status == 503)
+            until(lambda: b"incrowd_store_up 0" in process.ask("/metrics").body)
+            redis.start()
+            until(lambda: process.ask("/v1/draw").status == 200)
+            until(lambda: process.accepted() == accepted)
+    finally:
+        redis.kill()
+
+
+def test_tls_is_spoken_where_a_certificate_is_given(tmp_path: Path) -> None:
+    made = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with serve_process(tmp_path, asked(), *options) as process:
+        assert process.url.startswith("https://")
+        from incrowd.service.exchange import Address, exchange
+
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        got = exchange(Address.of(process.url), "/v1/draw", most=2**20, deadline_s=20, context=context)
+        assert got.status == 200
+        assert got.headers["strict-transport-security"] == "max-age=31536000"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["nothing.json"], "there is no such file"),
+        (["spec.json", "--workers", "2"], "several processes need a pool that they share"),
+        (["spec.json", "--workers", "0"], "workers"),
+        (["spec.json", "--store", "http://here"], "give memory, redis://"),
+        (["spec.json", "--store", "redis://here", "--folder", "x"], "a pool in Redis has none"),
+        (["spec.json", "--tls-cert", "cert.pem"], "give both"),
+        (["spec.json", "--trust-proxy", "my proxy"], "give an address, or a network"),
+        (["spec.json", "--keep-every", "0"], "keep_every"),
+        (["spec.json", "--public", "none.csv"], "none.csv"),
+        (["spec.json", "--admin-token-file", "none"], "there is no such file"),
+        (["spec.json", "--rate", "0"], "rate"),
+        (["spec.json", "--port", "70000"], "port"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_wrong_use_is_said_in_a_line(incrowd: Command, options: list[str], told: str) -> None:
+    got = incrowd("serve", *options)
+    assert got.status in (1, 2)
+    assert told in got.err
+    assert got.err.count("\n") == 1
+
+
+def test_a_token_that_others_may_read_or_guess_is_refused(incrowd: Command, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for content, mode, told in (
+        ("x" * 32, 0o644, "chmod 600"),
+        ("short", 0o600, "at least 16"),
+        ("é" * 32, 0o600, "printable"),
+    ):
+        path.write_text(content)
+        path.chmod(mode)
+        got = incrowd("serve", "spec.json", "--admin-token-file", str(path))
+        assert got.status == 2
+        assert told in got.err
+        assert content not in got.err
+
+
+def test_a_port_that_is_taken_is_said(incrowd: Command) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        got = incrowd("serve", "spec.json", "--port", str(taken.getsockname()[1]))
+    assert got.status == 2
+    assert "give another one" in got.err
+
+
+def test_how_well_a_public_table_is_predicted_is_shown(tmp_path: Path) -> None:
+    rows = [
+        "opened,sender,words",
+        *("1,friend,400" if number % 2 else "no,shop,100" for number in range(40)),
+        ",shop,1",
+    ]
+    (tmp_path / "public.csv").write_text("\n".join(rows))
+    with serve_process(tmp_path, asked(), "--public", str(tmp_path / "public.csv")) as process:
+        status = json.loads(process.ask("/status.json").body)
+    assert status["public"]["measure"] == "accuracy"
+    assert status["public"]["rows"] == 40
+    assert 0 <= status["public"]["value"] <= 1

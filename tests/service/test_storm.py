@@ -1,0 +1,46 @@
+"""Load with the server killed and started again ten times: nothing is gone but what may be, and memory is flat."""
+
+import pytest
+
+from contest.storm import Life, Storm, StormReport
+
+ENOUGH = 200
+"""So many answers a storm has to bring, or it says nothing."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("redis", [False, True], ids=["memory", "redis"])
+def test_nothing_that_was_acknowledged_is_gone(redis: bool) -> None:
+    report = Storm(seconds=33.0, kills=10, redis=redis, redis_kills=redis, weights=387, keep_every=1.0).run()
+    assert len(report.lives) == 11
+    assert sum(life.acknowledged for life in report.lives) > ENOUGH
+    assert report.kept_its_word, report.to_dict()
+    if redis:
+        assert all(life.lost == 0 for life in report.lives)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_pool_that_is_hardly_ever_kept_loses_and_that_is_noticed() -> None:
+    """The control: what counts as lost is found."""
+    report = Storm(seconds=12.0, kills=1, keep_every=1e6, weights=387).run()
+    assert sum(life.lost for life in report.lives) > ENOUGH
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_memory_is_flat() -> None:
+    report = Storm(seconds=60.0, kills=1, weights=387).run()
+    assert report.growth_mb < 10, report.to_dict()
+
+
+def test_a_report_says_whether_the_word_was_kept() -> None:
+    kept = Life(acknowledged=10, lost=2, allowed=3, down_s=1.0, memory_mb=(100.0,) * 8)
+    grown = Life(acknowledged=10, lost=4, allowed=3, down_s=1.0, memory_mb=tuple(range(100, 180, 5)))
+    assert StormReport(store="memory", lives=(kept,)).kept_its_word
+    assert StormReport(store="memory", lives=(kept,)).growth_mb == 0
+    worse = StormReport(store="memory", lives=(kept, grown))
+    assert not worse.kept_its_word
+    assert worse.growth_mb > 20
+    assert worse.to_dict()["lost"] == 6
