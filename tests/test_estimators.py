@@ -52,14 +52,14 @@ def regressor(**given: Any) -> PrivateRegressor:
 
 def test_private_data_are_learned_from_by_what_is_stated() -> None:
     x, y, patient = visits()
-    fitted = classifier(**CLASSIFIER).fit(x, y, groups=patient)
+    fitted = classifier(**CLASSIFIER, rounds=20).fit(x, y, groups=patient)
     assert list(fitted.classes_) == ["no", "yes"]
     assert fitted.score(*visits(1)[:2]) > 0.8
     assert fitted.predict_proba(x).sum(axis=1) == pytest.approx(np.ones(300))
     assert np.array_equal(fitted.predict(x), fitted.classes_[fitted.predict_proba(x).argmax(1)])
     assert "SIMULATION" not in fitted.statement_
     assert fitted.result_.summary["clients"] == 60
-    assert fitted.n_iter_ == 6
+    assert fitted.n_iter_ == 20
     with pytest.raises(BudgetExceeded):  # each fit is charged to the ledger of the data
         classifier(**CLASSIFIER).fit(x, y, groups=patient)
 
@@ -67,7 +67,7 @@ def test_private_data_are_learned_from_by_what_is_stated() -> None:
 def test_numbers_are_learned_in_their_stated_range() -> None:
     x, _, patient = visits()
     y = 2 * x[:, 0] - x[:, 1]
-    fitted = regressor(**REGRESSOR, rounds=10).fit(x, y, groups=patient)
+    fitted = regressor(**REGRESSOR, rounds=20).fit(x, y, groups=patient)
     assert fitted.score(x, y) > 0.5
     assert regressor(public=True, ranges=(-4, 4), hidden=(4,)).fit(x, y, groups=patient).predict(x).shape == (300,)
 
