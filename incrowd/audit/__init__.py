@@ -1,0 +1,1 @@
+"""Attacks on our own pipelines: what somebody who wants to know really finds out, beside what was promised."""
