@@ -1,0 +1,255 @@
+"""What one contribution does to a release, exactly; and what the way of a round refuses.
+
+Whoever knows the seed of a simulation can take its noise away: two rounds with the same seed, one with a contribution
+and one without, differ by what entered of it, to the last bit.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Floats, Randomness, SeededRandomness, SystemRandomness
+from incrowd.audit import reference_clip
+from incrowd.audit.finding import Check
+from incrowd.errors import IncrowdError
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.release import PrivateRound, PrivateRun, Release
+
+_ROUNDING = 1e-4
+"""A contribution may lose so much of its length to the grid, and to factors that are rounded down."""
+
+_SIZE = 24
+"""So many numbers has a contribution of a clip that takes any."""
+
+Row = Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRound:
+    """The first round of a plan, from outside: as often as wanted, with any contributions."""
+
+    plan: Promise
+
+    @cached_property
+    def clip(self) -> Clip | MedianClip:
+        """What bounds contributions."""
+        return self.plan.start(1).clip
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers a contribution has."""
+        if isinstance(self.clip, PerLayerClip):
+            return sum(self.clip.parts)
+        return self.clip.size if isinstance(self.clip, ElementwiseClip) else _SIZE
+
+    @cached_property
+    def seed(self) -> int:
+        """A seed whose first cohort is not empty. Edge cases: of tiny samples a hundred thousand are tried."""
+        return next(seed for seed in range(100_000) if len(self._run(SeededRandomness(seed=seed)).cohort(0)))
+
+    @cached_property
+    def drawn(self) -> NDArray[np.int64]:
+        """Who is in that cohort."""
+        return self._run(SeededRandomness(seed=self.seed)).cohort(0)
+
+    def release(self, rows: Sequence[Row], *, randomness: Randomness | None = None) -> Release:
+        """The release with these contributions, of the first clients of the cohort."""
+        randomness = SeededRandomness(seed=self.seed) if randomness is None else randomness
+        run = self._run(randomness)
+        opened = run.round(0)
+        if rows:
+            opened.add(np.array(rows), clients=run.cohort(0)[: len(rows)])
+        return opened.release()
+
+    def entered(self, row: Row, *, others: Sequence[Row] = ()) -> Floats:
+        """What a contribution adds to the release that also has those of others."""
+        apart = self.release([*others, row]), self.release([*others, np.zeros(self.size)])
+        steps: Floats = (apart[0].total.steps - apart[1].total.steps) * apart[0].total.step
+        return steps
+
+    def noised(self) -> Whole:
+        """What is released of a contribution of zeros, with the operating system's noise."""
+        run = self._run(SystemRandomness())
+        opened, drawn = run.round(0), run.cohort(0)
+        if drawn.size:
+            opened.add(np.zeros((1, self.size)), clients=drawn[:1])
+        return opened.release().total
+
+    def opened(self) -> tuple[PrivateRun, PrivateRound]:
+        """A run, and its first round."""
+        run = self._run(SystemRandomness())
+        return run, run.round(0)
+
+    def _run(self, randomness: Randomness, *, ledger: Ledger | None = None, label: str = "audit") -> PrivateRun:
+        plan = self.plan
+        ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation) if ledger is None else ledger
+        return PrivateRun(plan, ledger=ledger, randomness=randomness, size=self.size, label=label)
+
+    def twice(self) -> None:
+        """One client contributes twice."""
+        run = self._run(SeededRandomness(seed=self.seed))
+        client = self.drawn[:1]
+        opened = run.round(0)
+        for _ in range(2):
+            opened.add(np.ones((1, self.size)), clients=client)
+
+    def stranger(self) -> None:
+        """A client contributes that is none of the plan's."""
+        opened = self._run(SeededRandomness(seed=self.seed)).round(0)
+        opened.add(np.ones((1, self.size)), clients=[self.plan.round(0).sampler.clients])
+
+    def again(self) -> None:
+        """A round is released twice, each time with fresh noise."""
+        run, opened = self.opened()
+        opened.release()
+        run.round(0).release()
+
+    def second(self) -> None:
+        """The same plan once more, on the ledger that has paid for all of it."""
+        ledger = Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
+        for label in ("first", "second"):
+            self._run(SystemRandomness(), ledger=ledger, label=label)
+
+
+def contribution_checks(plan: Promise) -> list[Check]:
+    """What enters of a contribution, however it is made, and that it is a function of its own client alone.
+
+    Edge cases: the median of a cohort depends on others, as its statement says: of such a plan only the denominator is
+    looked at.
+    """
+    first = FirstRound(plan=plan)
+    clip = first.clip
+    if isinstance(clip, MedianClip):
+        return [_denominator(first)]
+    lengths = {name: _length(clip, first.entered(row)) for name, row in _odd(first.size)}
+    worst = max(lengths, key=lambda name: lengths[name])
+    return [
+        Check(
+            name="longest contribution that enters",
+            measured=f"{lengths[worst]:.6f} bounds ({worst})",
+            stated="at most 1",
+            holds=lengths[worst] <= 1 + 1e-6,
+            note=f"{len(lengths)} odd contributions were tried",
+        ),
+        _as_stated(first, clip),
+        _alone(first),
+        _denominator(first),
+    ]
+
+
+def order_checks(plan: Promise) -> list[Check]:
+    """Each client once and each round once, as long as the ledger has room; noise that never comes again."""
+    first = FirstRound(plan=plan)
+    attempts: dict[str, Callable[[], None]] = {
+        "a client that contributes twice": first.twice,
+        "a client that the plan does not have": first.stranger,
+        "a round that is released again": first.again,
+        "a second run on a ledger that is full": first.second,
+    }
+    found = []
+    for name, attempt in attempts.items():
+        refused = _refused(attempt)
+        found.append(Check(name=name, measured="refused" if refused else "let in", stated="refused", holds=refused))
+    one, other = (first.noised() for _ in range(2))
+    same = float((one.steps == other.steps).mean())
+    whole = one.steps.dtype == np.int64 and math.frexp(one.step)[0] == 0.5
+    return [
+        *found,
+        Check(name="noise that comes again", measured=f"{same:.0%} of the numbers", stated="none", holds=same < 0.5),
+        Check(
+            name="what is released",
+            measured="whole steps" if whole else "floats",
+            stated="whole steps of a public grid",
+            holds=whole,
+        ),
+    ]
+
+
+def _odd(size: int) -> Iterator[tuple[str, Row]]:
+    """Contributions as nobody would make them who means well."""
+    generator = np.random.default_rng(0)
+    random = generator.normal(size=size)
+    yield "zeros", np.zeros(size)
+    yield "ordinary", random
+    yield "a million times as long", 1e6 * random
+    yield "1e-310 everywhere", np.full(size, 1e-310)
+    yield "the largest floats", np.full(size, np.finfo(np.float64).max)
+    yield "one number of 1e300", np.eye(1, size)[0] * 1e300
+    yield "not a number", np.full(size, np.nan)
+    yield "one that is not a number", np.where(np.arange(size) == 0, np.nan, 1.0)
+    yield "infinite", np.full(size, np.inf)
+    yield "both infinities", np.where(np.arange(size) % 2, np.inf, -np.inf)
+    for place in {0, size - 1}:
+        yield f"number {place} alone", np.eye(1, size, place)[0] * 1e3
+    yield "huge and tiny", np.where(np.arange(size) % 2, 1e200, 1e-200)
+
+
+def _length(clip: Clip, entered: Row) -> float:
+    return reference_clip.length(clip, entered) if np.isfinite(entered).all() else math.inf
+
+
+def _as_stated(first: FirstRound, clip: Clip) -> Check:
+    """Short and long contributions enter as a textbook clips them."""
+    generator = np.random.default_rng(1)
+    off = 0.0
+    for share in (0.1, 0.9, 3.0, 50.0):
+        row = generator.normal(size=first.size)
+        row *= share / reference_clip.length(clip, row)
+        off = max(off, _length(clip, first.entered(row) - reference_clip.clipped(clip, row)))
+    return Check(
+        name="what a clip makes of a contribution",
+        measured=f"off by {off:.3g} bounds",
+        stated=f"{type(clip).__name__}",
+        holds=off <= _ROUNDING,
+    )
+
+
+def _alone(first: FirstRound) -> Check:
+    """The same enters of a contribution, whoever else is there."""
+    if first.drawn.size < 2:
+        return Check(name="what others change", measured="nobody else is drawn", stated="nothing", holds=True)
+    generator = np.random.default_rng(2)
+    row = generator.normal(size=first.size)
+    alone = first.entered(row)
+    company = [generator.normal(size=first.size) * scale for scale in (1e-6, 1.0, 1e6, np.nan)]
+    off = max(float(np.abs(first.entered(row, others=[other]) - alone).max()) for other in company)
+    steps = off / first.release([]).total.step
+    return Check(
+        name="what others change",
+        measured=f"{steps:.3g} steps of the grid",
+        stated="at most the one by which a sum is rounded",
+        holds=steps <= 1,
+    )
+
+
+def _denominator(first: FirstRound) -> Check:
+    """The divisor is what was planned, whoever answers."""
+    planned = first.plan.round(0).sampler.expected_cohort
+    releases = [first.release([np.ones(first.size)] * count) for count in {0, 1, min(2, first.drawn.size)}]
+    divisors = []
+    for release in releases:
+        total = release.total.values
+        place = int(np.abs(total).argmax())
+        divisors.append(float(total[place] / release.mean[place]) if release.mean[place] else planned)
+    worst = max(divisors, key=lambda divisor: abs(divisor - planned))
+    return Check(
+        name="divisor of a mean",
+        measured=f"{worst:.6g}",
+        stated=f"{planned:.6g}, whoever answers",
+        holds=abs(worst - planned) <= 1e-9 * planned,
+    )
+
+
+def _refused(attempt: Callable[[], None]) -> bool:
+    try:
+        attempt()
+    except IncrowdError:
+        return True
+    return False

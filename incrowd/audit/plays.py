@@ -1,0 +1,208 @@
+"""Federations of canaries: every client is one, each with a direction of its own, and a coin says whether it is inside.
+
+What is attacked is the way of every real round: plan, sampler, clip, grid, sum, charge, noise. Contributions are the
+worst that a clip lets pass, and at right angles, so that each canary is a trial by itself: what the others do is not in
+its direction. The adversary sees every release and knows everything but the coins: its score is the logarithm of the
+likelihood ratio of the stated mechanism (Neyman and Pearson: against that mechanism nobody does better).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Floats, Randomness, SeededRandomness
+from incrowd.privacy.account.accounting import Relation
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, MedianClip, PerLayerClip
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.release import PrivateRun, Release
+
+MOST = 256
+"""So many canaries share a federation: more cost more memory than they save time."""
+
+FAR = 100.0
+"""A canary's contribution is so many times longer than the bound, so that only a clip keeps it to it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Play:
+    """One federation: who was inside, what the adversary thinks of each, and the noise that was seen.
+
+    `noise` is what is left of each release without what went in, in stated standard deviations, [rounds, numbers];
+    `cohorts` are the sizes of the cohorts, and `taken` how often each canary was drawn.
+    """
+
+    inside: NDArray[np.bool_]
+    scores: Floats
+    noise: Floats
+    cohorts: NDArray[np.int64]
+    taken: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryGame:
+    """The game against one plan."""
+
+    plan: Promise
+
+    @cached_property
+    def clip(self) -> Clip | MedianClip:
+        """What bounds the canaries."""
+        return self.plan.start(1).clip
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """The sizes of the parts that have a bound of their own."""
+        if isinstance(self.clip, PerLayerClip):
+            return tuple(self.clip.parts)
+        return (self.clip.size,) if isinstance(self.clip, ElementwiseClip) else (self.canaries,)
+
+    @cached_property
+    def canaries(self) -> int:
+        """How many play at once: whoever noises alone is seen alone."""
+        clients = self.plan.round(0).sampler.clients
+        if self.plan.place == "local" or isinstance(self.clip, ElementwiseClip):
+            return 1
+        room = min(self.clip.parts) if isinstance(self.clip, PerLayerClip) else MOST
+        return min(clients, room, MOST)
+
+    @cached_property
+    def replaces(self) -> bool:
+        """Whether neighbours differ by another value in place of a value: then who is outside sends the opposite."""
+        return self.plan.relation is Relation.REPLACE_ONE
+
+    @cached_property
+    def directions(self) -> Floats:
+        """What each canary sends, [canaries, numbers], far beyond the bound."""
+        if isinstance(self.clip, ElementwiseClip):
+            return np.full((1, self.clip.size), FAR * self.clip.limit)
+        bounds = self.clip.clip_norms if isinstance(self.clip, PerLayerClip) else (1.0,)
+        rows = np.zeros((self.canaries, sum(self.parts)))
+        begin = 0
+        for size, bound in zip(self.parts, bounds, strict=True):
+            rows[np.arange(self.canaries), begin + np.arange(self.canaries)] = FAR * bound
+            begin += size
+        return rows
+
+    def play(self, seed: int) -> Play:
+        """Play once."""
+        randomness = SeededRandomness(seed=seed)
+        inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
+        seen = _Seen(self, inside)
+        for release, cohort in self.releases(randomness, inside, ledger=self.ledger()):
+            seen.see(release, cohort)
+        return seen.play()
+
+    def ledger(self) -> Ledger:
+        """A ledger that nobody keeps, with room for the plan."""
+        return Ledger.in_memory(budget=self.plan.budget, relation=self.plan.relation)
+
+    def releases(
+        self, randomness: Randomness, inside: NDArray[np.bool_], *, ledger: Ledger
+    ) -> Iterator[tuple[Release, NDArray[np.int64]]]:
+        """Every round's release, and who was drawn for it."""
+        plan = self.plan
+        size = self.directions.shape[1]
+        private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+        carry = private.start()
+        for number in range(plan.rounds):
+            opened = private.round(number, carry=carry)
+            drawn = private.cohort(number)
+            there = drawn[drawn < self.canaries]
+            sends = there if self.replaces else there[inside[there]]
+            rows = self.directions[sends] * np.where(inside[sends], 1.0, -1.0)[:, None]
+            if len(sends):
+                opened.add(rows, clients=sends)
+            release = opened.release()
+            carry = opened.after
+            yield release, drawn
+
+
+class _Seen:
+    """What an adversary makes of the releases, one after the other."""
+
+    def __init__(self, game: CanaryGame, inside: NDArray[np.bool_]) -> None:
+        self._game, self._inside = game, inside
+        self._llr = np.zeros(game.canaries)
+        self._taken = np.zeros(game.canaries, dtype=np.int64)
+        self._cohorts: list[int] = []
+        self._noise: list[Floats] = []
+        self._unit = game.directions / np.linalg.norm(game.directions, axis=1, keepdims=True)
+
+    def see(self, release: Release, drawn: NDArray[np.int64]) -> None:
+        game = self._game
+        there = drawn[drawn < game.canaries]
+        signs = np.where(self._inside, 1.0, -1.0 if game.replaces else 0.0)
+        took_part = np.zeros(game.canaries)
+        took_part[there] = 1.0
+        bound, std = release.clip_norm, self._std(release)
+        sent = bound * (signs * took_part) @ self._unit
+        self._noise.append((release.total.values - sent) / std)
+        self._cohorts.append(drawn.size)
+        self._taken[there] += 1
+        if not isinstance(game.plan, CorrelatedPlan):
+            seen = self._unit @ release.total.values / bound
+            self._llr += self._ratio(seen, std / bound, release.round)
+
+    def play(self) -> Play:
+        noise = np.array(self._noise)
+        scores = self._llr
+        if isinstance(self._game.plan, CorrelatedPlan):
+            noise, scores = self._whitened(noise)
+        return Play(
+            inside=self._inside,
+            scores=scores,
+            noise=noise,
+            cohorts=np.array(self._cohorts),
+            taken=self._taken,
+        )
+
+    def _std(self, release: Release) -> float:
+        """What is stated of a single sum's noise: that of one client where only one is seen."""
+        plan = self._game.plan
+        if plan.place == "local":
+            return plan.round(release.round).noise_multiplier * release.clip_norm
+        return release.noise_std
+
+    def _ratio(self, seen: Floats, noise: float, number: int) -> Floats:
+        """The logarithm of the likelihood ratio of what is seen of each canary, in clip bounds."""
+        prob = participation(self._game.plan, number)
+        inside = _mixed(seen, 1.0, noise, prob)
+        return inside - _mixed(seen, -1.0, noise, prob) if self._game.replaces else inside
+
+    def _whitened(self, noise: Floats) -> tuple[Floats, Floats]:
+        """Noise and scores as the fresh noise of each round shows them to whoever undoes the correlation."""
+        plan = self._game.plan
+        assert isinstance(plan, CorrelatedPlan)  # noqa: S101 - asked before
+        rounds = plan.rounds
+        column = plan.noise.strategy.column(rounds)
+        strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(rounds)] for t in range(rounds)])
+        fresh = strategy @ noise
+        turns = np.arange(rounds)[:, None] % plan.groups == np.arange(self._game.canaries) % plan.groups
+        _, std = plan.noise.scale(noise.shape[1])
+        moved = strategy @ (turns * (plan.clip.clip_norm / std))
+        seen = fresh @ self._unit.T + moved * self._inside
+        return fresh, np.asarray((seen * moved).sum(axis=0) - (moved**2).sum(axis=0) / 2)
+
+
+def participation(plan: Promise, number: int) -> float:
+    """The probability with which a canary is in a round."""
+    sampler = plan.round(number).sampler
+    if isinstance(sampler, Poisson | FixedSize):
+        return sampler.expected_cohort / sampler.clients
+    return 1.0 if isinstance(sampler, Everyone) else 1 / sampler.clients
+
+
+def _mixed(seen: Floats, moved: float, noise: float, prob: float) -> Floats:
+    """The logarithm of the density of what is seen over that of noise alone, for a canary that is there so often."""
+    gain = (2 * moved * seen - moved**2) / (2 * noise**2)
+    if prob == 1:
+        return gain
+    mixed: Floats = np.logaddexp(math.log1p(-prob), math.log(prob) + gain)
+    return mixed
