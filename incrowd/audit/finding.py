@@ -90,7 +90,7 @@ class Audited:
     @property
     def holds(self) -> bool:
         """The verdict."""
-        return all(each.holds for each in (*self.findings, *self.checks))
+        return all(each.holds for each in self.findings) and all(each.holds for each in self.checks)
 
     @property
     def best(self) -> Finding | None:
