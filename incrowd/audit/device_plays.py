@@ -1,10 +1,11 @@
 """A device of draw and discard with one of two tables, and what whoever reads its answer makes of it.
 
-Neighbours are any two tables, so the two gradients are opposite and far beyond the bound. What is attacked is the way of
-every real contribution: bound, whole steps, charge, noise. The adversary knows both gradients: its score is the
+Neighbours are any two tables, so the two gradients are opposite and far beyond the bound. What is attacked is the way
+of every real contribution: bound, whole steps, charge, noise. The adversary knows both gradients: its score is the
 logarithm of the likelihood ratio of the stated noise.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,11 +32,16 @@ _FEW = 8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DevicePlay:
-    """Contributions: whose was the first of the two tables, the adversary's scores, and noise in stated scales."""
+    """Contributions: whose was the first of the two tables, the adversary's scores, and noise in stated scales.
+
+    `whole` says whether all that was released were whole steps, and `again` which share had noise that came before.
+    """
 
     inside: NDArray[np.bool_]
     scores: Floats
     noise: Floats
+    whole: bool
+    again: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +93,14 @@ class DeviceGame:
             event = mechanism.event(mechanism.privacy)
             return ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness)
 
-        answers = np.empty((trials, self.mechanism.size))
+        answers, whole = np.empty((trials, self.mechanism.size)), True
         for row, first in enumerate(inside):
-            gradient = self.gradients[0 if first else 1]
-            answers[row] = Contribution(self.mechanism, gradient).release(charge=charge).values
-        return self._seen(answers, inside)
+            released = Contribution(self.mechanism, self.gradients[0 if first else 1]).release(charge=charge)
+            answers[row] = released.values
+            whole = whole and released.steps.dtype == np.int64 and math.frexp(released.step)[0] == 0.5
+        return self._seen(answers, inside, whole=whole)
 
-    def _seen(self, answers: Floats, inside: NDArray[np.bool_]) -> DevicePlay:
+    def _seen(self, answers: Floats, inside: NDArray[np.bool_], *, whole: bool) -> DevicePlay:
         mechanism = self.mechanism
         sent = np.where(inside[:, None], *(self._bounded(gradient) for gradient in self.gradients))
         scale = mechanism.noise_scale
@@ -105,7 +112,9 @@ class DeviceGame:
         else:
             each = ((seen - second[places]) ** 2 - (seen - first[places]) ** 2) / (2 * scale**2)
         deviation = np.sqrt(mechanism.noise_variance)
-        return DevicePlay(inside=inside, scores=each.sum(axis=1), noise=(answers - sent) / deviation)
+        noise = (answers - sent) / deviation
+        again = 1 - len(np.unique(np.rint(noise * 2**20), axis=0)) / len(noise)
+        return DevicePlay(inside=inside, scores=each.sum(axis=1), noise=noise, whole=whole, again=again)
 
     def _bounded(self, gradient: Floats) -> Floats:
         """What a textbook makes of a gradient beyond the bound."""

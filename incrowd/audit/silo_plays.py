@@ -7,7 +7,7 @@ more than the weights that leave.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +18,11 @@ from torch import Tensor
 from incrowd._random import Floats, SeededRandomness, Stream
 from incrowd.audit.attainable import Looks
 from incrowd.audit.plays import log_mixed
-from incrowd.federated import Silo
+from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import EngineName, record_engine
+from incrowd.federated.silo import Silo
 from incrowd.learning.losses import SQUARED
-from incrowd.learning.models import linear
+from incrowd.learning.models import Model, linear
 from incrowd.learning.records import RecordEngine, Records, StepNoise, Trained
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.steps import RecordTraining
@@ -37,6 +38,9 @@ _NUMBERS = 2**23
 
 _FAR = 1e4
 """A canary's gradient is so many times longer than the bound, so that only a clip keeps it to it."""
+
+_ODD = ((1.0, 0.5), (1e3, 1e3), (1e30, 1e30), (float("nan"), 1.0), (float("inf"), 1.0), (-1e38, 3e38), (1e-30, 1e-30))
+"""Features and labels whose gradients are ordinary, long, beyond float32, or no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +80,7 @@ class SiloGame:
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
         seen = _Watched(self._engine(inside))
         ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
-        silo = Silo(plan, Account(ledger=ledger, randomness=randomness), engine=seen)
+        silo = self.silo(Account(ledger=ledger, randomness=randomness), engine=seen)
         weights, multipliers = np.zeros(self.canaries), []
         for number in range(plan.rounds if self.rounds is None else min(self.rounds, plan.rounds)):
             answer = silo.answer(number, weights)
@@ -85,18 +89,49 @@ class SiloGame:
             multipliers.append(answer.noise_multiplier)
         return self._seen(seen, inside, multipliers, ledger.spent().epsilon)
 
-    def _engine(self, inside: NDArray[np.bool_]) -> RecordEngine:
-        """A linear model without bias, whose squared loss has the gradient (w x - y) x: along the canary's direction, as
-        long as its label says. Who is outside, and everybody else, is a record of zeros, which has no gradient.
+    def longest(self) -> float:
+        """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
+        huge; each alone in its silo, in every batch.
         """
+        plan = replace(self.plan, batch_size=self.plan.records)
+        found = 0.0
+        for feature, label in _ODD:
+            seen = _Watched(self._of_one(feature, label))
+            training = replace(plan.training(1.0), steps=1)
+            seen.train(np.zeros(2), training, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
+            entered = float(np.linalg.norm(seen.totals[0]))
+            found = max(found, entered / plan.clip_norm if np.isfinite(entered) else np.inf)
+        return found
+
+    def silo(self, account: Account, *, engine: RecordEngine | None = None) -> Silo:
+        """The silo, with an engine; without, with one whose records are all zeros."""
+        nobody = np.zeros(self.canaries, dtype=np.bool_)
+        counter = Counter(model=self._model, records=self._records(nobody))
+        return Silo(self.plan, account, engine=self._engine(nobody) if engine is None else engine, counter=counter)
+
+    @property
+    def _model(self) -> Model:
+        return linear(self.canaries, 1, bias=False)
+
+    def _of_one(self, feature: float, label: float) -> RecordEngine:
+        features = torch.tensor([[feature, 1.0]], dtype=torch.float32)
+        records = Records(features=features, labels=torch.tensor([label], dtype=torch.float32))
+        return record_engine(self.engine, linear(2, 1, bias=False), records, Descent(learning_rate=1e-9), loss=SQUARED)
+
+    def _engine(self, inside: NDArray[np.bool_]) -> RecordEngine:
+        """A linear model without bias, whose squared loss has the gradient (w x - y) x: along the canary's direction,
+        as long as its label says. Who is outside, and everybody else, is a record of zeros, which has no gradient.
+        """
+        still = Descent(learning_rate=1e-9 * self.plan.clip_norm)  # the gradients stay what they are
+        return record_engine(self.engine, self._model, self._records(inside), still, loss=SQUARED)
+
+    def _records(self, inside: NDArray[np.bool_]) -> Records:
         features = np.zeros((self.plan.records, self.canaries), np.float32)
         labels = np.zeros(self.plan.records, np.float32)
         places = np.flatnonzero(inside)
         features[places, places] = 1.0
         labels[places] = -_FAR * self.plan.clip_norm
-        records = Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
-        still = Descent(learning_rate=1e-9 * self.plan.clip_norm)  # the gradients stay what they are
-        return record_engine(self.engine, linear(self.canaries, 1, bias=False), records, still, loss=SQUARED)
+        return Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
 
     def _seen(
         self, seen: "_Watched", inside: NDArray[np.bool_], multipliers: Sequence[float], epsilon: float
