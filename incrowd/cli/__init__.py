@@ -12,6 +12,7 @@ import typer
 
 from incrowd import __version__
 from incrowd.cli import (
+    audit,
     contribute,
     ddml,
     evaluate,
@@ -65,6 +66,7 @@ _TOP = (
     sweep.app,
     serve.app,
     contribute.app,
+    audit.app,
 )
 for commands in _TOP:
     app.add_typer(commands)
