@@ -1,11 +1,15 @@
-"""What is to be audited: the settings in a file, or those of a run in a folder."""
+"""What is to be audited: the settings in a file, a specification, or the settings of a run in a folder."""
 
+import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from incrowd.audit.audit import Effort, audit_work
 from incrowd.audit.finding import Audited
+from incrowd.audit.units import audit_devices, audit_records
+from incrowd.drawdiscard.specification_file import read_specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.runs.build import Given
@@ -24,6 +28,8 @@ def audit(
 
     Guarantee: no ledger is opened, nor looked for: what is paid for is paid for in memory.
 
+    A specification of draw and discard is known by its fields.
+
     Edge cases: other values and another data folder are for settings, not for a run, which is as it was: refused.
     """
     effort = Effort() if effort is None else effort
@@ -31,27 +37,43 @@ def audit(
         if overrides or data is not None:
             remedy = "a run is audited as it was made: give its settings file to try others"
             raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
-        return audit_work(_of_run(source.resolve()), effort=effort)
-    return audit_work(_of_settings(settings_of(tables(source, overrides=overrides, data=data))), effort=effort)
+        return _of_run(source.resolve(), effort)
+    if source is not None and _is_specification(source):
+        if overrides or data is not None:
+            remedy = "a specification is audited as it is: these are for settings of runs"
+            raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
+        return audit_devices(read_specification(source), effort=effort)
+    config = settings_of(tables(source, overrides=overrides, data=data))
+    if isinstance(config, SiloConfig):
+        return audit_records(config, effort=effort)
+    return audit_work(assemble(config), effort=effort)
 
 
-def _of_settings(config: Config | SiloConfig) -> ClientWork:
-    return assemble(_of_clients(config))
+def _is_specification(path: Path) -> bool:
+    """Whether a file asks something of devices, rather than of clients: it has fields."""
+    if not path.is_file():
+        return False
+    try:
+        text = path.read_text(encoding="utf-8")
+        keys = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(keys, dict) and "fields" in keys
 
 
-def _of_run(folder: Path) -> ClientWork:
+def _of_run(folder: Path, effort: Effort) -> Audited:
     settings: Mapping[str, Any] = settings_in(folder)
+    config = read_back(settings["config"])
+    if isinstance(config, SiloConfig):
+        return audit_records(config, effort=effort)
+    return audit_work(_work(settings, folder, config), effort=effort)
+
+
+def _work(settings: Mapping[str, Any], folder: Path, config: Config) -> ClientWork:
     steps = settings.get("schedule")
     return assemble(
-        _of_clients(read_back(settings["config"])),
+        config,
         given=Given(start=first_state_in(folder)),
         schedule=None if steps is None else Schedule(tuple(Step(**step) for step in steps)),
         chunk=settings.get("chunk"),
     )
-
-
-def _of_clients(config: Config | SiloConfig) -> Config:
-    if isinstance(config, Config):
-        return config
-    remedy = "this audit is of whole clients: leave unit out"
-    raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
