@@ -1,18 +1,20 @@
 """What the canaries of `plays` could prove of the stated mechanism, with endless trials: a price from below.
 
 The accountants bound epsilon from above. This is the same from below, by an arithmetic of its own: the two densities of
-what one canary's releases look like, their privacy loss on a grid, rounded so that it is never too large, and all rounds
-composed by a Fourier transform (Koskela, Jaelkoe, Honkela 2020). A plan whose stated epsilon is less is priced wrongly.
+what one canary's releases look like, their privacy loss on a grid, rounded so that it is never too large, and all
+rounds composed by a Fourier transform (Koskela, Jälkö, Honkela 2020). A plan whose stated epsilon is less is priced
+wrongly.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.signal import fftconvolve
 
 from incrowd._random import Floats
-from incrowd.audit.plays import participation
+from incrowd.audit.plays import log_mixed, participation
 from incrowd.privacy.account.accounting import Relation
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.promise import Promise
@@ -25,6 +27,23 @@ _LOSSES = 2**18
 """The losses of all rounds together are on a grid of so many steps."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """So many looks at Gaussian noise, in clip bounds, and at a canary that is in it with a probability; who is not
+    inside sends nothing, or where values are replaced, the opposite.
+    """
+
+    prob: float
+    noise: float
+    times: int = 1
+    replaces: bool = False
+
+    @property
+    def apart(self) -> int:
+        """How many bounds neighbours are apart."""
+        return 2 if self.replaces else 1
+
+
 def attainable(plan: Promise) -> float:
     """The epsilon that is lost at the plan's delta to an adversary who sees all releases, from below.
 
@@ -34,27 +53,29 @@ def attainable(plan: Promise) -> float:
     """
     delta = plan.budget.delta
     if isinstance(plan, CorrelatedPlan):
-        return _epsilon([(1.0, plan.noise.noise_multiplier, False, 1)], delta)
+        return attainable_in([Looks(prob=1.0, noise=plan.noise.noise_multiplier)], delta)
     replaces = plan.relation is Relation.REPLACE_ONE
     alike: dict[tuple[float, float], int] = {}
     for number in range(plan.rounds):
         key = participation(plan, number), plan.round(number).noise_multiplier
         alike[key] = alike.get(key, 0) + 1
-    return _epsilon([(prob, noise, replaces, times) for (prob, noise), times in alike.items()], delta)
+    looks = [Looks(prob=prob, noise=noise, times=times, replaces=replaces) for (prob, noise), times in alike.items()]
+    return attainable_in(looks, delta)
 
 
-def _epsilon(rounds: Sequence[tuple[float, float, bool, int]], delta: float) -> float:
-    return max(_of_direction(rounds, delta, swapped=False), _of_direction(rounds, delta, swapped=True))
+def attainable_in(looks: Sequence[Looks], delta: float) -> float:
+    """The same for any looks at one canary, whatever they are looks at."""
+    return max(_of_direction(looks, delta, swapped=False), _of_direction(looks, delta, swapped=True))
 
 
-def _of_direction(rounds: Sequence[tuple[float, float, bool, int]], delta: float, *, swapped: bool) -> float:
+def _of_direction(looks: Sequence[Looks], delta: float, *, swapped: bool) -> float:
     """The smallest epsilon whose delta is at most this, for losses of one of the two neighbours."""
-    spread = math.sqrt(sum(times * _spread(prob, noise, replaces) for prob, noise, replaces, times in rounds))
+    spread = math.sqrt(sum(one.times * (one.prob * one.apart / one.noise) ** 2 for one in looks))
     step = max((40 * spread + 20) / _LOSSES, 1e-6)
     composed, begin = np.ones(1), 0
-    for prob, noise, replaces, times in rounds:
-        one, first = _losses(prob, noise, replaces, step, swapped=swapped)
-        several, start = _repeated(one, first, times)
+    for look in looks:
+        one, first = _losses(look, step, swapped=swapped)
+        several, start = _repeated(one, first, look.times)
         composed, begin = fftconvolve(composed, several).clip(min=0), begin + start
         composed, begin = _trimmed(composed, begin)
     losses = (begin + np.arange(composed.size)) * step
@@ -72,28 +93,17 @@ def _of_direction(rounds: Sequence[tuple[float, float, bool, int]], delta: float
     return low
 
 
-def _spread(prob: float, noise: float, replaces: bool) -> float:
-    return (prob * (2 if replaces else 1) / noise) ** 2
-
-
-def _losses(prob: float, noise: float, replaces: bool, step: float, *, swapped: bool) -> tuple[Floats, int]:
-    """The loss of one round on the grid, rounded down, as probabilities from a first step on."""
-    edges = np.linspace(-1 - _REACH * noise, 1 + _REACH * noise, _POINTS)
+def _losses(look: Looks, step: float, *, swapped: bool) -> tuple[Floats, int]:
+    """The loss of one look on the grid, rounded down, as probabilities from a first step on."""
+    edges = np.linspace(-1 - _REACH * look.noise, 1 + _REACH * look.noise, _POINTS)
     middles = (edges[1:] + edges[:-1]) / 2
-    inside = _log_density(middles, 1.0, noise, prob)
-    outside = _log_density(middles, -1.0, noise, prob) if replaces else _log_density(middles, 0.0, noise, 0.0)
+    alone = -0.5 * (middles / look.noise) ** 2 - math.log(look.noise * math.sqrt(2 * math.pi))
+    inside = alone + log_mixed(middles, 1.0, look.noise, look.prob)
+    outside = alone + log_mixed(middles, -1.0, look.noise, look.prob) if look.replaces else alone
     first, second = (outside, inside) if swapped else (inside, outside)
     places = np.floor((first - second) / step).astype(np.int64)
     begin = int(places.min())
     return np.bincount(places - begin, weights=np.exp(first) * (edges[1] - edges[0])), begin
-
-
-def _log_density(at: Floats, moved: float, noise: float, prob: float) -> Floats:
-    alone = -0.5 * (at / noise) ** 2 - math.log(noise * math.sqrt(2 * math.pi))
-    if prob == 0:
-        return alone
-    gain = (2 * moved * at - moved**2) / (2 * noise**2)
-    return alone + (gain if prob == 1 else np.logaddexp(math.log1p(-prob), math.log(prob) + gain))
 
 
 def _repeated(one: Floats, begin: int, times: int) -> tuple[Floats, int]:

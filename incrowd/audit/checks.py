@@ -113,11 +113,18 @@ def price_checks(plan: Promise) -> list[Check]:
     ]
 
 
-def size_of_noise(name: str, noise: Floats, *, looks: int = 1) -> Check:
-    """Whether numbers have the standard deviation 1; one of so many looks."""
+def size_of_noise(name: str, noise: Floats, *, looks: int = 1, kurtosis: float = 3.0) -> Check:
+    """Whether numbers have the standard deviation 1, exactly for normal ones, nearly for others; one of so many looks.
+
+    Edge cases: of few numbers that are not normal nothing is sure; the limits are wider than they need be.
+    """
     count, alarm = noise.size, ALARM / looks
     ratio = float(np.sqrt((noise**2).mean()))
-    low, high = (math.sqrt(float(limit) / count) for limit in (chi2.ppf(alarm, count), chi2.isf(alarm, count)))
+    if kurtosis == 3:
+        low, high = (math.sqrt(float(limit) / count) for limit in (chi2.ppf(alarm, count), chi2.isf(alarm, count)))
+    else:
+        reach = float(norm.isf(alarm)) * math.sqrt((kurtosis - 1) / count) * (1 + 8 / math.sqrt(count))
+        low, high = math.sqrt(max(0.0, 1 - reach)), math.sqrt(1 + 1.5 * reach)
     return Check(
         name=name,
         measured=f"{ratio:.4f} of what is stated",

@@ -173,8 +173,8 @@ class _Seen:
     def _ratio(self, seen: Floats, noise: float, number: int) -> Floats:
         """The logarithm of the likelihood ratio of what is seen of each canary, in clip bounds."""
         prob = participation(self._game.plan, number)
-        inside = _mixed(seen, 1.0, noise, prob)
-        return inside - _mixed(seen, -1.0, noise, prob) if self._game.replaces else inside
+        inside = log_mixed(seen, 1.0, noise, prob)
+        return inside - log_mixed(seen, -1.0, noise, prob) if self._game.replaces else inside
 
     def _whitened(self, noise: Floats) -> tuple[Floats, Floats]:
         """Noise and scores as the fresh noise of each round shows them to whoever undoes the correlation."""
@@ -199,7 +199,7 @@ def participation(plan: Promise, number: int) -> float:
     return 1.0 if isinstance(sampler, Everyone) else 1 / sampler.clients
 
 
-def _mixed(seen: Floats, moved: float, noise: float, prob: float) -> Floats:
+def log_mixed(seen: Floats, moved: float, noise: float, prob: float) -> Floats:
     """The logarithm of the density of what is seen over that of noise alone, for a canary that is there so often."""
     gain = (2 * moved * seen - moved**2) / (2 * noise**2)
     if prob == 1:

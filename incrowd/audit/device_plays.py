@@ -1,0 +1,122 @@
+"""A device of draw and discard with one of two tables, and what whoever reads its answer makes of it.
+
+Neighbours are any two tables, so the two gradients are opposite and far beyond the bound. What is attacked is the way
+of every real contribution: bound, whole steps, charge, noise. The adversary knows both gradients: its score is the
+logarithm of the likelihood ratio of the stated noise.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._random import Floats, SeededRandomness
+from incrowd.drawdiscard.specification import Specification
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.ledger.receipt import Receipt
+from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
+
+_FAR = 1e3
+"""A gradient is so many times longer than the bound, so that only the bound keeps it to it."""
+
+_NUMBERS = 4_000_000
+"""So many numbers are drawn at most: it is what takes the time."""
+
+_FEW = 8
+"""So many numbers has a contribution whose noise does not depend on their number."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DevicePlay:
+    """Contributions: whose was the first of the two tables, the adversary's scores, and noise in stated scales.
+
+    `whole` says whether all that was released were whole steps, and `again` which share had noise that came before.
+    """
+
+    inside: NDArray[np.bool_]
+    scores: Floats
+    noise: Floats
+    whole: bool
+    again: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceGame:
+    """The game against one specification.
+
+    Edge cases: a specification without noise has nothing to be attacked: `ConfigError`.
+    """
+
+    specification: Specification
+
+    def __post_init__(self) -> None:
+        if self.specification.noise == "none":
+            remedy = "it is for simulations, and no device answers it: give one with noise"
+            raise ConfigError(field="noise", value="none", remedy=remedy)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What hides a device; with fewer numbers where that changes neither their noise nor what they cost."""
+        whole = self.specification.mechanism
+        same = whole.privacy == "feature" or whole.bound == "norm"
+        return replace(whole, size=min(whole.size, _FEW)) if same else whole
+
+    @property
+    def claimed(self) -> float:
+        """The epsilon of one contribution: of each number where privacy is per feature, of all of them otherwise."""
+        return self.mechanism.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Its delta."""
+        return self.mechanism.delta or 0.0
+
+    @cached_property
+    def gradients(self) -> tuple[Floats, Floats]:
+        """Those of the two tables: as far apart as a bound lets two be."""
+        size, clip = self.mechanism.size, self.mechanism.clip
+        first = np.full(size, _FAR * clip) if self.mechanism.bound == "element" else np.eye(1, size)[0] * _FAR * clip
+        return first, -first
+
+    def play(self, seed: int, trials: int) -> DevicePlay:
+        """So many contributions, each of one of the two tables by a fair coin."""
+        trials = max(16, min(trials, _NUMBERS // self.mechanism.size))
+        randomness = SeededRandomness(seed=seed)
+        inside = randomness.stream("tables").bits(trials) % np.uint64(2) == 1
+        ledger = Ledger.in_memory(budget=Budget(epsilon=1e9, delta=0.5), relation=RELATION)
+
+        def charge(mechanism: Mechanism) -> Receipt:
+            event = mechanism.event(mechanism.privacy)
+            return ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness)
+
+        answers, whole = np.empty((trials, self.mechanism.size)), True
+        for row, first in enumerate(inside):
+            released = Contribution(self.mechanism, self.gradients[0 if first else 1]).release(charge=charge)
+            answers[row] = released.values
+            whole = whole and released.steps.dtype == np.int64 and math.frexp(released.step)[0] == 0.5
+        return self._seen(answers, inside, whole=whole)
+
+    def _seen(self, answers: Floats, inside: NDArray[np.bool_], *, whole: bool) -> DevicePlay:
+        mechanism = self.mechanism
+        sent = np.where(inside[:, None], *(self._bounded(gradient) for gradient in self.gradients))
+        scale = mechanism.noise_scale
+        first, second = (self._bounded(gradient) for gradient in self.gradients)
+        seen = answers[:, :1] if mechanism.privacy == "feature" else answers
+        places = slice(0, seen.shape[1])
+        if mechanism.noise == "laplace":
+            each = (np.abs(seen - second[places]) - np.abs(seen - first[places])) / scale
+        else:
+            each = ((seen - second[places]) ** 2 - (seen - first[places]) ** 2) / (2 * scale**2)
+        deviation = np.sqrt(mechanism.noise_variance)
+        noise = (answers - sent) / deviation
+        again = 1 - len(np.unique(np.rint(noise * 2**20), axis=0)) / len(noise)
+        return DevicePlay(inside=inside, scores=each.sum(axis=1), noise=noise, whole=whole, again=again)
+
+    def _bounded(self, gradient: Floats) -> Floats:
+        """What a textbook makes of a gradient beyond the bound."""
+        clip = self.mechanism.clip
+        return np.clip(gradient, -clip, clip)

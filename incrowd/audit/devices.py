@@ -1,0 +1,231 @@
+"""What an audit of a draw-and-discard specification looks at: one contribution, a device's memory, and its limits."""
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from incrowd._random import SystemRandomness
+from incrowd.audit.bounds import SURE, lower_bound
+from incrowd.audit.checks import size_of_noise
+from incrowd.audit.device_plays import DeviceGame, DevicePlay
+from incrowd.audit.finding import Check, Finding
+from incrowd.audit.odds import FALSE_POSITIVES, allowed, odds
+from incrowd.drawdiscard.desk import Drawn, Reason
+from incrowd.drawdiscard.device import Device, NoExamplesWarning
+from incrowd.drawdiscard.policy import Policy
+from incrowd.drawdiscard.server import Outcome
+from incrowd.drawdiscard.specification import Specification
+from incrowd.errors import BudgetExceeded
+from incrowd.privacy.account.accounting import Budget
+
+_LAPLACE_KURTOSIS = 6.0
+
+
+def audit_specification(
+    asked: Specification, *, trials: int, seed: int, confidence: float
+) -> tuple[list[Finding], list[Check]]:
+    """Attack one contribution of a device that answers a specification, and look at how it pays and remembers.
+
+    Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
+
+    Edge cases: a specification without noise is a `ConfigError`.
+    """
+    game = DeviceGame(specification=asked)
+    play = game.play(seed, trials)
+    findings = [_finding(game, play, confidence=confidence)]
+    return findings, [*contribution_checks(game, play), *device_checks(asked)]
+
+
+def _finding(game: DeviceGame, play: DevicePlay, *, confidence: float) -> Finding:
+    ins, outs = play.scores[play.inside], play.scores[~play.inside]
+    gaussian, known = game.mechanism.noise == "gaussian", odds(ins, outs)
+    each = "a number of one contribution" if game.mechanism.privacy == "feature" else "one contribution"
+
+    def proven(confidence: float) -> float:
+        return lower_bound(ins, outs, delta=game.delta, confidence=confidence, gaussian=gaussian)
+
+    return Finding(
+        attack=f"two tables, as unlike as can be, told apart by {each}",
+        unit="contribution",
+        claimed=game.claimed,
+        delta=game.delta,
+        lower_bound=proven(confidence),
+        sure_bound=proven(SURE),
+        confidence=confidence,
+        auc=known.auc,
+        true_positives=known.true_positives,
+        allowed=allowed(FALSE_POSITIVES, epsilon=game.claimed, delta=game.delta),
+        trials=play.scores.size,
+        note="the server, who draws, sees this; whoever reads the pool later sees less",
+    )
+
+
+def contribution_checks(game: DeviceGame, play: DevicePlay) -> list[Check]:
+    """Noise and bound of one contribution, and the numbers that it is made of."""
+    mechanism = game.mechanism
+    laplace = mechanism.noise == "laplace"
+    longest = max(_length(game, row) for row in _odd(mechanism.size, mechanism.clip))
+    return [
+        size_of_noise("noise of a contribution", play.noise.ravel(), kurtosis=_LAPLACE_KURTOSIS if laplace else 3.0),
+        Check(
+            name="longest gradient that enters",
+            measured=f"{longest:.6f} bounds",
+            stated="at most 1",
+            holds=longest <= 1 + (0 if laplace else 1e-9),
+            note="exact, in whole steps" if laplace else "",
+        ),
+        Check(
+            name="what a contribution is made of",
+            measured="whole steps" if play.whole else "floats",
+            stated="whole steps of a public grid",
+            holds=play.whole,
+        ),
+        Check(
+            name="noise that comes again",
+            measured=f"{play.again:.0%} of the contributions",
+            stated="none",
+            holds=play.again < 0.01 or mechanism.size == 1,
+        ),
+        *_price(game),
+    ]
+
+
+def _price(game: DeviceGame) -> Iterator[Check]:
+    """What a device is charged, against the noise and the bound in whole steps, for Laplace noise exactly."""
+    mechanism = game.mechanism
+    if mechanism.noise != "laplace":
+        return
+    whole = mechanism.whole
+    apart = 2 * whole.bound * (mechanism.size if not whole.joint and mechanism.privacy == "model" else 1)
+    lost = apart / whole.scale
+    yield Check(
+        name="price of a contribution",
+        measured=f"{lost:.6f}, from whole numbers",
+        stated=f"{game.claimed:.6f}",
+        holds=lost <= game.claimed,
+    )
+    repeated, alone = game.specification.mechanism, game.specification.repeats
+    if mechanism.privacy == "feature":
+        charged = 1 / repeated.event("feature").noise_multiplier
+        owed = min(alone, repeated.size) * game.claimed
+        yield Check(
+            name="price of a column that is told several times",
+            measured=f"{charged:.4f} for {alone} times",
+            stated=f"{owed:.4f}",
+            holds=charged >= owed * (1 - 1e-9),
+        )
+
+
+def device_checks(asked: Specification) -> list[Check]:
+    """A device whose server does not answer, and one that is opened again when its budget is spent."""
+    table = [dict.fromkeys(asked.names, None)]
+    whole = asked.mechanism
+    loose = Policy(
+        epsilon=1e9, daily_epsilon=1e9, whole_epsilon=1e12, budget=Budget(epsilon=1e9, delta=1e-9), most_weights=10**9,
+        most_examples=10**9, most_instances=10**9, most_work=10**12, unit=whole.privacy,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoExamplesWarning)
+        sent, charges = _through_a_bad_line(asked, table, loose, Path(folder) / "a.ledger")
+        kept, refused = _opened_again(asked, table, loose, Path(folder) / "b.ledger")
+    same = len(set(sent)) == 1
+    return [
+        Check(
+            name="an answer whose receipt was lost",
+            measured=f"{len(set(sent))} answers for {charges} charges",
+            stated="the same bytes, for one charge",
+            holds=same and charges == 1 and len(sent) > 1,
+        ),
+        Check(
+            name="a device that is opened again",
+            measured=f"gives {kept} contributions in all{'' if refused else ', and is not refused more'}",
+            stated="1, and is refused more",
+            holds=kept == 1 and refused,
+        ),
+    ]
+
+
+class _BadLine:
+    """A server whose answers do not arrive, so many times."""
+
+    def __init__(self, asked: Specification, failures: int) -> None:
+        self._asked, self._failures = asked, failures
+        self._weights = np.zeros(asked.size, np.float32)
+        self.sent: list[bytes] = []
+
+    def specification_json(self) -> str:
+        return self._asked.to_json()
+
+    def draw(self) -> Drawn:
+        return Drawn(self._weights, self._asked.fingerprint, self._asked.gamma, b"ticket")
+
+    def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
+        self.sent.append(np.asarray(update).tobytes())
+        self._failures -= 1
+        if self._failures >= 0:
+            raise ConnectionError("the answer did not arrive")
+        return Outcome(Reason.ACCEPTED)
+
+
+def _through_a_bad_line(
+    asked: Specification, table: list[dict[str, object]], policy: Policy, ledger: Path
+) -> tuple[list[bytes], int]:
+    server = _BadLine(asked, failures=2)
+    charges = 0
+    for _ in range(3):
+        with Device(table, ledger=ledger, policy=policy, randomness=SystemRandomness()) as device:
+            with suppress(ConnectionError):
+                device.contribute(server)
+            charges = device.ledger.charges()[0]
+    return server.sent, charges
+
+
+def _opened_again(
+    asked: Specification, table: list[dict[str, object]], loose: Policy, ledger: Path
+) -> tuple[int, bool]:
+    """How many contributions a budget for one pays for, and whether another is refused."""
+    cost = loose.cost(asked.mechanism)
+    budget = Budget(epsilon=1.2 * cost, delta=1e-9)
+    policy = Policy(**{**{name: getattr(loose, name) for name in loose.__dataclass_fields__}, "budget": budget})
+    given, refused = 0, False
+    for _ in range(3):
+        with Device(table, ledger=ledger, policy=policy) as device:
+            try:
+                device.contribute(_BadLine(asked, failures=0))
+                given += 1
+            except BudgetExceeded:
+                refused = True
+    return given, refused
+
+
+def _odd(size: int, clip: float) -> Iterator[np.ndarray]:
+    generator = np.random.default_rng(0)
+    yield from (
+        np.zeros(size),
+        generator.normal(size=size) * clip / size,
+        generator.normal(size=size) * 1e6 * clip,
+        np.full(size, np.finfo(np.float64).max),
+        np.full(size, np.nan),
+        np.full(size, np.inf),
+        np.where(np.arange(size) % 2, 1e300, -1e-300),
+        np.eye(1, size)[0] * clip * (1 + 1e-12),
+        np.full(size, clip / size * (1 + 1e-12)),
+    )
+
+
+def _length(game: DeviceGame, row: np.ndarray) -> float:
+    """How long a gradient is that enters, in its bound."""
+    mechanism = game.mechanism
+    bounded = mechanism.bounded(row)
+    if mechanism.noise == "laplace":
+        whole = mechanism.whole
+        sizes = np.abs(bounded)
+        return float(sizes.sum() if whole.joint else sizes.max()) / whole.bound
+    if mechanism.bound == "element":
+        return float(np.abs(bounded).max() / mechanism.clip)
+    return float(np.linalg.norm(bounded) / mechanism.clip)

@@ -1,0 +1,197 @@
+"""A silo of canaries: each record has a gradient of its own direction, and a coin says whether it is inside.
+
+What is attacked is the way of every real record: the silo, its account, permit, engine, batches, clip, noise. The model
+is one on which a record's gradient is whatever the canary wants, and every other thing is the plan's. Records at right
+angles are trials by themselves. The adversary sees the noised sum of each step, which is what the promise is about, and
+more than the weights that leave.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from incrowd._random import Floats, SeededRandomness, Stream
+from incrowd.audit.attainable import Looks
+from incrowd.audit.plays import log_mixed
+from incrowd.federated.counter import Counter
+from incrowd.federated.record_engines import EngineName, record_engine
+from incrowd.federated.silo import Silo
+from incrowd.learning.losses import SQUARED
+from incrowd.learning.models import Model, linear
+from incrowd.learning.records import RecordEngine, Records, StepNoise, Trained
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.permit import Account
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.settings.descent import Descent
+
+MOST = 256
+"""So many canaries are in one silo."""
+
+_NUMBERS = 2**23
+"""So many numbers have the records of a silo together at most."""
+
+_FAR = 1e4
+"""A canary's gradient is so many times longer than the bound, so that only a clip keeps it to it."""
+
+_ODD = ((1.0, 0.5), (1e3, 1e3), (1e30, 1e30), (float("nan"), 1.0), (float("inf"), 1.0), (-1e38, 3e38), (1e-30, 1e-30))
+"""Features and labels whose gradients are ordinary, long, beyond float32, or no numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SiloPlay:
+    """One silo's run: who was inside, the adversary's scores, the noise of each step in stated standard deviations,
+    [steps, numbers], the rounds that were paid for, by their multipliers, and what the ledger says they cost.
+
+    `taken` is how often canaries who were inside were in a batch, of `chances`.
+    """
+
+    inside: NDArray[np.bool_]
+    scores: Floats
+    noise: Floats
+    multipliers: tuple[float, ...]
+    epsilon: float
+    taken: int
+    chances: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloGame:
+    """The game against one silo's plan, with the engine of this name."""
+
+    plan: SiloPlan
+    engine: EngineName = "own"
+    rounds: int | None = None
+
+    @cached_property
+    def canaries(self) -> int:
+        """How many there are."""
+        room = max(1, _NUMBERS // self.plan.records)
+        return max(1, min(self.plan.records, room, MOST))
+
+    def play(self, seed: int) -> SiloPlay:
+        """Play once."""
+        plan, randomness = self.plan, SeededRandomness(seed=seed)
+        inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
+        seen = _Watched(self._engine(inside))
+        ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+        silo = self.silo(Account(ledger=ledger, randomness=randomness), engine=seen)
+        weights, multipliers = np.zeros(self.canaries), []
+        for number in range(plan.rounds if self.rounds is None else min(self.rounds, plan.rounds)):
+            answer = silo.answer(number, weights)
+            if answer.noise_multiplier is None:
+                break
+            multipliers.append(answer.noise_multiplier)
+        return self._seen(seen, inside, multipliers, ledger.spent().epsilon)
+
+    def longest(self) -> float:
+        """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
+        huge; each alone in its silo, in every batch.
+        """
+        plan = replace(self.plan, batch_size=self.plan.records)
+        found = 0.0
+        for feature, label in _ODD:
+            seen = _Watched(self._of_one(feature, label))
+            training = replace(plan.training(1.0), steps=1)
+            seen.train(np.zeros(2), training, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
+            entered = float(np.linalg.norm(seen.totals[0]))
+            found = max(found, entered / plan.clip_norm if np.isfinite(entered) else np.inf)
+        return found
+
+    def silo(self, account: Account, *, engine: RecordEngine | None = None) -> Silo:
+        """The silo, with an engine; without, with one whose records are all zeros."""
+        nobody = np.zeros(self.canaries, dtype=np.bool_)
+        counter = Counter(model=self._model, records=self._records(nobody))
+        return Silo(self.plan, account, engine=self._engine(nobody) if engine is None else engine, counter=counter)
+
+    @property
+    def _model(self) -> Model:
+        return linear(self.canaries, 1, bias=False)
+
+    def _of_one(self, feature: float, label: float) -> RecordEngine:
+        features = torch.tensor([[feature, 1.0]], dtype=torch.float32)
+        records = Records(features=features, labels=torch.tensor([label], dtype=torch.float32))
+        return record_engine(self.engine, linear(2, 1, bias=False), records, Descent(learning_rate=1e-9), loss=SQUARED)
+
+    def _engine(self, inside: NDArray[np.bool_]) -> RecordEngine:
+        """A linear model without bias, whose squared loss has the gradient (w x - y) x: along the canary's direction,
+        as long as its label says. Who is outside, and everybody else, is a record of zeros, which has no gradient.
+        """
+        still = Descent(learning_rate=1e-9 * self.plan.clip_norm)  # the gradients stay what they are
+        return record_engine(self.engine, self._model, self._records(inside), still, loss=SQUARED)
+
+    def _records(self, inside: NDArray[np.bool_]) -> Records:
+        features = np.zeros((self.plan.records, self.canaries), np.float32)
+        labels = np.zeros(self.plan.records, np.float32)
+        places = np.flatnonzero(inside)
+        features[places, places] = 1.0
+        labels[places] = -_FAR * self.plan.clip_norm
+        return Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
+
+    def _seen(
+        self, seen: "_Watched", inside: NDArray[np.bool_], multipliers: Sequence[float], epsilon: float
+    ) -> SiloPlay:
+        plan, bound = self.plan, self.plan.clip_norm
+        stated = np.repeat([plan.training(one).sensitivity * one for one in multipliers], plan.steps)
+        noised = np.array(seen.noised).reshape(len(stated), -1)
+        entered = np.array(seen.totals).reshape(noised.shape)
+        scores = np.zeros(self.canaries)
+        for row, std in zip(noised, stated, strict=True):
+            scores += log_mixed(row / bound, 1.0, std / bound, plan.sampling_prob)
+        there = np.rint(np.abs(entered[:, inside]) / bound)
+        return SiloPlay(
+            inside=inside,
+            scores=scores,
+            noise=(noised - bound * np.where(np.abs(entered) > bound / 2, np.sign(entered), 0.0)) / stated[:, None],
+            multipliers=tuple(multipliers),
+            epsilon=epsilon,
+            taken=int(there.sum()),
+            chances=there.size,
+        )
+
+
+class _Watched:
+    """An engine as whoever sees its noised sums sees it; the sums without noise tell the audit who was drawn."""
+
+    def __init__(self, engine: RecordEngine) -> None:
+        self._engine = engine
+        self.totals: list[Floats] = []
+        self.noised: list[Floats] = []
+
+    @property
+    def size(self) -> int:
+        """See `RecordEngine.size`."""
+        return self._engine.size
+
+    @property
+    def held(self) -> int:
+        """See `RecordEngine.held`."""
+        return self._engine.held
+
+    def rehearsal(self, records: int) -> RecordEngine:
+        """See `RecordEngine.rehearsal`."""
+        return self._engine.rehearsal(records)
+
+    def train(
+        self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
+    ) -> Trained:
+        """See `RecordEngine.train`."""
+
+        def watched(total: Tensor) -> Tensor:
+            self.totals.append(total.double().cpu().numpy().copy())
+            noised = noise(total)
+            self.noised.append(noised.double().cpu().numpy().copy())
+            return noised
+
+        return self._engine.train(weights, training, noise=watched, batches=batches)
+
+
+def looks(plan: SiloPlan, multipliers: Sequence[float]) -> list[Looks]:
+    """All steps of the rounds with these multipliers, as `attainable_in` composes them."""
+    slack = plan.training(1.0).sensitivity / plan.clip_norm
+    return [Looks(prob=plan.sampling_prob, noise=one * slack, times=plan.steps) for one in multipliers]

@@ -1,0 +1,166 @@
+"""What an audit of a silo looks at: its records as canaries, and the way of its rounds from inside."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import norm
+
+from incrowd._random import SeededRandomness
+from incrowd.audit.attainable import attainable_in
+from incrowd.audit.bounds import SURE, lower_bound
+from incrowd.audit.checks import ALARM, likeness, size_of_noise
+from incrowd.audit.finding import Check, Finding
+from incrowd.audit.odds import FALSE_POSITIVES, allowed, odds
+from incrowd.audit.silo_plays import SiloGame, SiloPlay, looks
+from incrowd.errors import IncrowdError
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.permit import Account, Permit
+from incrowd.privacy.plan.silo_plan import RELATION, SiloPlan
+from incrowd.runs.silo_build import assemble_silos
+from incrowd.runs.silo_config import SiloConfig
+
+_COUNTS = 2_000
+"""So many pairs of counts are drawn where a plan releases counts."""
+
+
+def silo_plays(game: SiloGame, *, trials: int, seed: int) -> list[SiloPlay]:
+    """As many plays as give so many trials, and three at least: noise of one is held against that of others."""
+    count = max(3, -(-trials // game.canaries))
+    return [game.play(seed + number) for number in range(count)]
+
+
+def silo_findings(game: SiloGame, plays: Sequence[SiloPlay], *, confidence: float) -> list[Finding]:
+    """What the canaries prove of the silo's epsilon."""
+    plan, delta = game.plan, game.plan.budget.delta
+    scores = np.concatenate([play.scores for play in plays])
+    inside = np.concatenate([play.inside for play in plays])
+    claimed = max(play.epsilon for play in plays)
+    ins, outs = scores[inside], scores[~inside]
+    whole, known = plan.sampling_prob == 1, odds(ins, outs)
+    return [
+        Finding(
+            attack=f"records at right angles in {plan.name}, seen through every step",
+            unit="record",
+            claimed=claimed,
+            delta=delta,
+            lower_bound=lower_bound(ins, outs, delta=delta, confidence=confidence, gaussian=whole),
+            sure_bound=lower_bound(ins, outs, delta=delta, confidence=SURE, gaussian=whole),
+            confidence=confidence,
+            auc=known.auc,
+            true_positives=known.true_positives,
+            allowed=allowed(FALSE_POSITIVES, epsilon=claimed, delta=delta),
+            trials=scores.size,
+            note="the adversary sees the noised sum of each step, which is more than the weights that leave the silo",
+        )
+    ]
+
+
+def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list[Check]:
+    """Noise, batches, gradients, price and budget of the silo's rounds."""
+    plan, name = game.plan, game.plan.name
+    noise = np.array([play.noise for play in plays if len(play.multipliers) == len(plays[0].multipliers)])
+    steps = noise.shape[1]
+    pairs = [(noise[:, first], noise[:, first + 1]) for first in range(min(steps - 1, 100))]
+    pairs += [(noise[0], other) for other in noise[1:]]
+    stated, lost = (
+        max(play.epsilon for play in plays),
+        attainable_in(looks(plan, plays[0].multipliers), plan.budget.delta),
+    )
+    longest = game.longest()
+    return [
+        size_of_noise(f"noise of the steps of {name}", noise.ravel()),
+        likeness(pairs, name=f"noise of two steps of {name}, alike by"),
+        _drawn(plan, plays),
+        Check(
+            name=f"longest gradient that enters a step of {name}",
+            measured=f"{longest:.6f} bounds",
+            stated="at most 1",
+            holds=longest <= 1 + 1e-4,  # rounded in float32, which the noise covers
+        ),
+        Check(
+            name=f"price of {name}",
+            measured=f"at least {lost:.4f}",
+            stated=f"{stated:.4f}",
+            holds=lost <= stated * (1 + 1e-6) and stated <= plan.budget.epsilon * (1 + 1e-9),
+        ),
+        *_budget(game, seed=seed),
+        *_counts(plan, seed=seed),
+    ]
+
+
+def _drawn(plan: SiloPlan, plays: Sequence[SiloPlay]) -> Check:
+    """How often a record is in a batch."""
+    taken, chances = sum(play.taken for play in plays), sum(play.chances for play in plays)
+    prob = plan.sampling_prob
+    spread = math.sqrt(chances * prob * (1 - prob))
+    reach = float(norm.isf(ALARM)) * spread + 10
+    return Check(
+        name=f"how often a record of {plan.name} is in a batch",
+        measured=f"{taken / max(1, chances):.4f} of the steps",
+        stated=f"{prob:.4f}",
+        holds=abs(taken - chances * prob) <= (reach if prob < 1 else 0),
+        note=f"would see {2 * reach / max(1.0, chances * prob):.1%} more or less",
+    )
+
+
+def _budget(game: SiloGame, *, seed: int) -> Iterator[Check]:
+    """A silo that is opened again knows what it spent."""
+    plan = game.plan
+    ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+    weights = np.zeros(game.canaries)
+    given = 0
+    for label in ("first", "second", "third"):
+        silo = game.silo(Account(ledger=ledger, randomness=SeededRandomness(seed=seed), label=label))
+        given += sum(silo.answer(number, weights).update is not None for number in range(plan.rounds))
+    spent = ledger.spent().epsilon
+    yield Check(
+        name=f"what three runs of {plan.name} may spend together",
+        measured=f"{spent:.4f} in {given} rounds",
+        stated=f"at most {plan.budget.epsilon:.4f}",
+        holds=spent <= plan.budget.epsilon * (1 + 1e-9)
+        and attainable_in(looks(plan, _paid(ledger)), plan.budget.delta) <= plan.budget.epsilon * (1 + 1e-6),
+    )
+
+
+def _paid(ledger: Ledger) -> list[float]:
+    notes = [entry.content()["note"] for entry in ledger.entries() if entry.kind == "charge"]
+    return [note["noise_multiplier"] for note in notes if "noise_multiplier" in note]
+
+
+def _counts(plan: SiloPlan, *, seed: int) -> Iterator[Check]:
+    """The noise on what a silo counts."""
+    if plan.count_std is None:
+        return
+    released = []
+    multiplier = plan.noise_multiplier(0, spent=())
+    for number in range(_COUNTS):
+        ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
+        account = Account(ledger=ledger, randomness=SeededRandomness(seed=seed + number))
+        try:
+            permit = Permit(plan, account, number=0, multiplier=multiplier)
+        except IncrowdError:
+            return
+        records, right = permit.counts(7, 5)
+        released += [records - 7, right - 5]
+    yield size_of_noise(f"noise of the counts of {plan.name}", np.array(released) / plan.count_std)
+
+
+def audit_silos(
+    config: SiloConfig, *, trials: int, seed: int, confidence: float
+) -> tuple[list[Finding], list[Check], list[SiloPlan]]:
+    """Attack each silo of some settings that is not like one before it; which these are.
+
+    Edge cases: of silos with equal plans one stands for all.
+    """
+    federation = assemble_silos(config)
+    plans = {replace(plan, name=""): plan for plan in reversed(federation.plans)}
+    alike = [plan for plan in federation.plans if plans[replace(plan, name="")] is plan]
+    findings, checks = [], []
+    for plan in alike:
+        game = SiloGame(plan=plan, engine=config.local.engine)
+        plays = silo_plays(game, trials=trials, seed=seed)
+        findings += silo_findings(game, plays, confidence=confidence)
+        checks += silo_checks(game, plays, seed=seed)
+    return findings, checks, alike
