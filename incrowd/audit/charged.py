@@ -11,8 +11,8 @@ import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import NoOpDpEvent, SampledWithoutReplacementDpEvent
 
-from incrowd._random import Randomness, SeededRandomness, Stream
-from incrowd.audit.checks import size_of_noise
+from incrowd._random import Floats, Randomness, SeededRandomness, Stream
+from incrowd.audit.checks import likeness, size_of_noise
 from incrowd.audit.contributions import FirstRound
 from incrowd.audit.finding import Check
 from incrowd.audit.plays import CanaryGame
@@ -24,6 +24,12 @@ from incrowd.privacy.mechanism.clipping import Clip, MedianClip, QuantileClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.release import PrivateRun, Release
+
+_PARTY_ROUNDS = 20
+"""Of so many rounds clients' own noise is compared."""
+
+_PARTY_NUMBERS = 20_000
+"""So many numbers of it are wanted."""
 
 _RUNS = 300
 """So many first rounds show the noise of a clip's bits."""
@@ -70,6 +76,9 @@ def charged_checks(plan: Promise, budget: Budget) -> list[Check]:
     entries = [entry.content() for entry in ledger.entries()]
     events = [event_from_json(content["event"]) for content in entries if "event" in content]
     rounds = [ChargedRound.of(event, plan.relation) for event in events]
+    if len(rounds) != len(releases):
+        measured, stated = f"{len(rounds)} on the ledger", f"{len(releases)}, as many as releases"
+        return [Check(name="charges", measured=measured, stated=stated, holds=False)]
     return [_noise(game, rounds, releases), _cohorts(plan, rounds), _price(plan, events, budget)]
 
 
@@ -168,6 +177,34 @@ class _Asked:
         if purpose in ("noise", "clip bit"):
             self._tell()
         return self._inner.stream(purpose, *indices)
+
+
+def party_checks(plan: Promise, *, seed: int) -> list[Check]:
+    """Where noise is local: the noise of one client is not that of another, nor that of its own next round.
+
+    Under a seed a round may be looked at again; each time one client alone is there, so that what is released is what
+    that client sends.
+    """
+    if plan.place != "local":
+        return []
+    game = CanaryGame(plan=plan)
+    ledger = game.ledger()
+    size = FirstRound(plan=plan).size
+    randomness = SeededRandomness(seed=seed)
+    run = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit")
+    rounds = min(plan.rounds, _PARTY_ROUNDS)
+    clients = min(plan.round(0).sampler.clients, max(4, math.ceil(_PARTY_NUMBERS / size / rounds)), 400 // rounds)
+    sent: dict[int, list[Floats]] = {client: [] for client in range(clients)}
+    for number in range(rounds):
+        for client, its in sent.items():
+            opened = run.round(number)
+            opened.add(np.zeros((1, size)), clients=[client])
+            release = opened.release()
+            its.append(release.total.values / (plan.round(number).noise_multiplier * release.clip_norm))
+    noises = [np.concatenate(its) for its in sent.values()]
+    found = [size_of_noise("noise that clients send", np.concatenate(noises))]
+    pairs = [(one, other) for place, one in enumerate(noises) for other in noises[max(0, place - 3) : place]]
+    return [*found, likeness(pairs, name="noise of two clients, alike by")] if pairs else found
 
 
 def bit_checks(plan: Promise, *, seed: int) -> list[Check]:

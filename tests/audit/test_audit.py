@@ -1,0 +1,107 @@
+"""An audit of the demonstration, of other settings and of runs: what it finds, and what it leaves alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from incrowd.audit.audit import Effort, audit_plan, audit_work
+from incrowd.audit.wanted import audit
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from incrowd.runs.build import NOTHING
+from incrowd.runs.client_work import ClientWork, assemble
+from incrowd.runs.settings import load
+from tests.audit.broken import engine_adds_twice, training_in_company
+
+SMALL = ["data.clients=20", "privacy.rounds=3", "privacy.epsilon=4"]
+EFFORT = Effort(repeats=4)
+
+
+@pytest.fixture
+def work() -> ClientWork:
+    return assemble(load(overrides=SMALL), given=NOTHING)
+
+
+def test_one_strong_canary_finds_a_third_of_epsilon_two() -> None:
+    """What was asked of an audit. Measured: three quarters of it."""
+    budget = Budget(epsilon=2.0, delta=1e-5)
+    plan = PlanConfig(clients=100, schedule=constant(rounds=1, cohort=100), sampling=Everyone).calibrate(budget)
+    found = audit_plan(plan, budget, effort=Effort(canaries=20_000))
+    assert found.best is not None
+    assert found.best.lower_bound is not None
+    assert 2.0 / 3 < found.best.lower_bound <= 2.0
+    assert found.holds
+
+
+def test_a_federation_as_it_is_configured_passes(work: ClientWork) -> None:
+    found = audit_work(work, effort=EFFORT)
+    assert found.violations == ()
+    assert found.settings["model_size"] == work.model.size
+    assert any("federation" in check.name for check in found.checks)
+
+
+@pytest.mark.parametrize(
+    ("breakage", "witness"),
+    [(training_in_company, "what a client learns among others"), (engine_adds_twice, "federation")],
+)
+def test_a_broken_engine_is_caught(work: ClientWork, breakage: object, witness: str) -> None:
+    assert callable(breakage)
+    with breakage():
+        found = audit_work(work, effort=EFFORT)
+    assert any(witness in violation for violation in found.violations), found.violations
+
+
+def test_the_same_seed_finds_the_same(work: ClientWork) -> None:
+    def figures(seed: int) -> list[object]:
+        return [each.lower_bound for each in audit_work(work, effort=Effort(repeats=20, seed=seed)).findings]
+
+    assert figures(1) == figures(1) != figures(2)
+
+
+def test_nothing_is_trained_on_private_data(work: ClientWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be shown of them nobody pays for."""
+    from dataclasses import replace
+
+    from incrowd.learning import CohortEngine
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("trained")
+
+    for name in ("train", "train_and_sum"):
+        monkeypatch.setattr(CohortEngine, name, never)
+    secret = replace(work, data=replace(work.data, public=False))
+    found = audit_work(secret, effort=EFFORT)
+    assert any("private" in note for note in found.notes)
+    with pytest.raises(AssertionError, match="trained"):  # the control
+        audit_work(work, effort=EFFORT)
+
+
+def test_a_run_is_audited_as_it_was_made_and_other_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="as it was made"):
+        audit(tmp_path, overrides=["privacy.epsilon=1"])
+    with pytest.raises(ConfigError, match="there is no run"):
+        audit(tmp_path)
+
+
+def test_silos_are_named_as_what_this_is_not_for(tmp_path: Path) -> None:
+    path = tmp_path / "silos.toml"
+    path.write_text('[privacy]\nunit = "record"\nepsilon = 2.0\ndelta = 1e-5\nrounds = 2\n')
+    with pytest.raises(ConfigError, match=r"privacy\.unit"):
+        audit(path)
+
+
+@pytest.mark.parametrize("field", ["canaries", "repeats"])
+def test_efforts_of_nothing_are_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        Effort(**{field: 0})
+
+
+def test_what_is_written_is_plain_json(work: ClientWork) -> None:
+    said = json.loads(json.dumps(audit_work(work, effort=EFFORT).to_json(), allow_nan=False))
+    assert said["epsilon_claimed"] == pytest.approx(4.0)
+    assert 0 <= said["epsilon_lower_bound"] <= 4
+    assert said["confidence"] == 0.95

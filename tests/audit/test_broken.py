@@ -1,0 +1,52 @@
+"""Every pipeline that is broken on purpose is caught, and the right ones pass."""
+
+import pytest
+
+from incrowd.audit.audit import Effort, audit_plan
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.mechanism.clipping import FixedClip, PerLayerClip, QuantileClip
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
+from incrowd.privacy.plan.schedule import Schedule, constant, growing
+from tests.audit.broken import BROKEN, LAYERS
+
+BUDGET = Budget(epsilon=2.0, delta=1e-3)
+EFFORT = Effort(repeats=12, seed=1)
+
+
+def a_plan(kind: str) -> Promise:
+    """Small plans of every kind, made anew each time: a broken one may calibrate otherwise."""
+    if kind == "correlated":
+        return CorrelatedPlan(clients=60, rounds=8, groups=4, budget=BUDGET)
+    schedule: Schedule = constant(rounds=6, cohort=60 if kind in ("everyone", "local", "fixed clip", "layers") else 20)
+    given: dict[str, object] = {}
+    if kind == "growing":
+        schedule = growing(rounds=6, first_cohort=5, last_cohort=20, steps=2)
+    if kind == "layers":
+        given["clip"] = PerLayerClip(clip_norms=(0.5, 0.2), parts=LAYERS)
+    if kind == "fixed clip":
+        given["clip"] = FixedClip(clip_norm=0.7)
+    if kind == "quantile":
+        given["clip"] = QuantileClip(clip_norm=0.5, bit_noise=4.0)
+    sampling = {"fixed": FixedSize, "poisson": Poisson, "growing": Poisson, "quantile": Poisson}.get(kind, Everyone)
+    place = "local" if kind == "local" else "central"
+    config = PlanConfig(clients=60, schedule=schedule, sampling=sampling, place=place, **given)  # type: ignore[arg-type]  # by name
+    return config.calibrate(BUDGET)
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _, _ in BROKEN.values()}))
+def test_a_right_pipeline_passes(kind: str) -> None:
+    found = audit_plan(a_plan(kind), BUDGET, effort=EFFORT)
+    assert found.violations == ()
+    assert found.holds
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_pipeline_is_caught(name: str) -> None:
+    kind, breakage, witness = BROKEN[name]
+    with breakage():
+        found = audit_plan(a_plan(kind), BUDGET, effort=EFFORT)
+    assert not found.holds
+    assert any(witness in violation for violation in found.violations), found.violations
