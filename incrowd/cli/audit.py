@@ -34,10 +34,10 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a federation of whole clients, on simulations of its settings: what does an adversary really find out?
+    """Attack a pipeline as it is configured, on simulations of it, and hold what is found out against what is promised.
 
-    No ledger is opened and nothing is spent. Exit status 1 says that more was found out than is promised, and a line on
-    standard error says what.
+    CONFIG has settings of clients or of silos, or is a specification of draw and discard. No ledger is opened and
+    nothing is spent. Exit status 1 says that more was found out than is promised, and standard error says what.
 
     Example: incrowd audit examples/mnist.toml --data data --out out/audit
     """
