@@ -50,13 +50,17 @@ class Effort:
             if getattr(self, name) is not None:
                 _validate.count(**{name: getattr(self, name)})
 
+    @property
+    def trials(self) -> int:
+        """How many canaries are wanted in all."""
+        return self.canaries or (_QUICK if self.quick else _TRIALS)
+
     def plays(self, game: CanaryGame) -> int:
         """How often the federation is played. Edge cases: fewer than two would show no noise that comes again: two."""
         if self.repeats is not None:
             return max(2, self.repeats)
-        wanted = self.canaries or (_QUICK if self.quick else _TRIALS)
-        affordable = wanted if self.canaries else _MOST_ROUNDS // game.plan.rounds
-        return max(2, min(math.ceil(wanted / game.canaries), affordable))
+        affordable = self.trials if self.canaries else _MOST_ROUNDS // game.plan.rounds
+        return max(2, min(math.ceil(self.trials / game.canaries), affordable))
 
 
 def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerOptimizer | None = None) -> Audited:

@@ -14,7 +14,7 @@ from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.odds import FALSE_POSITIVES, allowed, odds
+from incrowd.audit.odds import allowed, odds
 from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, NoExamplesWarning
 from incrowd.drawdiscard.policy import Policy
@@ -43,7 +43,7 @@ def audit_specification(
 
 def _finding(game: DeviceGame, play: DevicePlay, *, confidence: float) -> Finding:
     ins, outs = play.scores[play.inside], play.scores[~play.inside]
-    gaussian, known = game.mechanism.noise == "gaussian", odds(ins, outs)
+    gaussian, known = game.mechanism.noise == "gaussian", odds(ins, outs, confidence=SURE)
     each = "a number of one contribution" if game.mechanism.privacy == "feature" else "one contribution"
 
     def proven(confidence: float) -> float:
@@ -59,7 +59,7 @@ def _finding(game: DeviceGame, play: DevicePlay, *, confidence: float) -> Findin
         confidence=confidence,
         auc=known.auc,
         true_positives=known.true_positives,
-        allowed=allowed(FALSE_POSITIVES, epsilon=game.claimed, delta=game.delta),
+        allowed=allowed(known.false_positives_at_most, epsilon=game.claimed, delta=game.delta),
         trials=play.scores.size,
         note="the server, who draws, sees this; whoever reads the pool later sees less",
     )

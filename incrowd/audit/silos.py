@@ -12,7 +12,7 @@ from incrowd.audit.attainable import attainable_in
 from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.odds import FALSE_POSITIVES, allowed, odds
+from incrowd.audit.odds import allowed, odds
 from incrowd.audit.silo_plays import SiloGame, SiloPlay, looks
 from incrowd.errors import IncrowdError
 from incrowd.privacy.ledger.ledger import Ledger
@@ -38,7 +38,7 @@ def silo_findings(game: SiloGame, plays: Sequence[SiloPlay], *, confidence: floa
     inside = np.concatenate([play.inside for play in plays])
     claimed = max(play.epsilon for play in plays)
     ins, outs = scores[inside], scores[~inside]
-    whole, known = plan.sampling_prob == 1, odds(ins, outs)
+    whole, known = plan.sampling_prob == 1, odds(ins, outs, confidence=SURE)
     return [
         Finding(
             attack=f"records at right angles in {plan.name}, seen through every step",
@@ -50,7 +50,7 @@ def silo_findings(game: SiloGame, plays: Sequence[SiloPlay], *, confidence: floa
             confidence=confidence,
             auc=known.auc,
             true_positives=known.true_positives,
-            allowed=allowed(FALSE_POSITIVES, epsilon=claimed, delta=delta),
+            allowed=allowed(known.false_positives_at_most, epsilon=claimed, delta=delta),
             trials=scores.size,
             note="the adversary sees the noised sum of each step, which is more than the weights that leave the silo",
         )
