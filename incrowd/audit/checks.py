@@ -88,7 +88,7 @@ def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
 
 
 def price_checks(plan: Promise) -> list[Check]:
-    """The stated epsilon, against what canaries lose to a perfect adversary; and what the ledger says after all rounds."""
+    """The stated epsilon, against what canaries lose to a perfect adversary; and what the ledger says in the end."""
     lost, stated = attainable(plan), plan.price.epsilon
     game = CanaryGame(plan=plan)
     ledger = game.ledger()

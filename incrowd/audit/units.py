@@ -1,0 +1,55 @@
+"""The audits of settings whose unit is not a client: silos, which protect records, and devices of draw and discard."""
+
+from incrowd.audit.audit import CONFIDENCE, Effort
+from incrowd.audit.devices import audit_specification
+from incrowd.audit.finding import Audited
+from incrowd.audit.silos import audit_silos
+from incrowd.drawdiscard.specification import Specification
+from incrowd.runs.silo_config import SiloConfig
+
+_RECORDS, _FEW_RECORDS = 5_000, 1_000
+_CONTRIBUTIONS, _FEW_CONTRIBUTIONS = 20_000, 4_000
+
+
+def audit_records(config: SiloConfig, *, effort: Effort) -> Audited:
+    """Attack the silos of some settings, each on canary records alone.
+
+    Guarantee: nobody's records are trained on, and no ledger is opened.
+    """
+    trials = effort.canaries or (_FEW_RECORDS if effort.quick else _RECORDS)
+    findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed, confidence=CONFIDENCE)
+    names = ", ".join(plan.name for plan in plans)
+    return Audited(
+        claimed=max(finding.claimed or 0.0 for finding in findings),
+        delta=config.privacy.delta,
+        findings=tuple(findings),
+        checks=tuple(checks),
+        settings={
+            "unit": "record",
+            "engine": config.local.engine,
+            "rounds": config.privacy.rounds,
+            "seed": effort.seed,
+        },
+        notes=(f"attacked: {names}; silos whose plans are equal are attacked once",),
+    )
+
+
+def audit_devices(asked: Specification, *, effort: Effort) -> Audited:
+    """Attack one contribution to a specification, and a device's memory and limits."""
+    trials = effort.canaries or (_FEW_CONTRIBUTIONS if effort.quick else _CONTRIBUTIONS)
+    findings, checks = audit_specification(asked, trials=trials, seed=effort.seed, confidence=CONFIDENCE)
+    return Audited(
+        claimed=asked.epsilon,
+        delta=asked.delta or 0.0,
+        findings=tuple(findings),
+        checks=tuple(checks),
+        settings={
+            "unit": "contribution",
+            "weights": asked.size,
+            "privacy": asked.privacy,
+            "bound": asked.bound,
+            "noise": asked.noise,
+            "seed": effort.seed,
+        },
+        notes=("epsilon is that of one contribution; a device's budget limits how many it makes",),
+    )
