@@ -103,7 +103,8 @@ def _losses(look: Looks, step: float, *, swapped: bool) -> tuple[Floats, int]:
     first, second = (outside, inside) if swapped else (inside, outside)
     places = np.floor((first - second) / step).astype(np.int64)
     begin = int(places.min())
-    return np.bincount(places - begin, weights=np.exp(first) * (edges[1] - edges[0])), begin
+    mass: Floats = np.bincount(places - begin, weights=np.exp(first) * (edges[1] - edges[0])).astype(np.float64)
+    return mass, begin
 
 
 def _repeated(one: Floats, begin: int, times: int) -> tuple[Floats, int]:

@@ -10,6 +10,7 @@ import numpy as np
 from incrowd import _validate
 from incrowd._random import Floats, SeededRandomness
 from incrowd.audit import bounds
+from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
@@ -97,6 +98,8 @@ def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerO
         "contributions": partial(contribution_checks, plan),
         "order": partial(order_checks, plan),
         "order of charge": lambda: [order_of_charge(plan)],
+        "noise in earnest": lambda: [noise_in_earnest(plan)],
+        "clients": partial(every_client_alike, plan, seed=effort.seed),
         "parties": partial(party_checks, plan, seed=effort.seed),
         "bits": partial(bit_checks, plan, seed=effort.seed),
     }

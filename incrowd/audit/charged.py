@@ -31,7 +31,7 @@ _PARTY_ROUNDS = 20
 _PARTY_NUMBERS = 20_000
 """So many numbers of it are wanted."""
 
-_RUNS = 300
+_RUNS = 200
 """So many first rounds show the noise of a clip's bits."""
 
 

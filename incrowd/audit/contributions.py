@@ -71,8 +71,8 @@ class FirstRound:
     def entered(self, row: Row, *, others: Sequence[Row] = ()) -> Floats:
         """What a contribution adds to the release that also has those of others."""
         apart = self.release([*others, row]), self.release([*others, np.zeros(self.size)])
-        steps: Floats = (apart[0].total.steps - apart[1].total.steps) * apart[0].total.step
-        return steps
+        steps = apart[0].total.steps - apart[1].total.steps
+        return steps.astype(np.float64) * apart[0].total.step
 
     def noised(self) -> Whole:
         """What is released of a contribution of zeros, with the operating system's noise."""

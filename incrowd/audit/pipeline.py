@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from incrowd._random import Floats, SeededRandomness
+from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.audit import reference_clip
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.finding import Check
@@ -91,7 +91,7 @@ def _algorithm(work: ClientWork, *, seed: int) -> FedAvg:
 
 
 def _slow_sum(
-    trainer: EngineTrainer, cohort: Sequence[int], work: ClientWork, *, number: int, clip: Clip | MedianClip
+    trainer: EngineTrainer, cohort: Integers, work: ClientWork, *, number: int, clip: Clip | MedianClip
 ) -> Floats:
     """The sum of the cohort's contributions, each clipped by itself."""
     if isinstance(clip, MedianClip):
@@ -115,7 +115,8 @@ def _noise(work: ClientWork, looked: Sequence[LookedAt]) -> Floats:
         strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(rounds)] for t in range(rounds)])
         fresh: Floats = strategy @ left / noise.scale(left.shape[1])[1]
         return fresh
-    return left / np.array([one.release.noise_std for one in looked])[:, None]
+    scaled: Floats = left / np.array([one.release.noise_std for one in looked])[:, None]
+    return scaled
 
 
 def _along(looked: Sequence[LookedAt], noise: Floats) -> Check:

@@ -186,7 +186,7 @@ class _Seen:
         fresh = strategy @ noise
         turns = np.arange(rounds)[:, None] % plan.groups == np.arange(self._game.canaries) % plan.groups
         _, std = plan.noise.scale(noise.shape[1])
-        moved = strategy @ (turns * (plan.clip.clip_norm / std))
+        moved = strategy @ (turns * (plan.noise.clip_norm / std))
         seen = fresh @ self._unit.T + moved * self._inside
         return fresh, np.asarray((seen * moved).sum(axis=0) - (moved**2).sum(axis=0) / 2)
 
