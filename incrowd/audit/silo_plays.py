@@ -78,7 +78,7 @@ class SiloGame:
         """Play once."""
         plan, randomness = self.plan, SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        seen = _Watched(self._engine(inside))
+        seen = _Overlooked(self._engine(inside))
         ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
         silo = self.silo(Account(ledger=ledger, randomness=randomness), engine=seen)
         weights, multipliers = np.zeros(self.canaries), []
@@ -96,7 +96,7 @@ class SiloGame:
         plan = replace(self.plan, batch_size=self.plan.records)
         found = 0.0
         for feature, label in _ODD:
-            seen = _Watched(self._of_one(feature, label))
+            seen = _Overlooked(self._of_one(feature, label))
             training = replace(plan.training(1.0), steps=1)
             seen.train(np.zeros(2), training, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
             entered = float(np.linalg.norm(seen.totals[0]))
@@ -134,7 +134,7 @@ class SiloGame:
         return Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
 
     def _seen(
-        self, seen: "_Watched", inside: NDArray[np.bool_], multipliers: Sequence[float], epsilon: float
+        self, seen: "_Overlooked", inside: NDArray[np.bool_], multipliers: Sequence[float], epsilon: float
     ) -> SiloPlay:
         plan, bound = self.plan, self.plan.clip_norm
         stated = np.repeat([plan.training(one).sensitivity * one for one in multipliers], plan.steps)
@@ -155,7 +155,7 @@ class SiloGame:
         )
 
 
-class _Watched:
+class _Overlooked:
     """An engine as whoever sees its noised sums sees it; the sums without noise tell the audit who was drawn."""
 
     def __init__(self, engine: RecordEngine) -> None:

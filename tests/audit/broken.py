@@ -187,7 +187,7 @@ def sum_off_the_grid() -> Any:
 
     def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
         values = total.values if isinstance(total, Whole) else total
-        return Whole(steps=values / step + noise, step=step)  # type: ignore[arg-type]  # floats, on purpose
+        return Whole(steps=values / step + noise, step=step)  # type: ignore[arg-type]  # they are floats, and should not be
 
     return changed(grid, "add", lambda real: add)
 
