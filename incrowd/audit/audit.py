@@ -10,6 +10,7 @@ import numpy as np
 from incrowd import _validate
 from incrowd._random import Floats, SeededRandomness
 from incrowd.audit import bounds
+from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
@@ -50,13 +51,17 @@ class Effort:
             if getattr(self, name) is not None:
                 _validate.count(**{name: getattr(self, name)})
 
+    @property
+    def trials(self) -> int:
+        """How many canaries are wanted in all."""
+        return self.canaries or (_QUICK if self.quick else _TRIALS)
+
     def plays(self, game: CanaryGame) -> int:
         """How often the federation is played. Edge cases: fewer than two would show no noise that comes again: two."""
         if self.repeats is not None:
             return max(2, self.repeats)
-        wanted = self.canaries or (_QUICK if self.quick else _TRIALS)
-        affordable = wanted if self.canaries else _MOST_ROUNDS // game.plan.rounds
-        return max(2, min(math.ceil(wanted / game.canaries), affordable))
+        affordable = self.trials if self.canaries else _MOST_ROUNDS // game.plan.rounds
+        return max(2, min(math.ceil(self.trials / game.canaries), affordable))
 
 
 def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerOptimizer | None = None) -> Audited:
@@ -93,6 +98,8 @@ def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerO
         "contributions": partial(contribution_checks, plan),
         "order": partial(order_checks, plan),
         "order of charge": lambda: [order_of_charge(plan)],
+        "noise in earnest": lambda: [noise_in_earnest(plan)],
+        "clients": partial(every_client_alike, plan, seed=effort.seed),
         "parties": partial(party_checks, plan, seed=effort.seed),
         "bits": partial(bit_checks, plan, seed=effort.seed),
     }

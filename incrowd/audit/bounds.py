@@ -30,7 +30,7 @@ def at_most(successes: int, trials: int, *, confidence: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class ErrorCounts:
     """How often an attacker said "member": of so many members, and of so many others."""
 
     found: int
@@ -78,9 +78,9 @@ def epsilon_of_mu(mu: float, *, delta: float) -> float:
     return GaussianCurve([(GaussianDpEvent(1 / mu), 1)]).epsilon(delta) if mu > 1e-9 else 0.0
 
 
-def counted(inside: Floats, outside: Floats, *, threshold: float) -> Counts:
+def counted(inside: Floats, outside: Floats, *, threshold: float) -> ErrorCounts:
     """Who is called a member where scores above a threshold are."""
-    return Counts(
+    return ErrorCounts(
         found=int((inside > threshold).sum()),
         members=len(inside),
         false=int((outside > threshold).sum()),

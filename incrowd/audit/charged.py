@@ -31,7 +31,7 @@ _PARTY_ROUNDS = 20
 _PARTY_NUMBERS = 20_000
 """So many numbers of it are wanted."""
 
-_RUNS = 300
+_RUNS = 200
 """So many first rounds show the noise of a clip's bits."""
 
 
@@ -150,7 +150,7 @@ def order_of_charge(plan: Promise) -> Check:
     def tell() -> None:
         paid.append(sum("event" in entry.content() for entry in ledger.entries()))
 
-    run = PrivateRun(plan, ledger=ledger, randomness=_Asked(first.seed, tell), size=first.size, label="audit")
+    run = PrivateRun(plan, ledger=ledger, randomness=_Overheard(first.seed, tell), size=first.size, label="audit")
     opened = run.round(0)
     cohort = run.cohort(0)[:1]
     opened.add(np.zeros((len(cohort), first.size)), clients=cohort)
@@ -163,7 +163,7 @@ def order_of_charge(plan: Promise) -> Check:
     )
 
 
-class _Asked:
+class _Overheard:
     """Seeded randomness that tells when noise is asked for."""
 
     simulated = True

@@ -28,8 +28,6 @@ _ROUNDING = 1e-4
 _SIZE = 24
 """So many numbers has a contribution of a clip that takes any."""
 
-Row = Floats
-
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRound:
@@ -59,7 +57,7 @@ class FirstRound:
         """Who is in that cohort."""
         return self._run(SeededRandomness(seed=self.seed)).cohort(0)
 
-    def release(self, rows: Sequence[Row], *, randomness: Randomness | None = None) -> Release:
+    def release(self, rows: Sequence[Floats], *, randomness: Randomness | None = None) -> Release:
         """The release with these contributions, of the first clients of the cohort."""
         randomness = SeededRandomness(seed=self.seed) if randomness is None else randomness
         run = self._run(randomness)
@@ -68,7 +66,7 @@ class FirstRound:
             opened.add(np.array(rows), clients=run.cohort(0)[: len(rows)])
         return opened.release()
 
-    def entered(self, row: Row, *, others: Sequence[Row] = ()) -> Floats:
+    def entered(self, row: Floats, *, others: Sequence[Floats] = ()) -> Floats:
         """What a contribution adds to the release that also has those of others."""
         apart = self.release([*others, row]), self.release([*others, np.zeros(self.size)])
         steps = apart[0].total.steps - apart[1].total.steps
@@ -172,10 +170,10 @@ def order_checks(plan: Promise) -> list[Check]:
     ]
 
 
-def _odd(size: int) -> Iterator[tuple[str, Row]]:
+def _odd(size: int) -> Iterator[tuple[str, Floats]]:
     """Contributions as nobody would make them who means well."""
-    generator = np.random.default_rng(0)
-    random = generator.normal(size=size)
+    stream = SeededRandomness(seed=0).stream("audit")
+    random = stream.normals(size)
     yield "zeros", np.zeros(size)
     yield "ordinary", random
     yield "a million times as long", 1e6 * random
@@ -191,16 +189,16 @@ def _odd(size: int) -> Iterator[tuple[str, Row]]:
     yield "huge and tiny", np.where(np.arange(size) % 2, 1e200, 1e-200)
 
 
-def _length(clip: Clip, entered: Row) -> float:
+def _length(clip: Clip, entered: Floats) -> float:
     return reference_clip.length(clip, entered) if np.isfinite(entered).all() else math.inf
 
 
 def _as_stated(first: FirstRound, clip: Clip) -> Check:
     """Short and long contributions enter as a textbook clips them."""
-    generator = np.random.default_rng(1)
+    stream = SeededRandomness(seed=1).stream("audit")
     off = 0.0
     for share in (0.1, 0.9, 3.0, 50.0):
-        row = generator.normal(size=first.size)
+        row = stream.normals(first.size)
         row *= share / reference_clip.length(clip, row)
         off = max(off, _length(clip, first.entered(row) - reference_clip.clipped(clip, row)))
     return Check(
@@ -215,10 +213,10 @@ def _alone(first: FirstRound) -> Check:
     """The same enters of a contribution, whoever else is there."""
     if first.drawn.size < 2:
         return Check(name="what others change", measured="nobody else is drawn", stated="nothing", holds=True)
-    generator = np.random.default_rng(2)
-    row = generator.normal(size=first.size)
+    stream = SeededRandomness(seed=2).stream("audit")
+    row = stream.normals(first.size)
     alone = first.entered(row)
-    company = [generator.normal(size=first.size) * scale for scale in (1e-6, 1.0, 1e6, np.nan)]
+    company = [stream.normals(first.size) * scale for scale in (1e-6, 1.0, 1e6, np.nan)]
     off = max(float(np.abs(first.entered(row, others=[other]) - alone).max()) for other in company)
     steps = off / first.release([]).total.step
     return Check(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from incrowd._random import SystemRandomness
+from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
@@ -204,11 +204,11 @@ def _opened_again(
 
 
 def _odd(size: int, clip: float) -> Iterator[np.ndarray]:
-    generator = np.random.default_rng(0)
+    stream = SeededRandomness(seed=0).stream("audit")
     yield from (
         np.zeros(size),
-        generator.normal(size=size) * clip / size,
-        generator.normal(size=size) * 1e6 * clip,
+        stream.normals(size) * clip / size,
+        stream.normals(size) * 1e6 * clip,
         np.full(size, np.finfo(np.float64).max),
         np.full(size, np.nan),
         np.full(size, np.inf),

@@ -94,7 +94,7 @@ class CanaryGame:
         """Play once."""
         randomness = SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        seen = _Seen(self, inside)
+        seen = _Adversary(self, inside)
         for release, cohort in self.releases(randomness, inside, ledger=self.ledger()):
             seen.see(release, cohort)
         return seen.play()
@@ -124,7 +124,7 @@ class CanaryGame:
             yield release, drawn
 
 
-class _Seen:
+class _Adversary:
     """What an adversary makes of the releases, one after the other."""
 
     def __init__(self, game: CanaryGame, inside: NDArray[np.bool_]) -> None:

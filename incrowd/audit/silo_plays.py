@@ -79,7 +79,7 @@ class SiloGame:
         """Play once."""
         plan, randomness = self.plan, SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        seen = _Watched(self._engine(inside))
+        seen = _Overlooked(self._engine(inside))
         ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
         silo = self.silo(Account(ledger=ledger, randomness=randomness), engine=seen)
         weights, multipliers, moved = np.zeros(self.canaries), [], np.zeros(self.canaries)
@@ -100,7 +100,7 @@ class SiloGame:
         plan = replace(self.plan, batch_size=self.plan.records)
         found = 0.0
         for feature, label in _ODD:
-            seen = _Watched(self._of_one(feature, label))
+            seen = _Overlooked(self._of_one(feature, label))
             training = replace(plan.training(1.0), steps=1)
             seen.train(np.zeros(2), training, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("b"))
             entered = float(np.linalg.norm(seen.totals[0]))
@@ -144,7 +144,7 @@ class SiloGame:
 
     def _seen(
         self,
-        seen: "_Watched",
+        seen: "_Overlooked",
         inside: NDArray[np.bool_],
         multipliers: Sequence[float],
         epsilon: float,
@@ -169,7 +169,7 @@ class SiloGame:
         )
 
 
-class _Watched:
+class _Overlooked:
     """An engine as whoever sees its noised sums sees it; the sums without noise tell the audit who was drawn."""
 
     def __init__(self, engine: RecordEngine) -> None:

@@ -21,7 +21,7 @@ RESULT = "audit.json"
 def audit(
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml|DIR]", help="Settings, or a run's folder; else the demonstration."),
+        typer.Argument(metavar="[CONFIG|DIR]", help="Settings, a specification, a run; else the demonstration."),
     ] = None,
     override: Overrides = None,
     data: DataFolder = None,
@@ -34,10 +34,11 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a pipeline as it is configured, on simulations of it, and hold what is found out against what is promised.
+    """Attack a federation, on simulations of its settings, and set what was found out against what is promised.
 
-    CONFIG has settings of clients or of silos, or is a specification of draw and discard. No ledger is opened and
-    nothing is spent. Exit status 1 says that more was found out than is promised, and standard error says what.
+    It is for whole clients, for records in silos, and for the specification of a draw-and-discard server. No ledger is
+    opened and nothing is spent. Exit status 1 says that more was found out than is promised, and a line on standard
+    error says what.
 
     Example: incrowd audit examples/mnist.toml --data data --out out/audit
     """

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
-from incrowd._random import Floats, Integers, SeededRandomness, Stream
+from incrowd._random import Floats, Integers, SeededRandomness, Stream, SystemStream
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.engine import CohortEngine
@@ -187,7 +187,7 @@ def sum_off_the_grid() -> Any:
 
     def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
         values = total.values if isinstance(total, Whole) else total
-        return Whole(steps=values / step + noise, step=step)  # type: ignore[arg-type]  # floats, on purpose
+        return Whole(steps=values / step + noise, step=step)  # type: ignore[arg-type]  # they are floats, and should not be
 
     return changed(grid, "add", lambda real: add)
 
@@ -294,6 +294,31 @@ def no_memory() -> Any:
     return changed(Banded, "echo", lambda real: lambda self, memory, size: np.zeros(size))
 
 
+def less_noise_in_earnest() -> Any:
+    """Where nobody can repeat it, noise is drawn short."""
+
+    def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
+        def sample(shape: grid.NoiseShape, *, scale: float, size: int, stream: Stream) -> Integers:
+            drawn = real(shape, scale=scale, size=size, stream=stream)
+            return drawn // 2 if isinstance(stream, SystemStream) else drawn
+
+        return sample
+
+    return changed(grid, "sample_noise", make)
+
+
+def one_client_each_round() -> Any:
+    """The client with the last number takes part in all rounds."""
+
+    def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
+        def sample(self: Poisson, stream: Stream, *, round: int) -> Integers:
+            return np.union1d(real(self, stream, round=round), [self.clients - 1])
+
+        return sample
+
+    return changed(Poisson, "sample", make)
+
+
 BROKEN: dict[str, tuple[str, Breakage, str]] = {
     # name: the plan that shows it, the breakage, and what has to speak against it
     "noise halved": ("everyone", noise_is(0.5), "noise: 0."),
@@ -318,6 +343,8 @@ BROKEN: dict[str, tuple[str, Breakage, str]] = {
         noise_from(lambda receipt, purpose, indices: SeededRandomness(7).stream(purpose, *indices)),
         "noise that comes again",
     ),
+    "noise short in earnest alone": ("everyone", less_noise_in_earnest, "noise in earnest"),
+    "one client each round": ("poisson", one_client_each_round, "furthest off"),
     "correlated noise without its memory": ("correlated", no_memory, "noise"),
     "clip inverted": ("fixed clip", clip_inverted, "refused: a sum of norm"),
     "clipped at twice the bound": ("fixed clip", clip_twice, "longest contribution"),

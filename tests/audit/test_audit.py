@@ -87,17 +87,28 @@ def test_a_run_is_audited_as_it_was_made_and_other_values_are_refused(tmp_path: 
         audit(tmp_path)
 
 
-def test_silos_are_named_as_what_this_is_not_for(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_silos_are_audited_record_by_record(tmp_path: Path) -> None:
     path = tmp_path / "silos.toml"
-    path.write_text('[privacy]\nunit = "record"\nepsilon = 2.0\ndelta = 1e-5\nrounds = 2\n')
-    with pytest.raises(ConfigError, match=r"privacy\.unit"):
-        audit(path)
+    path.write_text(
+        '[data]\nname = "digits"\nclients = 2\n[local]\nbatch_size = 64\n'
+        '[privacy]\nunit = "record"\nepsilon = 20.0\ndelta = 1e-5\nrounds = 1\nnoise_multiplier = 2.0\n'
+    )
+    found = audit(path, effort=Effort(canaries=600))
+    assert found.violations == ()
+    assert {each.unit for each in found.findings} == {"record"}
+
+
+def test_a_specification_is_audited_contribution_by_contribution() -> None:
+    found = audit(Path("examples/phishing/phishing.toml"), effort=Effort(canaries=600))
+    assert found.violations == ()
+    assert {each.unit for each in found.findings} == {"contribution"}
 
 
 @pytest.mark.parametrize("field", ["canaries", "repeats"])
 def test_efforts_of_nothing_are_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=field):
-        Effort(**{field: 0})
+        Effort(**{field: 0})  # type: ignore[arg-type]  # by name
 
 
 def test_what_is_written_is_plain_json(work: ClientWork) -> None:

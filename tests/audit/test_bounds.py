@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from incrowd._random import Floats
 from incrowd.audit import bounds
-from incrowd.audit.bounds import Counts
+from incrowd.audit.bounds import ErrorCounts
 from incrowd.errors import ConfigError
 
 
@@ -35,22 +35,22 @@ class TestRates:
 
     @given(st.integers(0, 50), st.integers(0, 50), st.floats(0.5, 0.999))
     def test_any_counts_give_a_finite_bound(self, found: int, false: int, confidence: float) -> None:
-        counts = Counts(found=found, members=50, false=false, others=50)
+        counts = ErrorCounts(found=found, members=50, false=false, others=50)
         assert 0 <= counts.epsilon(delta=1e-5, confidence=confidence) < 20
         assert 0 <= counts.mu(confidence=confidence) < 20
 
     def test_more_confidence_proves_less(self) -> None:
-        counts = Counts(found=90, members=100, false=10, others=100)
+        counts = ErrorCounts(found=90, members=100, false=10, others=100)
         assert counts.epsilon(delta=0, confidence=0.95) > counts.epsilon(delta=0, confidence=bounds.SURE) > 0
 
     def test_both_errors_count(self) -> None:
         """Nobody missed is as telling as nobody accused wrongly."""
-        counts = Counts(found=1000, members=1000, false=500, others=1000)
+        counts = ErrorCounts(found=1000, members=1000, false=500, others=1000)
         assert counts.epsilon(delta=0, confidence=0.95) > 4
 
     def test_counts_beyond_the_trials_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="found"):
-            Counts(found=11, members=10, false=0, others=10)
+            ErrorCounts(found=11, members=10, false=0, others=10)
 
 
 class TestScores:
