@@ -1,0 +1,189 @@
+"""What happened from round to round: how good the model was, what that cost, and where the budget ends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from incrowd.report.charts import Axis, Line, Series
+from incrowd.report.figure import curves
+from incrowd.report.shown import Shown
+from incrowd.report.svg import NOTHING, Markup, joined, tag
+from incrowd.report.words import Words
+
+Point = tuple[float, float]
+
+
+def rounds(shown: Sequence[Shown], words: Words) -> Markup:
+    """Accuracy (or loss) and epsilon over the rounds, of all runs on the same axes."""
+    runs = [one for one in shown if one.rounds]
+    if not runs:
+        return NOTHING
+    figures = [_measured(runs, words), _epsilon(runs, words)]
+    lost = [one for one in runs if any(row["lost"] for row in one.rounds)]
+    note = joined(
+        tag("p", words("rounds.lost", name=one.name, count=sum(row["lost"] for row in one.rounds)), class_="quiet")
+        for one in lost
+    )
+    return tag("div", *figures, class_="grid") + note
+
+
+def noise(shown: Sequence[Shown], words: Words) -> Markup:
+    """The clip and the noise of the rounds, as they are planned and as they were."""
+    runs = [one for one in shown if one.rounds or one.schedule]
+    figures = list(_planned(runs, words))
+    stds = [_series(one, place, lambda row: row["noise_std"]) for place, one in enumerate(runs)]
+    if any(one.points for one in stds):
+        figures.append(
+            _figure(words, "noise-std", stds, Axis(label=words.plain("noise_std"), spelt=words.number, from_zero=True))
+        )
+    clips = [_series(one, place, lambda row: row["clip_norm"]) for place, one in enumerate(runs)]
+    if any(_moves(one.points) for one in clips):
+        figures.append(
+            _figure(words, "clip", clips, Axis(label=words.plain("clip_norm"), spelt=words.number, from_zero=True))
+        )
+    return tag("div", *figures, class_="grid") if figures else NOTHING
+
+
+def inside(shown: Sequence[Shown], words: Words) -> Markup:
+    """What only simulations of public data may look at: how alike contributions are, their norms, noise to signal."""
+    runs = [one for one in shown if any(row["simulation"] for row in one.rounds)]
+    if not runs:
+        return NOTHING
+    figures = []
+    for key, log in (("between_client_variance", True), ("update_scale", True), ("noise_to_signal", True)):
+        found = [_series(one, place, _seen(key)) for place, one in enumerate(runs)]
+        if any(one.points for one in found):
+            axis = Axis(label=words.plain(key), spelt=lambda value: words.number(value, 2), log=log)
+            figures.append(_figure(words, key.replace("_", "-"), found, axis))
+    figures += [_norms(one, words, place=place, of=len(runs)) for place, one in enumerate(runs)]
+    clipped = [_series(one, place, _seen("fraction_clipped")) for place, one in enumerate(runs)]
+    if any(point[1] for one in clipped for point in one.points):
+        axis = Axis(
+            label=words.plain("fraction_clipped"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0
+        )
+        figures.append(_figure(words, "fraction-clipped", clipped, axis))
+    return tag("p", words("inside.only"), class_="warning") + tag("div", *figures, class_="grid")
+
+
+def _measured(runs: Sequence[Shown], words: Words) -> Markup:
+    what = "accuracy" if any(row["accuracy"] is not None for one in runs for row in one.rounds) else "loss"
+    series = [_series(one, place, lambda row: row[what]) for place, one in enumerate(runs)]
+    known = sorted({round(one.baseline, 4) for one in runs if one.baseline is not None})
+    spelt: Callable[[float], str] = (lambda value: words.percent(value)) if what == "accuracy" else words.number
+    lines = [Line(label=f"{words.plain('baseline')} {spelt(value)}", y=value) for value in known[:2]]
+    high = max((point[1] for one in series for point in one.points), default=1.0)
+    axis = Axis(
+        label=words.plain(f"{what}.test"), spelt=spelt, high=min(1.0, high + 0.05) if what == "accuracy" else None
+    )
+    return _figure(words, what, series, axis, lines=lines)
+
+
+def _epsilon(runs: Sequence[Shown], words: Words) -> Markup:
+    series = [
+        Series(name=one.name, points=[(0.0, 0.0), *_points(one, lambda row: row["epsilon"])], style=place, steps=True)
+        for place, one in enumerate(runs)
+    ]
+    budgets = sorted({one.budget for one in runs if one.budget is not None})
+    lines = [
+        Line(label=words.plain("budget.line", budget=words.epsilon(value)), y=value, strong=True)
+        for value in budgets[:3]
+    ]
+    ends = [_spent_at(one) for one in runs] if len(runs) == 1 else []
+    lines += [
+        Line(label=words.plain("budget.ends", round=words.count(at)), x=float(at)) for at in ends if at is not None
+    ]
+    return _figure(
+        words,
+        "epsilon",
+        series,
+        Axis(label=words.plain("epsilon.axis"), spelt=words.number, from_zero=True),
+        lines=lines,
+    )
+
+
+def _spent_at(one: Shown) -> int | None:
+    """The round with which the budget is used up: the first that leaves no room, or the last that is planned."""
+    if one.budget is None:
+        return None
+    found = next((row["round"] + 1 for row in one.rounds if row["epsilon"] >= 0.999 * one.budget), None)
+    return found if found is not None else one.planned
+
+
+def _planned(runs: Sequence[Shown], words: Words) -> Iterator[Markup]:
+    for key, name in (("cohort", "cohort"), ("noise_multiplier", "multiplier")):
+        series = [
+            Series(name=one.name, points=_steps(one, key), style=place, steps=True) for place, one in enumerate(runs)
+        ]
+        if any(one.points for one in series):
+            yield _figure(words, name, series, Axis(label=words.plain(name), spelt=words.number, from_zero=True))
+
+
+def _steps(one: Shown, key: str) -> list[Point]:
+    found, at = [], 1
+    for step in one.schedule:
+        last = at + step["rounds"] - 1
+        found += [(float(at), step[key])] + ([(float(last), step[key])] if last > at else [])
+        at = last + 1
+    return found
+
+
+def _norms(one: Shown, words: Words, *, place: int, of: int) -> Markup:
+    seen = [row for row in one.rounds if row["simulation"] and row["simulation"].get("norms")]
+
+    def norm(which: int) -> list[Point]:
+        return [(row["round"] + 1.0, row["simulation"]["norms"][which]) for row in seen]
+
+    series = [
+        Series(name=words.plain("norms.middle"), points=norm(2), style=0, band=(norm(1), norm(3))),
+        Series(name=words.plain("norms.largest"), points=norm(4), style=1),
+        Series(name=words.plain("clip_norm"), points=_points(one, lambda row: row["clip_norm"]), style=6),
+    ]
+    axis = Axis(label=words.plain("norms"), spelt=words.number, log=True)
+    name = f" · {one.name}" if of > 1 else ""
+    return curves(
+        words,
+        key=f"norms-{place}",
+        title=words.plain("norms.title") + name,
+        about=words.plain("norms.about"),
+        series=series,
+        x=_over(words),
+        y=axis,
+    )
+
+
+def _figure(words: Words, key: str, series: Sequence[Series], y: Axis, *, lines: Sequence[Line] = ()) -> Markup:
+    known = [one for one in series if one.points]
+    return curves(
+        words,
+        key=f"over-{key}",
+        title=words.plain(f"title.{key}"),
+        about=words.plain(f"about.{key}"),
+        series=known,
+        x=_over(words),
+        y=y,
+        lines=lines,
+    )
+
+
+def _over(words: Words) -> Axis:
+    return Axis(label=words.plain("rounds"), spelt=words.count, low=0.0, whole=True)
+
+
+def _series(one: Shown, place: int, value: Callable[[Any], float | None]) -> Series:
+    return Series(name=one.name, points=_points(one, value), style=place)
+
+
+def _points(one: Shown, value: Callable[[Any], float | None]) -> list[Point]:
+    found = ((row["round"] + 1.0, value(row)) for row in one.rounds)
+    return [(at, measured) for at, measured in found if measured is not None]
+
+
+def _seen(key: str) -> Callable[[Any], float | None]:
+    def value(row: Any) -> float | None:
+        found = (row["simulation"] or {}).get(key)
+        return None if found is None else float(found)
+
+    return value
+
+
+def _moves(points: Sequence[Point]) -> bool:
+    return len({point[1] for point in points}) > 1

@@ -1,0 +1,58 @@
+"""What may be shown of a pool of draw and discard: from the folder of its server, running or not, or from its status."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from incrowd.drawdiscard.kept_pool import FILE
+from incrowd.drawdiscard.showing import PoolFigures, shown
+from incrowd.drawdiscard.specification import Specification
+from incrowd.errors import DataError
+from incrowd.report.reading import reading
+from incrowd.report.shown import Shown
+from incrowd.runs.contents import part
+
+POOL_KEYS = (
+    "name", "fingerprint", "accepted", "turned_away", "repeated", "instances", "size", "epsilon", "privacy", "spread",
+    "weights", "public", "promise", "statement", "adversaries", "paused",
+)  # fmt: skip
+"""What of a server's status may be shown: all of it is shown by the server itself, too."""
+
+
+def pool_in(folder: Path) -> Shown:
+    """What may be shown of the pool in a server's folder, as it was last put on disk."""
+    try:
+        with reading(folder / FILE) as database:
+            state = dict(database.execute("SELECT name, content FROM state").fetchall())
+            told = json.loads(state["pool"])
+            marks = ", ".join("?" * len(told["versions"]))
+            query = f"SELECT version, weights FROM rows WHERE version IN ({marks})"  # noqa: S608 - question marks alone
+            rows = dict(database.execute(query, told["versions"]).fetchall())
+        asked = Specification.from_json(state["specification"])
+        held = [np.frombuffer(rows[version], "<f4") for version in told["versions"]]
+        average = np.frombuffer(state["average"], np.float64) if state.get("average") else None
+        figures = PoolFigures.of(held, average, accepted=told["counts"][1], turned=told["turned"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{folder / FILE} is not a whole pool ({error}): put a copy back") from error
+    return of_status(shown(asked, figures) | {"paused": bool(told["paused"])}, name=folder.name)
+
+
+def of_status(status: Mapping[str, Any], *, name: str) -> Shown:
+    """What may be shown of a server by its own status (`/status.json`)."""
+    pool = part(status, POOL_KEYS)
+    epsilon = pool.get("epsilon")
+    return Shown(
+        kind="pool",
+        name=name,
+        data=str(pool.get("name", name)),
+        unit="contribution",
+        over=False,
+        simulated=False,
+        public=False,
+        epsilon=None if epsilon is None else float(epsilon),
+        delta=0.0,
+        pool=pool,
+    )
