@@ -7,7 +7,7 @@ from incrowd.report.figure import figure, plain_table
 from incrowd.report.pictures import Bar, bars
 from incrowd.report.shown import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import UNKNOWN, Words
 
 _FINDINGS = 16
 
@@ -101,4 +101,4 @@ def _checks(checks: Sequence[Mapping[str, Any]], words: Words) -> Markup:
 
 
 def _said(value: object, words: Words) -> str:
-    return words.number(float(value)) if isinstance(value, int | float) else "–" if value is None else str(value)
+    return words.number(float(value)) if isinstance(value, int | float) else UNKNOWN if value is None else str(value)

@@ -31,7 +31,7 @@ def ledgers(shown: Sequence[Shown], words: Words, *, live: bool = False) -> Mark
         if len(books) > 2:
             parts.append(tag("details", tag("summary", text(name or one.name)), found, id=f"book-{number}"))
         else:
-            parts.append((tag("h3", text(name)) if name else NOTHING) + found)
+            parts += [tag("h3", text(name)) if name else NOTHING, found]
     if len(books) > _LEDGERS:
         parts.append(tag("p", words("table.left_out", count=words.count(len(books) - _LEDGERS)), class_="quiet"))
     return joined(parts)
@@ -48,7 +48,7 @@ def _book(book: Book, words: Words, *, live: bool) -> Markup:
         (words("ledger.entries"), text(words.count(len(book["lines"])))),
         (words("ledger.head"), tag("code", text(book["head"]))),
     ]
-    terms = tag("dl", *(tag("dt", name) + tag("dd", value) for name, value in facts if value), class_="facts")
+    terms = tag("dl", *(joined([tag("dt", name), tag("dd", value)]) for name, value in facts if value), class_="facts")
     lines = book["lines"]
     seen = lines if len(lines) <= 2 * _LINES else [*lines[:_LINES], None, *lines[-_LINES:]]
     headings = [words(key) for key in ("ledger.line", "ledger.kind", "ledger.event", "ledger.count", "ledger.hash")]
@@ -59,7 +59,7 @@ def _book(book: Book, words: Words, *, live: bool) -> Markup:
         rest = tag(
             "details", tag("summary", words("ledger.all", count=words.count(len(lines)))), tag("pre", text(said))
         )
-    return terms + table + rest
+    return joined([terms, table, rest])
 
 
 def _row(line: Book | None, words: Words) -> list[Markup]:
@@ -68,11 +68,10 @@ def _row(line: Book | None, words: Words) -> list[Markup]:
     kind = words.plain(f"entry.{line['kind']}") if line["kind"] in _KINDS else line["kind"]
     said = f"{kind} · {words.plain('round')} {line['round'] + 1}" if line["round"] is not None else kind
     seeded = tag("span", words("seeded"), class_="chip text") if line["seeded"] else NOTHING
-    own = (
-        NOTHING if line["own"] or line["kind"] != "charge" else tag("span", words("ledger.others"), class_="chip text")
-    )
+    others = line["kind"] == "charge" and line["own"] is False
+    own = tag("span", words("ledger.others"), class_="chip text") if others else NOTHING
     cells = [words.count(line["position"]), said, line["event"], words.count(line["count"]) if line["count"] else ""]
-    marked = [text(cells[0]), text(cells[1]) + seeded + own, text(cells[2]), text(cells[3])]
+    marked = [text(cells[0]), joined([text(cells[1]), seeded, own]), text(cells[2]), text(cells[3])]
     return [*marked, tag("code", text(line["hash"]))]
 
 
@@ -82,5 +81,5 @@ _KINDS = ("terms", "reserve", "charge", "release")
 def _spelt(line: Book, words: Words) -> str:
     kind = words.plain(f"entry.{line['kind']}") if line["kind"] in _KINDS else line["kind"]
     number = "" if line["round"] is None else f" {line['round'] + 1}"
-    count = f" × {line['count']}" if line["count"] > 1 else ""
+    count = f" x {line['count']}" if line["count"] > 1 else ""
     return f"{line['position']:>6}  {line['hash']}  {kind}{number}  {line['event']}{count}"

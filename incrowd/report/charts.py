@@ -1,7 +1,7 @@
-"""Charts as SVG, which can be seen, printed and read without a script; colours and dashes are those of the style sheet.
+"""Charts as SVG, which can be seen, printed and read without a script; colours and dashes are the style sheet's.
 
-A curve of any length is at most a few points for each column of pixels, and one path: how much there is to draw does not
-grow with the run.
+A curve of any length is at most a few points for each column of pixels, and one path: how much there is to draw does
+not grow with the run.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,14 @@ Spelt = Callable[[float], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What is along one side: its name, how its values are spelt, and where it begins and ends if that is given."""
+    """What is along one side: its name, how its values are spelt, and where it begins and ends if that is given.
+
+    At its ticks they are spelt as `marked` says, where that is shorter.
+    """
 
     label: str
     spelt: Spelt
+    marked: Spelt | None = None
     low: float | None = None
     high: float | None = None
     log: bool = False
@@ -132,11 +136,11 @@ def _axes(frame: Frame, x: Axis, y: Axis) -> Markup:
     for value in frame.y.ticks:
         at = frame.y(value)
         grid.append(f"M{left} {number(at)}H{right}")
-        labels.append(tag("text", text(y.spelt(value)), x=left - 7, y=at + 4, class_="tick end"))
+        labels.append(tag("text", text((y.marked or y.spelt)(value)), x=left - 7, y=at + 4, class_="tick end"))
     for value in frame.x.ticks:
         at = frame.x(value)
         grid.append(f"M{number(at)} {bottom}v4")
-        labels.append(tag("text", text(x.spelt(value)), x=at, y=bottom + 18, class_="tick middle"))
+        labels.append(tag("text", text((x.marked or x.spelt)(value)), x=at, y=bottom + 18, class_="tick middle"))
     return joined(
         [
             alone("path", d="".join(grid), class_="grid"),
@@ -154,12 +158,15 @@ def _line(frame: Frame, line: Line) -> Markup:
         at = frame.y(line.y)
         drawn = alone("path", d=f"M{_LEFT} {number(at)}H{WIDTH - _RIGHT}", class_=kind)
         above = at - 5 if at > _TOP + 12 else at + 13
+        if line.strong:  # what grows towards it is far from it on the left
+            return joined([drawn, tag("text", text(line.label), x=_LEFT + 6, y=above, class_="note")])
         return joined([drawn, tag("text", text(line.label), x=WIDTH - _RIGHT - 2, y=above, class_="note end")])
     at = frame.x(line.x or 0.0)
     drawn = alone("path", d=f"M{number(at)} {_TOP}V{HEIGHT - _BOTTOM}", class_=kind)
     right = at < WIDTH / 2
     place = "note" if right else "note end"
-    return joined([drawn, tag("text", text(line.label), x=at + (5 if right else -5), y=_TOP + 10, class_=place)])
+    beside = at + (5 if right else -5)
+    return joined([drawn, tag("text", text(line.label), x=beside, y=HEIGHT - _BOTTOM - 7, class_=place)])
 
 
 def _series(frame: Frame, one: Series) -> Markup:
@@ -180,7 +187,7 @@ def _series(frame: Frame, one: Series) -> Markup:
 
 
 def _path(frame: Frame, points: Sequence[Point], *, steps: bool = False) -> str:
-    said, before = [], ""
+    said, before = list[str](), ""
     for x, y in map(frame.at, points):
         if not said:
             said.append(f"M{number(x)} {number(y)}")
@@ -208,15 +215,13 @@ def _classes(style: int) -> str:
     return f"s{style % COLOURS} d{style % DASHES}"
 
 
-def _svg(
-    content: Markup, *, name: str, plot: tuple[float, float], size: tuple[float, float] = (WIDTH, HEIGHT)
-) -> Markup:
+def _svg(content: Markup, *, name: str, plot: tuple[float, float]) -> Markup:
     """A chart; `plot` is where the cursor of the page's script goes from and to."""
     return tag(
         "svg",
         tag("title", text(name)) if name else NOTHING,
         content,
-        viewBox=f"0 0 {number(size[0])} {number(size[1])}",
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
         class_="chart",
         role="img",
         aria_label=name or None,

@@ -7,7 +7,7 @@ from typing import Any
 from incrowd.report.figure import plain_table
 from incrowd.report.shown import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import UNKNOWN, Words
 
 _LONGEST = 300
 
@@ -25,11 +25,11 @@ def settings(shown: Sequence[Shown], words: Words) -> Markup:
     headings = [words("setting"), *(text(one.name) for one in runs)]
     table = NOTHING
     if apart:
-        rows = [[tag("code", text(key)), *(text(flat.get(key, "–")) for flat in each)] for key in apart]
+        rows = [[tag("code", text(key)), *(text(flat.get(key, UNKNOWN)) for flat in each)] for key in apart]
         table = plain_table(headings, rows, name=words.plain("settings.apart"))
     said = tag("p", words("settings.apart" if apart else "settings.same"))
     folded = (tag("details", tag("summary", text(one.name)), _sections(one)) for one in runs)
-    return said + table + joined(folded)
+    return joined([said, table, *folded])
 
 
 def versions(shown: Sequence[Shown], words: Words, *, own: str) -> Markup:
@@ -37,12 +37,12 @@ def versions(shown: Sequence[Shown], words: Words, *, own: str) -> Markup:
     made = [(one.name, one.version) for one in shown if one.version]
     facts = [(words("versions.run", name=name), text(f"incrowd {version}")) for name, version in made]
     facts.append((words("versions.page"), text(f"incrowd {own}")))
-    return tag("dl", *(tag("dt", name) + tag("dd", value) for name, value in facts), class_="facts")
+    return tag("dl", *(joined([tag("dt", name), tag("dd", value)]) for name, value in facts), class_="facts")
 
 
 def spelt(value: Any) -> str:
     """A setting as a reader wants it."""
-    said = "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    said = UNKNOWN if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
 
 
@@ -57,6 +57,6 @@ def _sections(one: Shown) -> Markup:
     for section, values in one.settings.items():
         stated = {key: value for key, value in values.items() if value is not None}
         if stated:
-            pairs = joined(tag("dt", text(key)) + tag("dd", text(spelt(value))) for key, value in stated.items())
+            pairs = joined(joined([tag("dt", key), tag("dd", spelt(value))]) for key, value in stated.items())
             parts.append(tag("div", tag("h3", text(section)), tag("dl", pairs, class_="facts"), class_="settings"))
     return tag("div", *parts, class_="columns")

@@ -34,7 +34,7 @@ def figure(words: Words, *, key: str, title: str, chart: Markup, about: str = ""
         tag("figcaption", text(title), id=f"{key}-name"),
         note,
         more,
-        chart,
+        tag("div", chart, class_="pan") if wide else chart,
         tag("output", class_="read", hidden=True),
         behind,
         id=key,
@@ -69,20 +69,11 @@ def table_of(words: Words, table: Table) -> Markup:
         cells = (tag("td", text(one)) for one in row[1:])
         place = round(table.places[number], 1) if table.places else None
         body.append(tag("tr", tag("th", text(row[0]), scope="row"), *cells, data_x=place))
-    left = (
-        tag("p", words("table.left_out", count=words.count(table.left_out)), class_="about")
-        if table.left_out
-        else NOTHING
-    )
-    return tag(
-        "div",
-        tag("table", tag("thead", head), tag("tbody", *body)),
-        left,
-        class_="scroll",
-        tabindex="0",
-        role="region",
-        aria_label=words("table"),
-    )
+    left = NOTHING
+    if table.left_out:
+        left = tag("p", words("table.left_out", count=words.count(table.left_out)), class_="about")
+    inside = tag("table", tag("thead", head), tag("tbody", *body))
+    return tag("div", inside, left, class_="scroll", tabindex="0", role="region", aria_label=words.plain("table"))
 
 
 def plain_table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], *, kind: str = "", name: str) -> Markup:

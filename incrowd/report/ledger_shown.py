@@ -105,6 +105,6 @@ def _line(entry: Entry, label: str | None) -> Facts:
         "count": sum(count for _, count in runs),
         "round": number if isinstance(number, int) else None,
         "seeded": str(content.get("randomness", "")).startswith("seeded"),
-        "own": label is not None and whose == label,
+        "own": None if label is None else whose == label,
         "hash": entry.hash,
     }

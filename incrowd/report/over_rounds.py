@@ -67,9 +67,9 @@ def inside(shown: Sequence[Shown], words: Words) -> Markup:
 def _measured(runs: Sequence[Shown], words: Words) -> Markup:
     what = "accuracy" if any(row["accuracy"] is not None for one in runs for row in one.rounds) else "loss"
     series = [_series(one, place, lambda row: row[what]) for place, one in enumerate(runs)]
-    known = sorted({round(one.baseline, 4) for one in runs if one.baseline is not None})
-    spelt: Callable[[float], str] = (lambda value: words.percent(value)) if what == "accuracy" else words.number
-    lines = [Line(label=f"{words.plain('baseline')} {spelt(value)}", y=value) for value in known[:2]]
+    spelt: Callable[[float], str] = words.percent if what == "accuracy" else words.number
+    known = {spelt(one.baseline): one.baseline for one in runs if one.baseline is not None}
+    lines = [Line(label=f"{words.plain('baseline')}: {said}", y=value) for said, value in list(known.items())[:2]]
     high = max((point[1] for one in series for point in one.points), default=1.0)
     axis = Axis(
         label=words.plain(f"{what}.test"), spelt=spelt, high=min(1.0, high + 0.05) if what == "accuracy" else None

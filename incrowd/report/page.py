@@ -116,7 +116,7 @@ def _header(shown: Sequence[Shown], words: Words, title: str, *, live: bool) -> 
 
 
 def _contents(filled: dict[str, Markup], words: Words) -> Markup:
-    return tag("ul", *(tag("li", tag("a", words(f"head.{key}"), href=f"#{key}")) for key in filled))
+    return tag("ul", *(tag("li", tag("a", words(f"nav.{key}"), href=f"#{key}")) for key in filled))
 
 
 def _section(key: str, content: Markup, words: Words) -> Markup:

@@ -132,8 +132,11 @@ def _evaluated(found: Mapping[str, Any], words: Words) -> Markup:
             rows.append([words(key), text(said), words("give_or_take", std=noise)])
     if found.get("balanced_accuracy") is not None:
         rows.append([words("balanced_accuracy"), text(words.percent(found["balanced_accuracy"])), NOTHING])
-    for row in (found.get("by_class") or ())[:_CLASSES]:
-        rows.append([words("recall_of", label=row.get("class")), text(words.percent(row.get("recall"))), NOTHING])
+    by_class = list(found.get("by_class") or ())[:_CLASSES]
+    rows += [
+        [words("recall_of", label=one.get("class")), text(words.percent(one.get("recall"))), NOTHING]
+        for one in by_class
+    ]
     cost = tag(
         "p",
         words(

@@ -7,7 +7,8 @@ from incrowd.report.charts import COLOURS, Spelt
 from incrowd.report.scales import Scale, limits
 from incrowd.report.svg import NOTHING, Markup, alone, joined, number, tag, text
 
-_ROW = 24
+_ROW = 38
+_WIDE = 860.0
 _WIDTH = 440
 _LEVELS = 8
 
@@ -38,7 +39,7 @@ def guesses(right: int, *, name: str) -> Markup:
     Edge cases: beyond 0 to 100 the nearest of them.
     """
     right = min(max(right, 0), 100)
-    full, chance, wrong = [], [], []
+    full, chance, wrong = list[str](), list[str](), list[str]()
     for place in range(100):
         x, y = 12 + 24 * (place % 10), 12 + 24 * (place // 10)
         group = chance if place < min(50, right) else full if place < right else wrong
@@ -61,9 +62,9 @@ def bars(
     values += [line[0]] if line else []
     top = max([value for value in values if value == value], default=1.0) if most is None else most
     scale = Scale(low=0.0, high=(top or 1.0) * (1.0 if most else 1.02), start=0.0, end=_WIDTH - 74.0)
-    height, parts = 2 * _ROW * len(given) * 0.82 + (22 if line else 4), []
+    height, parts = float(_ROW * len(given) + (22 if line else 4)), list[Markup]()
     for place, bar in enumerate(given):
-        y = place * _ROW * 1.64 + 4
+        y = place * _ROW + 4.0
         width = max(scale(min(bar.value, scale.high)), 0.5)
         parts += [
             tag("text", text(_cut(bar.name)), x=0, y=y + 11, class_="tick"),
@@ -77,14 +78,14 @@ def bars(
         ]
         if bar.interval is not None:
             low, high = (scale(min(max(side, 0.0), scale.high)) for side in bar.interval)
-            middle = number(y + 21.5)
-            whisker = f"M{number(low)} {middle}H{number(high)}M{number(low)} {number(y + 17)}v9M{number(high)} {number(y + 17)}v9"
+            left, right, top = number(low), number(high), number(y + 17)
+            whisker = f"M{left} {number(y + 21.5)}H{right}M{left} {top}v9M{right} {top}v9"
             parts.append(alone("path", d=whisker, class_="whisker"))
     if line is not None:
         at = scale(min(line[0], scale.high))
         parts.append(alone("path", d=f"M{number(at)} 6V{number(height - 16)}", class_="reference strong"))
-        place = "note end" if at > _WIDTH / 2 else "note"
-        parts.append(tag("text", text(line[1]), x=at, y=height - 3, class_=place))
+        side = "note end" if at > _WIDTH / 2 else "note"
+        parts.append(tag("text", text(line[1]), x=at, y=height - 3, class_=side))
     return _picture(joined(parts), name, height)
 
 
@@ -112,8 +113,7 @@ def strip(
         alone("path", d=f"M8 {height - 28:g}H{_WIDTH - 8}", class_="edge"),
         alone("path", d=dots, class_="swarm s0"),
     ]
-    for tick in scale.ticks:
-        parts.append(tag("text", text(spelt(tick)), x=scale(tick), y=height - 13, class_="tick middle"))
+    parts += [tag("text", spelt(tick), x=scale(tick), y=height - 13, class_="tick middle") for tick in scale.ticks]
     parts.append(tag("text", text(label), x=2, y=12, class_="label"))
     if line is not None:
         at = scale(line[0])
@@ -139,7 +139,8 @@ def cells(rows: Sequence[tuple[str, Sequence[float | None]]], *, name: str, high
             if column < len(values) and _level(values[column], high) == _level(values[start], high):
                 continue
             level = _level(values[start], high)
-            shape = f"M{number(left + start * width)} {number(y)}h{number((column - start) * width)}v15h-{number((column - start) * width)}z"
+            across = number((column - start) * width)
+            shape = f"M{number(left + start * width)} {number(y)}h{across}v15h-{across}z"
             parts.append(alone("path", d=shape, class_="cell" if level is None else f"cell l{level}"))
             start = column
     return _picture(joined(parts), name, height)
@@ -150,9 +151,9 @@ def parallel(dimensions: Sequence[Dimension], *, shades: Sequence[int], best: in
 
     Edge cases: a row without a place on some axis has a gap there.
     """
-    width, top, bottom = max(_WIDTH, 110.0 * len(dimensions)), 34.0, 226.0
-    gap = (width - 120) / max(len(dimensions) - 1, 1)
-    xs = [60 + gap * place for place in range(len(dimensions))]
+    width, top, bottom = max(_WIDE, 130.0 * len(dimensions)), 34.0, 286.0
+    gap = (width - 160) / max(len(dimensions) - 1, 1)
+    xs = [70 + gap * place for place in range(len(dimensions))]
     order = sorted(range(len(shades)), key=lambda row: (row == best, shades[row]))
     parts = []
     for row in order:
@@ -174,7 +175,7 @@ def parallel(dimensions: Sequence[Dimension], *, shades: Sequence[int], best: in
         for at, said in dimension.ticks:
             y = bottom - at * (bottom - top)
             parts.append(tag("text", text(_cut(said, 12)), x=x + 6, y=y + 4, class_="tick halo"))
-    return _picture(joined(parts), name, 240.0, width=width)
+    return _picture(joined(parts), name, 300.0, width=width)
 
 
 def _person(x: float, y: float) -> str:

@@ -1,4 +1,4 @@
-"""What may be shown of a pool of draw and discard: from the folder of its server, running or not, or from its status."""
+"""What may be shown of a pool of draw and discard: from its server's folder, running or not, or from its status."""
 
 import json
 from collections.abc import Mapping

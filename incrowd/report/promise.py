@@ -1,63 +1,59 @@
 """The result and the promise, first: how good, how private, against whom, and what that means for one person."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from incrowd.privacy.statement import guess
-from incrowd.report.charts import Axis, Line, Series, legend, line_chart
+from incrowd.report.charts import Axis, Series, legend, line_chart
 from incrowd.report.figure import figure, plain_table
 from incrowd.report.pictures import Bar, bars, guesses
-from incrowd.report.shown import Shown
+from incrowd.report.shown import Facts, Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import UNKNOWN, Words
 
+_BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
 _PICTURES = 4
 _TRADED = 6
 
 
 def result(shown: Sequence[Shown], words: Words) -> Markup:
     """How good and how private, at a glance: cards for one run, a row each for several."""
-    warnings = joined(_warning(words, one, alone=len(shown) == 1) for one in shown)
+    warnings = _warnings(shown, words)
     if len(shown) == 1:
         return warnings + _cards(shown[0], words)
-    headings = [words(key) for key in ("run", "data", "accuracy", "baseline", "epsilon", "delta", "protected", "state")]
-    return warnings + plain_table(
-        headings, [_row(one, words) for one in shown], name=words.plain("result"), kind="runs"
-    )
+    keys = ("run", "data", "accuracy", "baseline", "epsilon", "delta", "protected", "state")
+    rows = [_row(one, words) for one in shown]
+    return warnings + plain_table([words(key) for key in keys], rows, name=words.plain("result"), kind="runs")
 
 
 def meaning(shown: Sequence[Shown], words: Words) -> Markup:
     """What the promise is worth: a hundred guesses, errors traded for each other, and both in words."""
-    known = [one for one in shown if one.epsilon is not None and not (one.kind == "search" and one.epsilon == 0)]
+    known = [one for one in shown if one.epsilon is not None and not _unpaid(one)]
     if not known:
         return NOTHING
-    pictures = _odds(known, words)
-    return joined(
-        [
-            *(_in_words(one, words) for one in known[:1] if len(shown) == 1),
-            tag("div", pictures, _traded(known, words), class_="pair"),
-        ]
-    )
+    said = _in_words(known[0], words) if len(shown) == 1 else NOTHING
+    pictures = tag("div", _odds(known, words), _traded(known, words), class_="grid" if len(known) > 1 else "pair")
+    return said + pictures
 
 
 def caveats(shown: Sequence[Shown], words: Words) -> Markup:
-    """All that the statements say beside their figures, and their own words."""
-    parts = []
+    """All that the statements say beside their figures, and their own words; what several say alike is said once."""
+    alike: dict[str, list[tuple[str, Facts]]] = {}
     for one in shown:
-        statements = _alike(one.promises)
-        for parties, promise in statements:
-            name = ", ".join([one.name] * (len(shown) > 1) + [party for party in parties if party])
-            parts.append(_statement(words, promise, name=name if len(shown) > 1 or len(statements) > 1 else ""))
-    if not parts:
-        return tag("p", words("statement.later"), class_="quiet") if any(not one.over for one in shown) else NOTHING
-    return joined(parts)
+        for party, promise in one.promises.items():
+            name = ", ".join([one.name] * (len(shown) > 1) + [party] * bool(party))
+            alike.setdefault(repr([promise.get(key) for key in _BESIDE]), []).append((name, promise))
+    if alike:
+        return joined(_statement(words, each, alone=len(alike) == 1) for each in alike.values())
+    waiting = any(not one.over and one.kind != "pool" for one in shown)
+    return tag("p", words("statement.later"), class_="quiet") if waiting else NOTHING
 
 
 def accuracy_of(shown: Shown, words: Words) -> tuple[str, str]:
     """How good the model is, and what that is: accuracy, or else loss, of the result or of the last round measured."""
     best = (shown.search or {}).get("best") or {}
-    for source in (shown.result, best, *reversed(shown.rounds)):
+    tested = {"accuracy": best.get("test_accuracy"), "loss": None}
+    for source in (shown.result, tested, best, *reversed(shown.rounds)):
         if source.get("accuracy") is not None:
             return words.percent(source["accuracy"]), words.plain("accuracy")
         if source.get("loss") is not None:
@@ -65,7 +61,7 @@ def accuracy_of(shown: Shown, words: Words) -> tuple[str, str]:
     public = (shown.pool or {}).get("public") or {}
     if public.get("value") is not None:
         return words.number(float(public["value"])), words.plain("on_public")
-    return "–", words.plain("accuracy")
+    return UNKNOWN, words.plain("accuracy")
 
 
 def state_of(shown: Shown, words: Words) -> str:
@@ -75,7 +71,7 @@ def state_of(shown: Shown, words: Words) -> str:
     if shown.kind in ("ledger",):
         return words.plain("state.ledger", entries=words.count(sum(len(one["lines"]) for one in shown.ledgers)))
     if shown.over:
-        return words.plain("state.over")
+        return words.plain("state.searched" if shown.kind == "search" else "state.over")
     if shown.planned is None:
         return words.plain("state.running")
     return words.plain("state.rounds", done=words.count(len(shown.rounds)), planned=words.count(shown.planned))
@@ -94,43 +90,56 @@ def worst_of(shown: Shown) -> tuple[float, float]:
     return max(each, default=(shown.epsilon or 0.0, shown.delta or 0.0))
 
 
-def _warning(words: Words, one: Shown, *, alone: bool) -> Markup:
-    said = []
-    if one.simulated:
-        said.append(words("warn.simulated"))
-    if one.public:
-        said.append(words("warn.public"))
-    if not one.over and one.kind in ("clients", "silos", "search"):
-        said.append(words("warn.running"))
-    if not said:
-        return NOTHING
-    name = NOTHING if alone else tag("strong", text(f"{one.name}: "))
-    return tag("div", name, joined(tag("p", each) for each in said), class_="warning", role="note")
+def _unpaid(one: Shown) -> bool:
+    """Whether nothing was charged, so that there is no promise to speak of."""
+    return one.kind == "search" and (one.search or {}).get("select") == "public"
+
+
+def _warnings(shown: Sequence[Shown], words: Words) -> Markup:
+    """What weakens what is shown, first; what is true of several runs is said once."""
+    told: dict[tuple[str, ...], list[str]] = {}
+    for one in shown:
+        running = not one.over and one.kind in ("clients", "silos", "search")
+        marks = (("warn.simulated", one.simulated), ("warn.public", one.public), ("warn.running", running))
+        told.setdefault(tuple(key for key, true in marks if true), []).append(one.name)
+    parts = []
+    for keys, names in told.items():
+        if keys:
+            of = tag("p", tag("strong", ", ".join(names))) if len(shown) > 1 else NOTHING
+            parts.append(tag("div", of, *(tag("p", words(key)) for key in keys), class_="warning", role="note"))
+    return joined(parts)
 
 
 def _cards(one: Shown, words: Words) -> Markup:
     value, what = accuracy_of(one, words)
     cards = []
-    if value != "–":
-        beside = (
-            words("baseline.is", value=words.percent(one.baseline))
-            if one.baseline is not None
-            else text(one.result.get("test_set") or "")
-        )
-        cards.append(_card(text(what), value, beside))
-    if one.epsilon is not None:
-        budget = NOTHING if one.budget is None else words("of_budget", budget=words.epsilon(one.budget))
-        delta = words("delta_is", delta=words.number(one.delta)) if one.delta else words("delta_none")
+    if value != UNKNOWN:
+        cards.append(_card(what, value, _beside(one, words)))
+    if _unpaid(one):
+        cards.append(_card(words("epsilon.is"), words.plain("unpaid"), words("search.public")))
+    elif one.epsilon is not None:
+        beside = [words("delta_is", delta=words.number(one.delta)) if one.delta else words("delta_none")]
+        beside += [] if one.budget is None else [words("of_budget", budget=words.epsilon(one.budget))]
         spent = words("epsilon.by_now" if not one.over and one.kind in ("clients", "silos") else "epsilon.is")
-        cards.append(
-            _card(spent, f"ε = {words.epsilon(one.epsilon)}", joined([delta, Markup(" · " if budget else ""), budget]))
-        )
+        cards.append(_card(spent, f"ε = {words.epsilon(one.epsilon)}", _dotted(beside)))
     cards.append(_card(words("protected"), words.unit(one.unit), _of_how_many(one, words)))
     cards.append(_card(words("trusted"), trusted(one, words), words(f"trusted.why.{_place(one)}")))
-    return tag("div", *cards, class_="cards") + tag("p", text(state_of(one, words)), class_="quiet state")
+    return tag("div", *cards, class_="cards") + tag("p", state_of(one, words), class_="quiet state")
 
 
-def _card(name: Markup, value: str, beside: Markup) -> Markup:
+def _dotted(parts: Sequence[Markup]) -> Markup:
+    return joined(part if place == 0 else joined([" · ", part]) for place, part in enumerate(parts))
+
+
+def _beside(one: Shown, words: Words) -> str:
+    """What the result was measured on."""
+    if one.kind == "search":
+        tested = ((one.search or {}).get("best") or {}).get("test_accuracy") is not None
+        return words("search.tested" if tested else "search.validated")
+    return words("baseline.is", value=words.percent(one.baseline)) if one.baseline is not None else NOTHING
+
+
+def _card(name: str, value: str, beside: str) -> Markup:
     return tag(
         "div", tag("h3", name), tag("p", text(value), class_="big"), tag("p", beside, class_="quiet"), class_="card"
     )
@@ -152,7 +161,7 @@ def _place(one: Shown) -> str:
 
 def _row(one: Shown, words: Words) -> list[Markup]:
     value, what = accuracy_of(one, words)
-    said = value if what == words.plain("accuracy") or value == "–" else f"{value} ({what})"
+    said = value if what == words.plain("accuracy") or value == UNKNOWN else f"{value} ({what})"
     cells = [one.name, one.data, said, words.percent(one.baseline), words.epsilon(one.epsilon), words.number(one.delta)]
     return [*map(text, cells), text(words.unit(one.unit)), text(state_of(one, words))]
 
@@ -173,7 +182,7 @@ def _in_words(one: Shown, words: Words) -> Markup:
 
 
 def _relation(one: Shown) -> str:
-    promise: Mapping[str, Any] = next(iter(one.promises.values()), {})
+    promise: Facts = next(iter(one.promises.values()), {})
     return (
         {"replace one": "replace", "zero out one": "zero"}.get(promise.get("relation", ""), "took_part")
         if one.kind != "pool"
@@ -209,6 +218,7 @@ def _odds(known: Sequence[Shown], words: Words) -> Markup:
         about=words.plain("odds.about"),
         more=key,
         chart=tag("div", *drawn, class_="crowds"),
+        wide=len(known) > 1,
     )
 
 
@@ -229,9 +239,7 @@ def _traded(known: Sequence[Shown], words: Words) -> Markup:
     share = Axis(label=words.plain("traded.x"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
     missed = Axis(label=words.plain("traded.y"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
     coin = Series(name=words.plain("odds.coin"), points=[(0.0, 1.0), (1.0, 0.0)], style=6)
-    chart = line_chart(
-        [*series, coin], x=share, y=missed, lines=[Line(label="", x=0.01)], name=words.plain("traded.title")
-    )
+    chart = line_chart([*series, coin], x=share, y=missed, name=words.plain("traded.title"))
     return figure(
         words,
         key="traded",
@@ -260,35 +268,29 @@ def _of_promise(words: Words, at: tuple[float, float], names: Sequence[str]) -> 
     return f"{', '.join(names[:3])}{'…' if len(names) > 3 else ''}: {said}" if names else said
 
 
-def _alike(promises: Mapping[str, Mapping[str, Any]]) -> list[tuple[list[str], Mapping[str, Any]]]:
-    """Parties that may claim the same, together."""
-    found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
-    for party, promise in promises.items():
-        found.setdefault(str(promise.get("text")), ([], promise))[0].append(party)
-    return list(found.values())
-
-
-def _statement(words: Words, promise: Mapping[str, Any], *, name: str) -> Markup:
-    head = tag("h3", text(name)) if name else NOTHING
+def _statement(words: Words, alike: Sequence[tuple[str, Facts]], *, alone: bool) -> Markup:
+    """A statement, or several that differ in nothing but their figures."""
+    _, promise = alike[0]
+    names = [name for name, _ in alike if name]
+    head = tag("h3", ", ".join(names)) if names and not (alone and len(alike) == 1) else NOTHING
     parts = []
     for key in ("caveats", "assumed", "not_covered"):
-        points = promise.get(key) or ()
-        if points:
+        if points := promise.get(key):
             items = joined(tag("li", words.sentence(one)) for one in points)
             kind = "points first" if key == "caveats" else "points"
             parts.append(tag("div", tag("h4", words(f"statement.{key}")), tag("ul", items), class_=kind))
-    basis = [
-        tag("p", words("statement.trust", trust=words.plain("statement.colon")), words.sentence(promise["trust"]))
-        if promise.get("trust")
-        else NOTHING,
-        tag(
-            "p",
-            words("statement.accountant", accountant=promise.get("accountant", ""), sampler=promise.get("sampler", "")),
-        )
-        if promise.get("accountant")
-        else NOTHING,
-    ]
-    original = tag(
-        "details", tag("summary", words("statement.original")), tag("pre", text(promise.get("text", "")), lang="en")
-    )
-    return tag("div", head, tag("div", *parts, class_="columns"), *basis, original, class_="statement")
+    basis = [NOTHING]
+    if promise.get("trust"):
+        basis.append(tag("p", tag("strong", words("statement.trust")), " ", words.sentence(promise["trust"])))
+    if promise.get("accountant"):
+        said = {key: promise.get(key, "") for key in ("accountant", "sampler")}
+        basis.append(tag("p", words("statement.accountant", **said)))
+    own = [tag("pre", _named(name, one, several=len(names) > 1), lang="en") for name, one in alike]
+    text_itself = tag("details", tag("summary", words("statement.original")), *own, open=not parts or None)
+    return tag("div", head, tag("div", *parts, class_="columns") if parts else NOTHING, *basis, text_itself,
+               class_="statement")  # fmt: skip
+
+
+def _named(name: str, promise: Facts, *, several: bool) -> str:
+    said = str(promise.get("text", ""))
+    return f"{name}\n\n{said}" if several else said

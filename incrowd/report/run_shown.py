@@ -110,7 +110,9 @@ def _silos(folder: Path, wanted: Mapping[str, Any], result: Mapping[str, Any]) -
     """How each silo stands: what it spent, whether that is all, and its noised report."""
     spent, stopped = dict(result.get("epsilon_by_silo") or {}), set(result.get("stopped") or ())
     if not result:
-        standing = next((row["silos"] for row in reversed(rows_of(folder / DATABASE)) if row.get("silos")), [])
+        standing: Sequence[Facts] = next(
+            (row["silos"] for row in reversed(rows_of(folder / DATABASE)) if row.get("silos")), []
+        )
         spent = {one["silo"]: one["epsilon"] for one in standing}
         stopped = {one["silo"] for one in standing if one.get("absence") == "budget spent"}
     budgets = wanted["epsilon"] if isinstance(wanted["epsilon"], list) else [wanted["epsilon"]] * len(spent)

@@ -62,9 +62,13 @@ def _dimension(name: str, values: Sequence[Any], words: Words) -> Dimension:
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == sum(value is not None for value in values) and numbers:
         low, high = min(numbers), max(numbers)
+        if high - low < 1e-3 * abs(high):  # as good as the same
+            low = high = (low + high) / 2
+            numbers = [high]
         scale = Scale(low=low, high=high, start=0.0, end=1.0, log=low > 0 and high >= 10 * low)
         marks = sorted(set(numbers)) if len(set(numbers)) <= _NAMES else list(scale.ticks)
-        ticks = [(scale(mark), words.number(mark)) for mark in marks if scale.low <= mark <= scale.high]
+        said = {words.number(mark): scale(mark) for mark in marks if scale.low <= mark <= scale.high}
+        ticks = [(place, name) for name, place in said.items()]
         return Dimension(
             name=name, places=[None if value is None else scale(float(value)) for value in values], ticks=_apart(ticks)
         )
@@ -94,7 +98,7 @@ def _table(rows: Sequence[Row], keys: Sequence[str], words: Words) -> Markup:
     body = [
         [
             text(str(number)),
-            *(text(spelt(row["settings"].get(key))) for key in keys),
+            *(_value(row["settings"].get(key), words) for key in keys),
             text(words.percent(row.get("accuracy"), 2)),
             text(words.number(row.get("loss"))),
             text(words.epsilon(row.get("epsilon"))),
@@ -105,6 +109,10 @@ def _table(rows: Sequence[Row], keys: Sequence[str], words: Words) -> Markup:
     left = len(rows) - _ROWS
     note = tag("p", words("table.left_out", count=words.count(left)), class_="quiet") if left > 0 else NOTHING
     return plain_table(headings, body, name=words.plain("search"), kind="ranked") + note
+
+
+def _value(value: Any, words: Words) -> Markup:
+    return text(words.number(value) if isinstance(value, float) else spelt(value))
 
 
 def _merit(row: Row) -> tuple[float, float]:

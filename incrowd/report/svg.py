@@ -3,12 +3,15 @@
 import html
 import math
 from collections.abc import Iterable
-from typing import NewType
 
-Markup = NewType("Markup", str)
-"""Finished markup. Everything else is text, and is escaped where it enters."""
 
-NOTHING = Markup("")
+class Markup(str):
+    """Finished markup. Whatever is no `Markup` is text, and is escaped where it is put together with it."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> "Markup":
+        return joined([self, other])
 
 
 def text(value: object) -> Markup:
@@ -17,18 +20,20 @@ def text(value: object) -> Markup:
     return Markup(html.escape(shown, quote=True))
 
 
-def joined(parts: Iterable[Markup]) -> Markup:
-    """Parts one after the other."""
-    return Markup("".join(parts))
+def joined(parts: Iterable[str]) -> Markup:
+    """Parts one after the other. Guarantee: those that are no `Markup` are escaped."""
+    return Markup("".join(part if isinstance(part, Markup) else text(part) for part in parts))
 
 
-def tag(name: str, *content: Markup | str, **attributes: object) -> Markup:
-    """An element; content that is no `Markup` has been through `text` or is escaped here by its caller.
+NOTHING = Markup("")
+
+
+def tag(name: str, *content: str, **attributes: object) -> Markup:
+    """An element. Guarantee: content that is no `Markup`, and every attribute, is text.
 
     An attribute that is None is left out, one that is True has no value; `class_` and `data_x` are spelt class, data-x.
     """
-    inside = "".join(content)
-    return Markup(f"<{name}{_attributes(attributes)}>{inside}</{name}>")
+    return Markup(f"<{name}{_attributes(attributes)}>{joined(content)}</{name}>")
 
 
 def alone(name: str, **attributes: object) -> Markup:

@@ -11,12 +11,15 @@ from incrowd.errors import ConfigError
 from incrowd.privacy.statement import rounded_up
 from incrowd.report.svg import Markup, tag, text
 
+UNKNOWN = "\u2013"
+"""What stands where nothing is known."""
+
 LANGUAGES = ("en", "de", "fr")
 """The languages of the catalogue; the first is the one that statements are written in."""
 
 _POINT = {"en": ".", "de": ",", "fr": ","}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GROUP = {"en": ",", "de": "\u202f", "fr": "\u202f"}
-_PERCENT = {"en": "{} %", "de": "{} %", "fr": "{} %"}
 
 
 @cache
@@ -51,7 +54,7 @@ class Words:
     def number(self, value: float | None, digits: int = 3) -> str:
         """So many digits that matter; a dash for what is not known."""
         if value is None or not math.isfinite(value):
-            return "–"
+            return UNKNOWN
         if value and not 1e-4 <= abs(value) < 1e7:
             mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
             short = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
@@ -64,30 +67,30 @@ class Words:
     def count(self, value: float | None) -> str:
         """A whole number, or as near as it is to one."""
         if value is None:
-            return "–"
+            return UNKNOWN
         return self._spelt(f"{value:,.0f}") if abs(value - round(value)) < 1e-9 else self.number(value, 4)
 
     def percent(self, share: float | None, digits: int = 1) -> str:
         """A share of a hundred."""
         if share is None or not math.isfinite(share):
-            return "–"
+            return UNKNOWN
         said = f"{100 * share:.{digits}f}"
-        return _PERCENT[self.language].format(self._spelt(said))
+        return f"{self._spelt(said)} %"
 
     def odds(self, share: float) -> str:
         """A share of a hundred that is never below the share, as a promise has to be read."""
-        return _PERCENT[self.language].format(self._spelt(rounded_up(100 * share)))
+        return f"{self._spelt(rounded_up(100 * share))} %"
 
     def epsilon(self, value: float | None) -> str:
         """An epsilon in four digits that is never below the number."""
-        return "–" if value is None else self._spelt(rounded_up(value))
+        return UNKNOWN if value is None else self._spelt(rounded_up(value))
 
     def unit(self, unit: str) -> str:
         """One of whom or what is protected."""
         return self.plain(f"one.{unit}") if f"one.{unit}" in catalogue() else unit
 
     def sentence(self, english: str) -> Markup:
-        """A sentence of a statement in this language where the catalogue knows it; as it is, and so marked, elsewhere."""
+        """A sentence of a statement in this language; as it is, and so marked, where the catalogue does not know it."""
         if self.language == "en":
             return text(english)
         for key, pattern in _statements():
@@ -98,9 +101,6 @@ class Words:
 
     def _spelt(self, said: str) -> str:
         return said.translate({ord("."): _POINT[self.language], ord(","): _GROUP[self.language]})
-
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @cache
