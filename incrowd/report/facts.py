@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from incrowd.report.figure import plain_table
-from incrowd.report.shown import Shown
+from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
 from incrowd.report.words import UNKNOWN, Words
 

@@ -8,7 +8,7 @@ from incrowd.errors import ConfigError, IncrowdError
 from incrowd.privacy.ledger.chain import Entry
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.registry import Registry
-from incrowd.report.shown import Facts, Shown
+from incrowd.report.plain import Facts, Shown
 from incrowd.runs.run_ledger import RunLedger
 
 

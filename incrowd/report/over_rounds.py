@@ -5,7 +5,7 @@ from typing import Any
 
 from incrowd.report.charts import Axis, Line, Series
 from incrowd.report.figure import curves
-from incrowd.report.shown import Shown
+from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag
 from incrowd.report.words import Words
 

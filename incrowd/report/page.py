@@ -8,7 +8,7 @@ from importlib import resources
 from incrowd import __version__
 from incrowd.errors import ConfigError
 from incrowd.report import audits, books, facts, over_rounds, parties, pools, promise, searches
-from incrowd.report.shown import Shown
+from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
 from incrowd.report.words import Words
 

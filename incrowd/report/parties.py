@@ -5,7 +5,7 @@ from typing import Any
 
 from incrowd.report.figure import Table, figure, plain_table
 from incrowd.report.pictures import Bar, bars, cells, strip
-from incrowd.report.shown import Shown
+from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
 from incrowd.report.words import Words
 

@@ -78,8 +78,8 @@ def bars(
         ]
         if bar.interval is not None:
             low, high = (scale(min(max(side, 0.0), scale.high)) for side in bar.interval)
-            left, right, top = number(low), number(high), number(y + 17)
-            whisker = f"M{left} {number(y + 21.5)}H{right}M{left} {top}v9M{right} {top}v9"
+            left, right, edge = number(low), number(high), number(y + 17)
+            whisker = f"M{left} {number(y + 21.5)}H{right}M{left} {edge}v9M{right} {edge}v9"
             parts.append(alone("path", d=whisker, class_="whisker"))
     if line is not None:
         at = scale(min(line[0], scale.high))

@@ -11,8 +11,8 @@ from incrowd.drawdiscard.kept_pool import FILE
 from incrowd.drawdiscard.showing import PoolFigures, shown
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import DataError
+from incrowd.report.plain import Shown
 from incrowd.report.reading import reading
-from incrowd.report.shown import Shown
 from incrowd.runs.contents import part
 
 POOL_KEYS = (

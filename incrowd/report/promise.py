@@ -7,7 +7,7 @@ from incrowd.privacy.statement import guess
 from incrowd.report.charts import Axis, Series, legend, line_chart
 from incrowd.report.figure import figure, plain_table
 from incrowd.report.pictures import Bar, bars, guesses
-from incrowd.report.shown import Facts, Shown
+from incrowd.report.plain import Facts, Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
 from incrowd.report.words import UNKNOWN, Words
 

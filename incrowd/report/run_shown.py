@@ -6,8 +6,8 @@ from typing import Any
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.report import ledger_shown
+from incrowd.report.plain import Facts, Shown
 from incrowd.report.reading import json_in, rows_of, settings_of
-from incrowd.report.shown import Facts, Shown
 from incrowd.runs.contents import RESULT_KEYS, part, shown_settings
 from incrowd.runs.figures import baseline
 from incrowd.runs.folder import DATABASE, EVALUATION, LEDGER, PAYER, PRIVATE, SERVER, SUMMARY

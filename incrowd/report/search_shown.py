@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.report import ledger_shown
+from incrowd.report.plain import Facts, Shown
 from incrowd.report.reading import json_in
 from incrowd.report.run_shown import PROMISE_KEYS
-from incrowd.report.shown import Facts, Shown
 from incrowd.runs.contents import ROW_KEYS, SEARCH_KEYS, SHOWN, part, shown_settings
 from incrowd.runs.folder import LEDGER, PRIVATE
 from incrowd.runs.search_ledger import SEARCH

@@ -6,8 +6,8 @@ from typing import Any
 from incrowd.report.facts import spelt
 from incrowd.report.figure import figure, plain_table
 from incrowd.report.pictures import Dimension, parallel
+from incrowd.report.plain import Shown
 from incrowd.report.scales import Scale
-from incrowd.report.shown import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
 from incrowd.report.words import Words
 

@@ -1,64 +1,15 @@
-"""What may be shown of a folder, as plain data: an allow-list, and nothing else.
-
-It goes by `incrowd.runs.contents`, as what is exported does. Beyond that, what reads raw contributions is shown of
-simulations of public data alone, and a ledger is shown without labels, notes, days and paths.
-"""
+"""What may be shown of the folders of runs, searches, pools and ledgers: see `Shown`."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 from incrowd.errors import ConfigError
+from incrowd.report import ledger_shown, pool_shown, run_shown, search_shown
+from incrowd.report.plain import Facts, Kind, Shown
 
-Kind = Literal["clients", "silos", "search", "pool", "ledger"]
-
-Facts = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What may be shown of one run, search, pool or ledger.
-
-    `name` is the last part of its folder's name, which tells it apart on a page. `epsilon` and `delta` are what was
-    spent by now, `budget` what may be; `promises` has what each party may claim, by its name (or "" of a run that has
-    one promise). `rounds` are those that were written down; their `simulation` is there of simulations of public data
-    only.
-
-    Guarantee: whatever else a folder holds, only what is listed in `incrowd.runs.contents` gets in here, no path and
-    nothing of an attempt that a private search kept back.
-    """
-
-    kind: Kind
-    name: str
-    data: str
-    unit: str
-    over: bool
-    simulated: bool
-    public: bool
-    epsilon: float | None
-    delta: float | None
-    budget: float | None = None
-    clients: int | None = None
-    planned: int | None = None
-    baseline: float | None = None
-    version: str | None = None
-    result: Facts = field(default_factory=dict)
-    settings: Mapping[str, Facts] = field(default_factory=dict)
-    promises: Mapping[str, Facts] = field(default_factory=dict)
-    rounds: Sequence[Facts] = ()
-    schedule: Sequence[Facts] = ()
-    silos: Sequence[Facts] = ()
-    ledgers: Sequence[Facts] = ()
-    evaluations: Sequence[Facts] = ()
-    audit: Facts | None = None
-    search: Facts | None = None
-    pool: Facts | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON data."""
-        return asdict(self)
+__all__ = ["Facts", "Kind", "Shown", "read", "read_all", "told_apart"]
 
 
 def read(folder: Path, *, before: Shown | None = None) -> Shown:
@@ -72,8 +23,6 @@ def read(folder: Path, *, before: Shown | None = None) -> Shown:
     Edge cases: nothing of the kind there, or an attempt of a private search: `ConfigError`; files that were damaged:
     `DataError`.
     """
-    from incrowd.report import ledger_shown, pool_shown, run_shown, search_shown
-
     folder = folder.resolve()
     if (folder / "search.json").is_file():
         return search_shown.search_in(folder)
