@@ -77,6 +77,13 @@ def _measured(runs: Sequence[Shown], words: Words) -> Markup:
     return _figure(words, what, series, axis, lines=lines)
 
 
+def _marked(words: Words, series: Sequence[Series]) -> Callable[[float], str]:
+    """Shares at ticks, which are far from each other where the shares are."""
+    values = [point[1] for one in series for point in one.points]
+    digits = 0 if max(values, default=1.0) - min(values, default=0.0) > 0.05 else 1
+    return lambda value: words.percent(value, digits)
+
+
 def _epsilon(runs: Sequence[Shown], words: Words) -> Markup:
     series = [
         Series(name=one.name, points=[(0.0, 0.0), *_points(one, lambda row: row["epsilon"])], style=place, steps=True)

@@ -107,6 +107,8 @@ def _reports(given: Sequence[Mapping[str, Any]], words: Words, *, place: int) ->
     classes = max(len(silo["report"]["recall"]) for silo in few)
     if 1 < classes <= _CLASSES:
         rows = [(silo["silo"], silo["report"]["recall"]) for silo in few]
+        known = [value for _, values in rows for value in values if value is not None]
+        low, high = min(known, default=0.0), max(known, default=1.0)
         spelt = [[silo["silo"], *(words.percent(one, 0) for one in silo["report"]["recall"])] for silo in few]
         headings = [words.plain("silo"), *map(str, range(classes))]
         found.append(
@@ -114,8 +116,10 @@ def _reports(given: Sequence[Mapping[str, Any]], words: Words, *, place: int) ->
                 words,
                 key=f"recall-{place}",
                 title=words.plain("recall.title"),
-                about=words.plain("recall.about"),
-                chart=cells(rows, name=words.plain("recall.title"), high=1.0),
+                about=words.plain("recall.about", low=words.percent(low, 0), high=words.percent(high, 0)),
+                chart=cells(
+                    rows, name=words.plain("recall.title"), low=low, high=high, labels=list(map(str, range(classes)))
+                ),
                 table=Table(headings=headings, rows=spelt),
             )
         )

@@ -123,26 +123,37 @@ def strip(
     return _picture(joined(parts), name, height)
 
 
-def cells(rows: Sequence[tuple[str, Sequence[float | None]]], *, name: str, high: float) -> Markup:
+def cells(
+    rows: Sequence[tuple[str, Sequence[float | None]]],
+    *,
+    name: str,
+    low: float,
+    high: float,
+    labels: Sequence[str] = (),
+) -> Markup:
     """A row of cells for each name, darker where a value is larger; what is next to its equal is one cell with it.
+    `labels` are below the columns.
 
     Edge cases: None is an empty cell.
     """
     columns = max((len(values) for _, values in rows), default=1)
-    left, height, parts = 110.0, 8.0 + 18 * len(rows), []
+    left, height, parts = 110.0, 8.0 + 18 * len(rows) + (16 if labels else 0), list[Markup]()
     width = (_WIDTH - left) / max(columns, 1)
     for place, (said, values) in enumerate(rows):
         y = 4.0 + 18 * place
         parts.append(tag("text", text(_cut(said, 15)), x=left - 7, y=y + 12, class_="tick end"))
         start = 0
         for column in range(1, len(values) + 1):
-            if column < len(values) and _level(values[column], high) == _level(values[start], high):
+            if column < len(values) and _level(values[column], low, high) == _level(values[start], low, high):
                 continue
-            level = _level(values[start], high)
+            level = _level(values[start], low, high)
             across = number((column - start) * width)
             shape = f"M{number(left + start * width)} {number(y)}h{across}v15h-{across}z"
             parts.append(alone("path", d=shape, class_="cell" if level is None else f"cell l{level}"))
             start = column
+    for column, label in enumerate(labels):
+        at = left + (column + 0.5) * width
+        parts.append(tag("text", label, x=at, y=height - 3, class_="tick middle"))
     return _picture(joined(parts), name, height)
 
 
@@ -151,7 +162,7 @@ def parallel(dimensions: Sequence[Dimension], *, shades: Sequence[int], best: in
 
     Edge cases: a row without a place on some axis has a gap there.
     """
-    width, top, bottom = max(_WIDE, 130.0 * len(dimensions)), 34.0, 286.0
+    width, top, bottom = max(_WIDE, 130.0 * len(dimensions)), 44.0, 286.0
     gap = (width - 160) / max(len(dimensions) - 1, 1)
     xs = [70 + gap * place for place in range(len(dimensions))]
     order = sorted(range(len(shades)), key=lambda row: (row == best, shades[row]))
@@ -170,7 +181,7 @@ def parallel(dimensions: Sequence[Dimension], *, shades: Sequence[int], best: in
     for place, (x, dimension) in enumerate(zip(xs, dimensions, strict=True)):
         parts.append(alone("path", d=f"M{number(x)} {top:g}V{bottom:g}", class_="edge"))
         parts.append(
-            tag("text", text(_cut(dimension.name, 20)), x=x, y=14 if place % 2 == 0 else 26, class_="label middle")
+            tag("text", text(_cut(dimension.name, 20)), x=x, y=12 if place % 2 == 0 else 26, class_="label middle")
         )
         for at, said in dimension.ticks:
             y = bottom - at * (bottom - top)
@@ -184,10 +195,10 @@ def _person(x: float, y: float) -> str:
     return head + f"M{x - 6:g} {y + 8:g}v-3a6 6 0 0 1 12 0v3z"
 
 
-def _level(value: float | None, high: float) -> int | None:
+def _level(value: float | None, low: float, high: float) -> int | None:
     if value is None:
         return None
-    return min(int(_LEVELS * value / high), _LEVELS - 1) if high > 0 else 0
+    return min(max(int(_LEVELS * (value - low) / (high - low)), 0), _LEVELS - 1) if high > low else _LEVELS - 1
 
 
 def _cut(said: str, most: int = 48) -> str:

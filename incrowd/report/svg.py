@@ -16,7 +16,7 @@ class Markup(str):
 
 def text(value: object) -> Markup:
     """A value as text. Guarantee: no part of it is markup; characters that no page may hold are left out."""
-    shown = "".join(one if one.isprintable() or one in "\n\t" else " " for one in str(value))
+    shown = "".join(one if one.isprintable() or one in "\n\t\u00a0\u202f" else " " for one in str(value))
     return Markup(html.escape(shown, quote=True))
 
 

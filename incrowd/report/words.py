@@ -18,6 +18,7 @@ LANGUAGES = ("en", "de", "fr")
 """The languages of the catalogue; the first is the one that statements are written in."""
 
 _POINT = {"en": ".", "de": ",", "fr": ","}
+_SPACE = "\u00a0"  # none breaks a line there
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GROUP = {"en": ",", "de": "\u202f", "fr": "\u202f"}
 
@@ -75,11 +76,11 @@ class Words:
         if share is None or not math.isfinite(share):
             return UNKNOWN
         said = f"{100 * share:.{digits}f}"
-        return f"{self._spelt(said)} %"
+        return f"{self._spelt(said)}{_SPACE}%"
 
     def odds(self, share: float) -> str:
         """A share of a hundred that is never below the share, as a promise has to be read."""
-        return f"{self._spelt(rounded_up(100 * share))} %"
+        return f"{self._spelt(rounded_up(100 * share))}{_SPACE}%"
 
     def epsilon(self, value: float | None) -> str:
         """An epsilon in four digits that is never below the number."""
