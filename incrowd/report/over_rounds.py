@@ -72,7 +72,7 @@ def _measured(runs: Sequence[Shown], words: Words) -> Markup:
     lines = [Line(label=f"{words.plain('baseline')}: {said}", y=value) for said, value in list(known.items())[:2]]
     high = max((point[1] for one in series for point in one.points), default=1.0)
     axis = Axis(
-        label=words.plain(f"{what}.test"),
+        label=words.plain(f"test.{what}"),
         spelt=spelt,
         marked=_marked(words, series) if what == "accuracy" else None,
         high=min(1.0, high + 0.05) if what == "accuracy" else None,

@@ -1,7 +1,7 @@
 """What may be shown of a pool of draw and discard: from its server's folder, running or not, or from its status."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,65 @@ def pool_in(folder: Path) -> Shown:
 
 
 def of_status(status: Mapping[str, Any], *, name: str) -> Shown:
-    """What may be shown of a server by its own status (`/status.json`)."""
-    pool = part(status, POOL_KEYS)
-    epsilon = pool.get("epsilon")
+    """What may be shown of a server by its own status (`/status.json`).
+
+    Edge cases: a status is what another machine says: one that is no status of a pool is a `DataError`.
+    """
+    try:
+        pool = {key: _KINDS[key](value) for key, value in part(status, POOL_KEYS).items()}
+        epsilon, called = pool["epsilon"], pool["name"]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{name!r} did not give the status of a pool ({error!r}): name another address") from error
     return Shown(
         kind="pool",
         name=name,
-        data=str(pool.get("name", name)),
+        data=called,
         unit="contribution",
         over=False,
         simulated=False,
         public=False,
-        epsilon=None if epsilon is None else float(epsilon),
+        epsilon=epsilon,
         delta=0.0,
         pool=pool,
     )
+
+
+def _number(value: Any) -> float | int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is missing")
+    return value[:_LONGEST]
+
+
+def _numbers(value: Any) -> dict[str, float | int | None]:
+    return {_text(name): _number(inner) for name, inner in list(value.items())[:_MOST]}
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    return {
+        _text(name): _text(inner) if isinstance(inner, str) else _number(inner)
+        for name, inner in list(value.items())[:_MOST]
+        if not isinstance(inner, dict)
+    }
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [_facts(one) for one in list(value)[:_MOST]]
+
+
+_LONGEST, _MOST = 20_000, 200
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("name", "fingerprint", "privacy", "promise", "statement"), _text),
+    **dict.fromkeys(("accepted", "repeated", "instances", "size", "epsilon"), _number),
+    **dict.fromkeys(("turned_away", "spread"), _numbers),
+    **dict.fromkeys(("weights", "adversaries"), _listed),
+    "public": lambda value: None if value is None else _facts(value),
+    "paused": bool,
+}

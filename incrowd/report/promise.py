@@ -14,6 +14,8 @@ from incrowd.report.words import UNKNOWN, Words
 _BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
 _PICTURES = 4
 _TRADED = 6
+_ORIGINALS = 20
+_NAMES = 12
 
 
 def result(shown: Sequence[Shown], words: Words) -> Markup:
@@ -271,8 +273,8 @@ def _of_promise(words: Words, at: tuple[float, float], names: Sequence[str]) -> 
 def _statement(words: Words, alike: Sequence[tuple[str, Facts]], *, alone: bool) -> Markup:
     """A statement, or several that differ in nothing but their figures."""
     _, promise = alike[0]
-    names = [name for name, _ in alike if name]
-    head = tag("h3", ", ".join(names)) if names and not (alone and len(alike) == 1) else NOTHING
+    names, several = [name for name, _ in alike if name], len(alike) > 1
+    head = tag("h3", _listed(names)) if names and (several or not alone) else NOTHING
     parts = []
     for key in ("caveats", "assumed", "not_covered"):
         if points := promise.get(key):
@@ -285,12 +287,19 @@ def _statement(words: Words, alike: Sequence[tuple[str, Facts]], *, alone: bool)
     if promise.get("accountant"):
         said = {key: promise.get(key, "") for key in ("accountant", "sampler")}
         basis.append(tag("p", words("statement.accountant", **said)))
-    own = [tag("pre", _named(name, one, several=len(names) > 1), lang="en") for name, one in alike]
+    originals: dict[str, list[str]] = {}
+    for name, one in alike:
+        originals.setdefault(str(one.get("text", "")), []).append(name)
+    own = [
+        tag("pre", f"{_listed(parties)}\n\n{said}" if several else said, lang="en")
+        for said, parties in list(originals.items())[:_ORIGINALS]
+    ]
+    if len(originals) > _ORIGINALS:
+        own.append(tag("p", words("statements.left_out", count=words.count(len(originals) - _ORIGINALS))))
     text_itself = tag("details", tag("summary", words("statement.original")), *own, open=not parts or None)
     return tag("div", head, tag("div", *parts, class_="columns") if parts else NOTHING, *basis, text_itself,
                class_="statement")  # fmt: skip
 
 
-def _named(name: str, promise: Facts, *, several: bool) -> str:
-    said = str(promise.get("text", ""))
-    return f"{name}\n\n{said}" if several else said
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_NAMES], *(["…"] if len(names) > _NAMES else [])])

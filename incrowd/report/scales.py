@@ -54,7 +54,7 @@ def even_ticks(low: float, high: float, *, most: int = 6, whole: bool = False) -
     if whole:
         step = max(1.0, float(math.ceil(step)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return tuple(round(place * step, 12) for place in range(first, last + 1))
+    return tuple(float(f"{place * step:.12g}") for place in range(first, last + 1))
 
 
 def log_ticks(low: float, high: float, *, most: int = 7) -> tuple[float, ...]:

@@ -28,7 +28,8 @@ def _search(one: Shown, words: Words, *, place: int) -> Markup:
     if not one.over:
         return tag("p", words("search.running"))
     rows: list[Row] = sorted(found["rows"], key=_merit, reverse=True)
-    kind = words.plain(f"search.{found.get('select', 'all')}")
+    select = found.get("select")
+    kind = words.plain(f"search.{select if select in ('private', 'public') else 'all'}")
     said = tag("p", words("search.about", count=words.count(found.get("settings_compared")), kind=kind))
     if not rows:
         return said

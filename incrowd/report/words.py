@@ -92,13 +92,17 @@ class Words:
 
     def sentence(self, english: str) -> Markup:
         """A sentence of a statement in this language; as it is, and so marked, where the catalogue does not know it."""
-        if self.language == "en":
-            return text(english)
+        said = self._translated(english)
+        return tag("span", english, lang=LANGUAGES[0]) if said is None else text(said)
+
+    def _translated(self, english: str) -> str | None:
+        if self.language == LANGUAGES[0]:
+            return english
         for key, pattern in _statements():
-            found = pattern.fullmatch(english)
-            if found:
-                return self(key, **found.groupdict())
-        return tag("span", text(english), lang="en")
+            if found := pattern.fullmatch(english):
+                values = {name: self._translated(value) or value for name, value in found.groupdict().items()}
+                return self.plain(key, **values)
+        return None
 
     def _spelt(self, said: str) -> str:
         return said.translate({ord("."): _POINT[self.language], ord(","): _GROUP[self.language]})
