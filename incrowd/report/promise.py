@@ -280,7 +280,9 @@ def _statement(words: Words, alike: Sequence[tuple[str, Facts]], *, alone: bool)
         if points := promise.get(key):
             items = joined(tag("li", words.sentence(one)) for one in points)
             kind = "points first" if key == "caveats" else "points"
-            parts.append(tag("div", tag("h4", words(f"statement.{key}")), tag("ul", items), class_=kind))
+            parts.append(
+                tag("div", tag("h4" if head else "h3", words(f"statement.{key}")), tag("ul", items), class_=kind)
+            )
     basis = [NOTHING]
     if promise.get("trust"):
         basis.append(tag("p", tag("strong", words("statement.trust")), " ", words.sentence(promise["trust"])))
