@@ -80,7 +80,7 @@ def pictures() -> None:
             browser.tools("Emulation.setDeviceMetricsOverride", **metrics)
             browser.tools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             browser.go((OUT / f"{name}.html").as_uri())
-            clip = {"x": 0, "y": 0, "width": width, "height": 2 * height, "scale": 0.75 if size == "desk" else 1}
+            clip = {"x": 0, "y": 0, "width": width, "height": 1.75 * height, "scale": 0.65 if size == "desk" else 0.9}
             shot = browser.tools("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
             (OUT / f"{name}-{size}-{scheme}.png").write_bytes(base64.b64decode(shot["data"]))
 

@@ -12,6 +12,7 @@ from typing import Any
 from incrowd.errors import DataError
 
 _PATIENCE = 10.0
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 def content_of(path: Path) -> bytes | None:
@@ -71,7 +72,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA trusted_schema = OFF")
             yield connection
     except sqlite3.Error as error:
-        remedy = "after a crash in the middle of a write, go on with the run, which takes that write back"
+        damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+        remedy = "put it back as it was" if damaged else "after a crash in the middle of a write, go on with the run"
         raise DataError(f"{path} cannot be read now ({error}): {remedy}") from error
 
 
