@@ -18,12 +18,14 @@ from incrowd.privacy.mechanism.clipping import (
     PerLayerClip,
     QuantileClip,
 )
+from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import federated_data, model_of, randomness, untouched_test
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from incrowd.runs.silo_config import LocalRecords
 from incrowd.settings.local import LOSS_NAMES
+from incrowd.settings.server import ServerOptimizer
 from tests.runs.small import planned, seeded, small, write_mnist
 
 SHOP = "user,age,spent,bought\nbob,31,2.5,yes\nann,44,0,no\nbob,20,1,no\ncat,51,7,yes\n"
@@ -188,6 +190,23 @@ def test_a_schedule_may_grow() -> None:
     assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
 
 
+@pytest.mark.parametrize("sampling", ["everyone", "poisson"])
+def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
+    given = ("privacy.rounds=20", "server.decay=linear", f"privacy.sampling={sampling}")
+    cohort = () if sampling == "everyone" else ("privacy.cohort=6",)
+    even, weighted = (
+        planned(assemble(small(*given, *cohort, f"privacy.allocation={name}"))) for name in ("even", "weighted")
+    )
+    assert weighted.price.epsilon <= 8
+    influence = ServerOptimizer(decay="linear").influence(20)
+
+    def left(plan: Plan) -> float:
+        noise = [plan.round(number).noise_multiplier for number in range(20)]
+        return float(np.linalg.norm(influence * noise))
+
+    assert left(weighted) < 0.97 * left(even)
+
+
 def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
     config = small("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2")
     first = assemble(config)
@@ -205,6 +224,7 @@ def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
         ("privacy.cohort=13", "privacy.cohort"),
         ("privacy.sampling=fixed", "privacy.cohort"),
         ("privacy.rounds=0", "privacy.rounds"),
+        ("privacy={epsilon=8, delta=1e-3, rounds=0, allocation='weighted'}", "privacy.rounds"),
         ("privacy.clip={kind='per-layer', clip_norms=[1, 2]}", "privacy.clip.clip_norms"),
         ("local.learning_rate=0", "local.learning_rate"),
         ("local.batches=3", "local.batches"),

@@ -4,6 +4,9 @@ import torch
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
+from incrowd.federated.fedavg import State
+from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.privacy.plan.promise import Carry
 from incrowd.settings.server import ServerOptimizer
 
 
@@ -72,3 +75,25 @@ def test_impossible_steps_are_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         ServerOptimizer(**{field: value})  # type: ignore[arg-type]  # the point of the test
     assert caught.value.field.removeprefix("server.") == field
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum"])
+@pytest.mark.parametrize("decay", ["none", "linear"])
+@pytest.mark.parametrize("average", ["none", "tail"])
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+def test_influence_is_what_a_mean_adds_to_the_published_weights(
+    kind: str, decay: str, average: str, rounds: int
+) -> None:
+    step = ServerOptimizer.model_validate(
+        {"kind": kind, "decay": decay, "average": average, "learning_rate": 0.7, "momentum": 0.6}
+    )
+    means = np.eye(rounds)  # each round moves a weight of its own, so what is published is the influence
+    state = State.first(np.zeros(rounds), server=step, carry=Carry(clip=NormalisedClip()))
+    for mean in means:
+        state = state.moved(mean, server=step, rounds=rounds, carry=state.carry)
+    assert step.influence(rounds) == pytest.approx(state.published)
+
+
+def test_of_adam_no_influence_can_be_told_beforehand() -> None:
+    with pytest.raises(ConfigError, match=r"server\.kind"):
+        ServerOptimizer(kind="adam").influence(3)

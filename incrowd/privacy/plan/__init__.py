@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from incrowd.privacy.plan.planner import Question
     from incrowd.privacy.plan.promise import NoisePlace
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
-    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed
+    from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, weighted
     from incrowd.privacy.plan.silo_plan import SiloPlan
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "constant",
     "growing",
     "listed",
+    "weighted",
 ]
 
 __getattr__ = lazily(
@@ -48,6 +49,7 @@ __getattr__ = lazily(
             "constant",
             "growing",
             "listed",
+            "weighted",
         ),
         "incrowd.privacy.plan.silo_plan": ("SiloPlan",),
     },
