@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from incrowd.report.figure import figure, plain_table
-from incrowd.report.pictures import Bar, bars
+from incrowd.report.pictures import NamedBar, bars
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import UNKNOWN, Words
+from incrowd.report.words import UNKNOWN, Wording
 
 _FINDINGS = 16
 
 
-def audits(shown: Sequence[Shown], words: Words) -> Markup:
+def audits(shown: Sequence[Shown], words: Wording) -> Markup:
     """The audit of each run that has one."""
     found = [(place, one, one.audit) for place, one in enumerate(shown) if one.audit]
     return joined(
@@ -21,7 +21,7 @@ def audits(shown: Sequence[Shown], words: Words) -> Markup:
     )
 
 
-def _audit(audit: Mapping[str, Any], words: Words, *, place: int) -> Markup:
+def _audit(audit: Mapping[str, Any], words: Wording, *, place: int) -> Markup:
     claimed, lower = audit.get("epsilon_claimed"), audit.get("epsilon_lower_bound")
     verdict = "audit.holds" if audit.get("holds", True) else "audit.broken"
     said = tag("p", words(verdict), class_="lead" if audit.get("holds", True) else "warning")
@@ -32,7 +32,7 @@ def _audit(audit: Mapping[str, Any], words: Words, *, place: int) -> Markup:
         confidence=words.percent(audit.get("confidence"), 0),
     )
     given = [
-        Bar(
+        NamedBar(
             name=one.get("attack", ""),
             value=one["lower_bound"],
             said=f"ε ≥ {words.number(one['lower_bound'])}",
@@ -55,7 +55,7 @@ def _audit(audit: Mapping[str, Any], words: Words, *, place: int) -> Markup:
     return said + tag("p", summary) + chart + _findings(audit["findings"], words) + _checks(audit["checks"], words)
 
 
-def _findings(findings: Sequence[Mapping[str, Any]], words: Words) -> Markup:
+def _findings(findings: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
     if not findings:
         return NOTHING
     keys = (
@@ -84,7 +84,7 @@ def _findings(findings: Sequence[Mapping[str, Any]], words: Words) -> Markup:
     return plain_table([words(key) for key in keys], rows, name=words.plain("audit.title"))
 
 
-def _checks(checks: Sequence[Mapping[str, Any]], words: Words) -> Markup:
+def _checks(checks: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
     if not checks:
         return NOTHING
     rows = [
@@ -100,5 +100,5 @@ def _checks(checks: Sequence[Mapping[str, Any]], words: Words) -> Markup:
     return plain_table(headings, rows, name=words.plain("audit.checks"))
 
 
-def _said(value: object, words: Words) -> str:
+def _said(value: object, words: Wording) -> str:
     return words.number(float(value)) if isinstance(value, int | float) else UNKNOWN if value is None else str(value)

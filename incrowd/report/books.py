@@ -6,7 +6,7 @@ from typing import Any
 from incrowd.report.figure import plain_table
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import Wording
 
 _LINES = 12
 _LEDGERS = 40
@@ -15,7 +15,7 @@ _ALL = 20_000
 Book = Mapping[str, Any]
 
 
-def ledgers(shown: Sequence[Shown], words: Words, *, live: bool = False) -> Markup:
+def ledgers(shown: Sequence[Shown], words: Wording, *, live: bool = False) -> Markup:
     """What was charged to the ledgers: their terms, their first and last lines, and all lines folded in.
 
     Of very many ledgers the first are shown; a `live` page has no folded lines, which would come anew each time.
@@ -37,7 +37,7 @@ def ledgers(shown: Sequence[Shown], words: Words, *, live: bool = False) -> Mark
     return joined(parts)
 
 
-def _book(book: Book, words: Words, *, live: bool) -> Markup:
+def _book(book: Book, words: Wording, *, live: bool) -> Markup:
     if book["problem"] is not None:
         return tag("p", words(f"ledger.{book['problem']}"), class_="warning")
     spent = NOTHING if book["epsilon"] is None else words("ledger.spent", epsilon=words.epsilon(book["epsilon"]))
@@ -62,7 +62,7 @@ def _book(book: Book, words: Words, *, live: bool) -> Markup:
     return joined([terms, table, rest])
 
 
-def _row(line: Book | None, words: Words) -> list[Markup]:
+def _row(line: Book | None, words: Wording) -> list[Markup]:
     if line is None:
         return [text("…")] * 5
     kind = words.plain(f"entry.{line['kind']}") if line["kind"] in _KINDS else line["kind"]
@@ -78,7 +78,7 @@ def _row(line: Book | None, words: Words) -> list[Markup]:
 _KINDS = ("terms", "reserve", "charge", "release")
 
 
-def _spelt(line: Book, words: Words) -> str:
+def _spelt(line: Book, words: Wording) -> str:
     kind = words.plain(f"entry.{line['kind']}") if line["kind"] in _KINDS else line["kind"]
     number = "" if line["round"] is None else f" {line['round'] + 1}"
     count = f" x {line['count']}" if line["count"] > 1 else ""

@@ -7,7 +7,7 @@ not grow with the run.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from incrowd.report.scales import Point, Scale, limits, picked, thinned
+from incrowd.report.scales import Scale, Spot, limits, picked, thinned
 from incrowd.report.svg import NOTHING, Markup, alone, joined, number, tag, text
 
 WIDTH, HEIGHT = 440, 264
@@ -20,7 +20,7 @@ Spelt = Callable[[float], str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class ChartAxis:
     """What is along one side: its name, how its values are spelt, and where it begins and ends if that is given.
 
     At its ticks they are spelt as `marked` says, where that is shorter.
@@ -41,15 +41,15 @@ class Series:
     """A curve by its name; with `band` between two others, as `steps`, or as `dots` alone. `style` tells it apart."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[Spot]
     style: int = 0
-    band: tuple[Sequence[Point], Sequence[Point]] | None = None
+    band: tuple[Sequence[Spot], Sequence[Spot]] | None = None
     steps: bool = False
     dots: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class GuideLine:
     """A line across the chart at a value: `x`, or `y`; with what it is."""
 
     label: str
@@ -59,18 +59,20 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class PlotFrame:
     """The two scales of a chart."""
 
     x: Scale
     y: Scale
 
-    def at(self, point: Point) -> Point:
+    def at(self, point: Spot) -> Spot:
         """A point in pixels."""
         return self.x(point[0]), self.y(point[1])
 
 
-def line_chart(series: Sequence[Series], *, x: Axis, y: Axis, lines: Sequence[Line] = (), name: str = "") -> Markup:
+def line_chart(
+    series: Sequence[Series], *, x: ChartAxis, y: ChartAxis, lines: Sequence[GuideLine] = (), name: str = ""
+) -> Markup:
     """Curves over one axis, and lines that they are to be seen against.
 
     Guarantee: no extreme of a curve is lost, however long it is; every value is inside of the chart.
@@ -82,7 +84,7 @@ def line_chart(series: Sequence[Series], *, x: Axis, y: Axis, lines: Sequence[Li
     return _svg(joined(parts), name=name, plot=(_TOP, HEIGHT - _BOTTOM))
 
 
-def place_of(series: Sequence[Series], *, x: Axis) -> Callable[[float], float]:
+def place_of(series: Sequence[Series], *, x: ChartAxis) -> Callable[[float], float]:
     """Where a value is along the chart that `line_chart` draws of the same."""
     return _scale([point[0] for one in series for point in one.points], x, start=_LEFT, end=WIDTH - _RIGHT)
 
@@ -102,18 +104,18 @@ def swatch(style: int, *, dots: bool = False) -> Markup:
     return tag("svg", drawn, mark, viewBox="0 0 34 14", class_="swatch", aria_hidden="true")
 
 
-def _frame(series: Sequence[Series], x: Axis, y: Axis, lines: Sequence[Line]) -> Frame:
+def _frame(series: Sequence[Series], x: ChartAxis, y: ChartAxis, lines: Sequence[GuideLine]) -> PlotFrame:
     across = [point[0] for one in series for point in one.points]
     up = [point[1] for one in series for point in one.points]
     up += [point[1] for one in series for side in one.band or () for point in side]
     up += [line.y for line in lines if line.y is not None]
-    return Frame(
+    return PlotFrame(
         x=_scale(across, x, start=_LEFT, end=WIDTH - _RIGHT),
         y=_scale(up, y, start=HEIGHT - _BOTTOM, end=_TOP, room=0.06),
     )
 
 
-def _scale(values: Sequence[float], axis: Axis, *, start: float, end: float, room: float = 0.0) -> Scale:
+def _scale(values: Sequence[float], axis: ChartAxis, *, start: float, end: float, room: float = 0.0) -> Scale:
     found = [value for value in values if value > 0] if axis.log else list(values)
     low, high = (
         (min(found, default=0.1), max(found, default=1.0))
@@ -130,7 +132,7 @@ def _scale(values: Sequence[float], axis: Axis, *, start: float, end: float, roo
     )
 
 
-def _axes(frame: Frame, x: Axis, y: Axis) -> Markup:
+def _axes(frame: PlotFrame, x: ChartAxis, y: ChartAxis) -> Markup:
     grid, labels = [], []
     bottom, left, right = HEIGHT - _BOTTOM, _LEFT, WIDTH - _RIGHT
     for value in frame.y.ticks:
@@ -152,7 +154,7 @@ def _axes(frame: Frame, x: Axis, y: Axis) -> Markup:
     )
 
 
-def _line(frame: Frame, line: Line) -> Markup:
+def _line(frame: PlotFrame, line: GuideLine) -> Markup:
     kind = "reference strong" if line.strong else "reference"
     if line.y is not None:
         at = frame.y(line.y)
@@ -169,7 +171,7 @@ def _line(frame: Frame, line: Line) -> Markup:
     return joined([drawn, tag("text", text(line.label), x=beside, y=HEIGHT - _BOTTOM - 7, class_=place)])
 
 
-def _series(frame: Frame, one: Series) -> Markup:
+def _series(frame: PlotFrame, one: Series) -> Markup:
     classes, points = _classes(one.style), thinned(one.points, columns=_COLUMNS)
     if not points:
         return NOTHING
@@ -186,7 +188,7 @@ def _series(frame: Frame, one: Series) -> Markup:
     return joined(parts)
 
 
-def _path(frame: Frame, points: Sequence[Point], *, steps: bool = False) -> str:
+def _path(frame: PlotFrame, points: Sequence[Spot], *, steps: bool = False) -> str:
     said, before = list[str](), ""
     for x, y in map(frame.at, points):
         if not said:

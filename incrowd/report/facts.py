@@ -7,12 +7,12 @@ from typing import Any
 from incrowd.report.figure import plain_table
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import UNKNOWN, Words
+from incrowd.report.words import UNKNOWN, Wording
 
 _LONGEST = 300
 
 
-def settings(shown: Sequence[Shown], words: Words) -> Markup:
+def settings(shown: Sequence[Shown], words: Wording) -> Markup:
     """The settings of one run; of several what differs, and all of them folded in."""
     runs = [one for one in shown if one.settings]
     if not runs:
@@ -32,7 +32,7 @@ def settings(shown: Sequence[Shown], words: Words) -> Markup:
     return joined([said, table, *folded])
 
 
-def versions(shown: Sequence[Shown], words: Words, *, own: str) -> Markup:
+def versions(shown: Sequence[Shown], words: Wording, *, own: str) -> Markup:
     """What made the runs, and what made the page."""
     made = [(one.name, one.version) for one in shown if one.version]
     facts = [(words("versions.run", name=name), text(f"incrowd {version}")) for name, version in made]

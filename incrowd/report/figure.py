@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from incrowd.report.charts import Axis, Line, Series, legend, line_chart, place_of
+from incrowd.report.charts import ChartAxis, GuideLine, Series, legend, line_chart, place_of
 from incrowd.report.scales import picked
 from incrowd.report.svg import NOTHING, Markup, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import Wording
 
 ROWS = 100
 """So many rows has the table behind a figure, at most; a longer one has every so many of them, and says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class FigureTable:
     """Rows of texts under their headings; `places` are where each row is along the chart, if it is."""
 
     headings: Sequence[str]
@@ -22,8 +22,8 @@ class Table:
     left_out: int = 0
 
 
-def figure(words: Words, *, key: str, title: str, chart: Markup, about: str = "", more: Markup = NOTHING,
-           table: Table | None = None, wide: bool = False) -> Markup:  # fmt: skip
+def figure(words: Wording, *, key: str, title: str, chart: Markup, about: str = "", more: Markup = NOTHING,
+           table: FigureTable | None = None, wide: bool = False) -> Markup:  # fmt: skip
     """A figure that can be reached with the keyboard, with its table folded in behind it."""
     note = tag("p", text(about), class_="about", id=f"{key}-about") if about else NOTHING
     behind = NOTHING
@@ -46,8 +46,8 @@ def figure(words: Words, *, key: str, title: str, chart: Markup, about: str = ""
     )
 
 
-def curves(words: Words, *, key: str, title: str, about: str, series: Sequence[Series], x: Axis, y: Axis,
-           lines: Sequence[Line] = ()) -> Markup:  # fmt: skip
+def curves(words: Wording, *, key: str, title: str, about: str, series: Sequence[Series], x: ChartAxis, y: ChartAxis,
+           lines: Sequence[GuideLine] = ()) -> Markup:  # fmt: skip
     """A figure of curves; its cursor goes along the rows of its table."""
     chart = line_chart(series, x=x, y=y, lines=lines, name=f"{title}. {about}")
     return figure(
@@ -61,7 +61,7 @@ def curves(words: Words, *, key: str, title: str, about: str, series: Sequence[S
     )
 
 
-def table_of(words: Words, table: Table) -> Markup:
+def table_of(words: Wording, table: FigureTable) -> Markup:
     """The table of a figure, which scrolls by itself where it is too wide."""
     head = tag("tr", *(tag("th", text(one), scope="col") for one in table.headings))
     body = []
@@ -84,13 +84,13 @@ def plain_table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], *,
     return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=name)
 
 
-def _table(series: Sequence[Series], *, x: Axis, y: Axis) -> Table:
+def _table(series: Sequence[Series], *, x: ChartAxis, y: ChartAxis) -> FigureTable:
     each = [dict(one.points) for one in series]
     values = sorted({value for one in each for value in one})
     kept = [values[place] for place in picked(len(values), ROWS)]
     place: Callable[[float], float] = place_of(series, x=x)
     rows = [[x.spelt(value), *("" if value not in one else y.spelt(one[value]) for one in each)] for value in kept]
-    return Table(
+    return FigureTable(
         headings=[x.label, *(one.name or y.label for one in series)],
         rows=rows,
         places=[place(value) for value in kept],

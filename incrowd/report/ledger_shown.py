@@ -8,7 +8,7 @@ from incrowd.errors import ConfigError, IncrowdError
 from incrowd.privacy.ledger.chain import Entry
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.registry import Registry
-from incrowd.report.plain import Facts, Shown
+from incrowd.report.plain import Shown, ShownFacts
 from incrowd.runs.run_ledger import RunLedger
 
 
@@ -35,7 +35,7 @@ def ledger_in(place: Path) -> Shown:
     )
 
 
-def of_run(payer: Mapping[str, Any], *, own: Path, party: str, priced: bool = True) -> Facts:
+def of_run(payer: Mapping[str, Any], *, own: Path, party: str, priced: bool = True) -> ShownFacts:
     """What may be shown of the ledger that a run is charged to, wherever that lies.
 
     Edge cases: one that cannot be read now, or is not intact, says so, and nothing else.
@@ -53,7 +53,7 @@ def of_run(payer: Mapping[str, Any], *, own: Path, party: str, priced: bool = Tr
         return {"party": party, "problem": "unreadable", "lines": []}
 
 
-def facts_of(ledger: Ledger, *, party: str, label: str | None = None, priced: bool = True) -> Facts:
+def facts_of(ledger: Ledger, *, party: str, label: str | None = None, priced: bool = True) -> ShownFacts:
     """Budget, what was spent, and every entry; `label` is the run's that is shown."""
     entries = ledger.entries()
     return {
@@ -93,7 +93,7 @@ def event_said(event: Mapping[str, Any]) -> str:
     return f"{said} ({'; '.join(inner)})" if inner else said
 
 
-def _line(entry: Entry, label: str | None) -> Facts:
+def _line(entry: Entry, label: str | None) -> ShownFacts:
     content = entry.content()
     runs = [[content["event"], 1]] if entry.kind == "charge" else content.get("runs", [])
     number = content["note"].get("round") if entry.kind == "charge" else None

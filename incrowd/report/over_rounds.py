@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from incrowd.report.charts import Axis, Line, Series
+from incrowd.report.charts import ChartAxis, GuideLine, Series
 from incrowd.report.figure import curves
 from incrowd.report.plain import Shown
+from incrowd.report.scales import Spot
 from incrowd.report.svg import NOTHING, Markup, joined, tag
-from incrowd.report.words import Words
-
-Point = tuple[float, float]
+from incrowd.report.words import Wording
 
 
-def rounds(shown: Sequence[Shown], words: Words) -> Markup:
+def rounds(shown: Sequence[Shown], words: Wording) -> Markup:
     """Accuracy (or loss) and epsilon over the rounds, of all runs on the same axes."""
     runs = [one for one in shown if one.rounds]
     if not runs:
@@ -26,24 +25,26 @@ def rounds(shown: Sequence[Shown], words: Words) -> Markup:
     return tag("div", *figures, class_="grid") + note
 
 
-def noise(shown: Sequence[Shown], words: Words) -> Markup:
+def noise(shown: Sequence[Shown], words: Wording) -> Markup:
     """The clip and the noise of the rounds, as they are planned and as they were."""
     runs = [one for one in shown if one.rounds or one.schedule]
     figures = list(_planned(runs, words))
     stds = [_series(one, place, lambda row: row["noise_std"]) for place, one in enumerate(runs)]
     if any(one.points for one in stds):
         figures.append(
-            _figure(words, "noise-std", stds, Axis(label=words.plain("noise_std"), spelt=words.number, from_zero=True))
+            _figure(
+                words, "noise-std", stds, ChartAxis(label=words.plain("noise_std"), spelt=words.number, from_zero=True)
+            )
         )
     clips = [_series(one, place, lambda row: row["clip_norm"]) for place, one in enumerate(runs)]
     if any(_moves(one.points) for one in clips):
         figures.append(
-            _figure(words, "clip", clips, Axis(label=words.plain("clip_norm"), spelt=words.number, from_zero=True))
+            _figure(words, "clip", clips, ChartAxis(label=words.plain("clip_norm"), spelt=words.number, from_zero=True))
         )
     return tag("div", *figures, class_="grid") if figures else NOTHING
 
 
-def inside(shown: Sequence[Shown], words: Words) -> Markup:
+def inside(shown: Sequence[Shown], words: Wording) -> Markup:
     """What only simulations of public data may look at: how alike contributions are, their norms, noise to signal."""
     runs = [one for one in shown if any(row["simulation"] for row in one.rounds)]
     if not runs:
@@ -52,26 +53,26 @@ def inside(shown: Sequence[Shown], words: Words) -> Markup:
     for key, log in (("between_client_variance", True), ("update_scale", True), ("noise_to_signal", True)):
         found = [_series(one, place, _seen(key)) for place, one in enumerate(runs)]
         if any(one.points for one in found):
-            axis = Axis(label=words.plain(key), spelt=lambda value: words.number(value, 2), log=log)
+            axis = ChartAxis(label=words.plain(key), spelt=lambda value: words.number(value, 2), log=log)
             figures.append(_figure(words, key.replace("_", "-"), found, axis))
     figures += [_norms(one, words, place=place, of=len(runs)) for place, one in enumerate(runs)]
     clipped = [_series(one, place, _seen("fraction_clipped")) for place, one in enumerate(runs)]
     if any(point[1] for one in clipped for point in one.points):
-        axis = Axis(
+        axis = ChartAxis(
             label=words.plain("fraction_clipped"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0
         )
         figures.append(_figure(words, "fraction-clipped", clipped, axis))
     return tag("p", words("inside.only"), class_="warning") + tag("div", *figures, class_="grid")
 
 
-def _measured(runs: Sequence[Shown], words: Words) -> Markup:
+def _measured(runs: Sequence[Shown], words: Wording) -> Markup:
     what = "accuracy" if any(row["accuracy"] is not None for one in runs for row in one.rounds) else "loss"
     series = [_series(one, place, lambda row: row[what]) for place, one in enumerate(runs)]
     spelt: Callable[[float], str] = words.percent if what == "accuracy" else words.number
     known = {spelt(one.baseline): one.baseline for one in runs if one.baseline is not None}
-    lines = [Line(label=f"{words.plain('baseline')}: {said}", y=value) for said, value in list(known.items())[:2]]
+    lines = [GuideLine(label=f"{words.plain('baseline')}: {said}", y=value) for said, value in list(known.items())[:2]]
     high = max((point[1] for one in series for point in one.points), default=1.0)
-    axis = Axis(
+    axis = ChartAxis(
         label=words.plain(f"test.{what}"),
         spelt=spelt,
         marked=_marked(words, series) if what == "accuracy" else None,
@@ -80,32 +81,32 @@ def _measured(runs: Sequence[Shown], words: Words) -> Markup:
     return _figure(words, what, series, axis, lines=lines)
 
 
-def _marked(words: Words, series: Sequence[Series]) -> Callable[[float], str]:
+def _marked(words: Wording, series: Sequence[Series]) -> Callable[[float], str]:
     """Shares at ticks, which are far from each other where the shares are."""
     values = [point[1] for one in series for point in one.points]
     digits = 0 if max(values, default=1.0) - min(values, default=0.0) > 0.05 else 1
     return lambda value: words.percent(value, digits)
 
 
-def _epsilon(runs: Sequence[Shown], words: Words) -> Markup:
+def _epsilon(runs: Sequence[Shown], words: Wording) -> Markup:
     series = [
         Series(name=one.name, points=[(0.0, 0.0), *_points(one, lambda row: row["epsilon"])], style=place, steps=True)
         for place, one in enumerate(runs)
     ]
     budgets = sorted({one.budget for one in runs if one.budget is not None})
     lines = [
-        Line(label=words.plain("budget.line", budget=words.epsilon(value)), y=value, strong=True)
+        GuideLine(label=words.plain("budget.line", budget=words.epsilon(value)), y=value, strong=True)
         for value in budgets[:3]
     ]
     ends = [_spent_at(one) for one in runs] if len(runs) == 1 else []
     lines += [
-        Line(label=words.plain("budget.ends", round=words.count(at)), x=float(at)) for at in ends if at is not None
+        GuideLine(label=words.plain("budget.ends", round=words.count(at)), x=float(at)) for at in ends if at is not None
     ]
     return _figure(
         words,
         "epsilon",
         series,
-        Axis(label=words.plain("epsilon.axis"), spelt=words.number, from_zero=True),
+        ChartAxis(label=words.plain("epsilon.axis"), spelt=words.number, from_zero=True),
         lines=lines,
     )
 
@@ -118,16 +119,16 @@ def _spent_at(one: Shown) -> int | None:
     return found if found is not None else one.planned
 
 
-def _planned(runs: Sequence[Shown], words: Words) -> Iterator[Markup]:
+def _planned(runs: Sequence[Shown], words: Wording) -> Iterator[Markup]:
     for key, name in (("cohort", "cohort"), ("noise_multiplier", "multiplier")):
         series = [
             Series(name=one.name, points=_steps(one, key), style=place, steps=True) for place, one in enumerate(runs)
         ]
         if any(one.points for one in series):
-            yield _figure(words, name, series, Axis(label=words.plain(name), spelt=words.number, from_zero=True))
+            yield _figure(words, name, series, ChartAxis(label=words.plain(name), spelt=words.number, from_zero=True))
 
 
-def _steps(one: Shown, key: str) -> list[Point]:
+def _steps(one: Shown, key: str) -> list[Spot]:
     found, at = [], 1
     for step in one.schedule:
         last = at + step["rounds"] - 1
@@ -136,10 +137,10 @@ def _steps(one: Shown, key: str) -> list[Point]:
     return found
 
 
-def _norms(one: Shown, words: Words, *, place: int, of: int) -> Markup:
+def _norms(one: Shown, words: Wording, *, place: int, of: int) -> Markup:
     seen = [row for row in one.rounds if row["simulation"] and row["simulation"].get("norms")]
 
-    def norm(which: int) -> list[Point]:
+    def norm(which: int) -> list[Spot]:
         return [(row["round"] + 1.0, row["simulation"]["norms"][which]) for row in seen]
 
     series = [
@@ -147,7 +148,7 @@ def _norms(one: Shown, words: Words, *, place: int, of: int) -> Markup:
         Series(name=words.plain("norms.largest"), points=norm(4), style=1),
         Series(name=words.plain("clip_norm"), points=_points(one, lambda row: row["clip_norm"]), style=6),
     ]
-    axis = Axis(label=words.plain("norms"), spelt=words.number, log=True)
+    axis = ChartAxis(label=words.plain("norms"), spelt=words.number, log=True)
     name = f" · {one.name}" if of > 1 else ""
     return curves(
         words,
@@ -160,7 +161,9 @@ def _norms(one: Shown, words: Words, *, place: int, of: int) -> Markup:
     )
 
 
-def _figure(words: Words, key: str, series: Sequence[Series], y: Axis, *, lines: Sequence[Line] = ()) -> Markup:
+def _figure(
+    words: Wording, key: str, series: Sequence[Series], y: ChartAxis, *, lines: Sequence[GuideLine] = ()
+) -> Markup:
     known = [one for one in series if one.points]
     return curves(
         words,
@@ -174,15 +177,15 @@ def _figure(words: Words, key: str, series: Sequence[Series], y: Axis, *, lines:
     )
 
 
-def _over(words: Words) -> Axis:
-    return Axis(label=words.plain("rounds"), spelt=words.count, low=0.0, whole=True)
+def _over(words: Wording) -> ChartAxis:
+    return ChartAxis(label=words.plain("rounds"), spelt=words.count, low=0.0, whole=True)
 
 
 def _series(one: Shown, place: int, value: Callable[[Any], float | None]) -> Series:
     return Series(name=one.name, points=_points(one, value), style=place)
 
 
-def _points(one: Shown, value: Callable[[Any], float | None]) -> list[Point]:
+def _points(one: Shown, value: Callable[[Any], float | None]) -> list[Spot]:
     found = ((row["round"] + 1.0, value(row)) for row in one.rounds)
     return [(at, measured) for at, measured in found if measured is not None]
 
@@ -195,5 +198,5 @@ def _seen(key: str) -> Callable[[Any], float | None]:
     return value
 
 
-def _moves(points: Sequence[Point]) -> bool:
+def _moves(points: Sequence[Spot]) -> bool:
     return len({point[1] for point in points}) > 1

@@ -10,7 +10,7 @@ from incrowd.errors import ConfigError
 from incrowd.report import audits, books, facts, over_rounds, parties, pools, promise, searches
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import Wording
 
 SECTIONS = (
     "result", "meaning", "statement", "rounds", "search", "pool", "silos", "noise", "inside", "evaluation", "audit",
@@ -29,7 +29,7 @@ def page(shown: Sequence[Shown], *, language: str = "en", live: bool = False) ->
     """
     if not shown:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
-    words = Words(language)
+    words = Wording(language)
     style, script = static("report.css"), static("report.mjs")
     policy = (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
@@ -65,7 +65,7 @@ def sections(shown: Sequence[Shown], *, language: str, live: bool = False) -> di
 
     A live page swaps what is in `#ID > .content`, and reloads where a section is new.
     """
-    return {key: str(content) for key, content in _named(shown, Words(language), live=live).items()}
+    return {key: str(content) for key, content in _named(shown, Wording(language), live=live).items()}
 
 
 def static(name: str) -> str:
@@ -73,7 +73,7 @@ def static(name: str) -> str:
     return (resources.files("incrowd.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _named(shown: Sequence[Shown], words: Words, *, live: bool) -> dict[str, Markup]:
+def _named(shown: Sequence[Shown], words: Wording, *, live: bool) -> dict[str, Markup]:
     found = {
         "result": promise.result(shown, words),
         "meaning": promise.meaning(shown, words),
@@ -93,7 +93,7 @@ def _named(shown: Sequence[Shown], words: Words, *, live: bool) -> dict[str, Mar
     return {key: found[key] for key in SECTIONS if found[key]}
 
 
-def _header(shown: Sequence[Shown], words: Words, title: str, *, live: bool) -> Markup:
+def _header(shown: Sequence[Shown], words: Wording, title: str, *, live: bool) -> Markup:
     data = ", ".join(dict.fromkeys(one.data for one in shown))
     kinds = ", ".join(dict.fromkeys(words.plain(f"kind.{one.kind}") for one in shown))
     name = shown[0].name if len(shown) == 1 else words.plain("runs.count", count=len(shown))
@@ -115,11 +115,11 @@ def _header(shown: Sequence[Shown], words: Words, title: str, *, live: bool) -> 
     )
 
 
-def _contents(filled: dict[str, Markup], words: Words) -> Markup:
+def _contents(filled: dict[str, Markup], words: Wording) -> Markup:
     return tag("ul", *(tag("li", tag("a", words(f"nav.{key}"), href=f"#{key}")) for key in filled))
 
 
-def _section(key: str, content: Markup, words: Words) -> Markup:
+def _section(key: str, content: Markup, words: Wording) -> Markup:
     head = tag("h2", words(f"head.{key}"), id=f"{key}-head")
     return tag("section", head, tag("div", content, class_="content"), id=key, aria_labelledby=f"{key}-head")
 

@@ -3,24 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from incrowd.report.figure import Table, figure, plain_table
-from incrowd.report.pictures import Bar, bars, cells, strip
+from incrowd.report.figure import FigureTable, figure, plain_table
+from incrowd.report.pictures import NamedBar, bars, cells, strip
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import Wording
 
 _BARS = 24
 _TOP = 100
 _CLASSES = 30
 
 
-def silos(shown: Sequence[Shown], words: Words) -> Markup:
+def silos(shown: Sequence[Shown], words: Wording) -> Markup:
     """What each silo spent of its budget; of very many, how that is spread, and a table of those who spent most."""
     runs = [one for one in shown if one.silos]
     return joined(_of_run(one, words, place=place, named=len(runs) > 1) for place, one in enumerate(runs))
 
 
-def evaluation(shown: Sequence[Shown], words: Words) -> Markup:
+def evaluation(shown: Sequence[Shown], words: Wording) -> Markup:
     """What was measured on the clients' own examples, noised and paid for."""
     parts = []
     for one in shown:
@@ -30,13 +30,13 @@ def evaluation(shown: Sequence[Shown], words: Words) -> Markup:
     return joined(parts)
 
 
-def _of_run(one: Shown, words: Words, *, place: int, named: bool) -> Markup:
+def _of_run(one: Shown, words: Wording, *, place: int, named: bool) -> Markup:
     head = tag("h3", text(one.name)) if named else NOTHING
     most = max(silo["budget"] for silo in one.silos)
     line = (most, words.plain("budget.line", budget=words.epsilon(most)))
     if len(one.silos) <= _BARS:
         given = [
-            Bar(
+            NamedBar(
                 name=silo["silo"],
                 value=silo["epsilon"],
                 said=f"ε {words.epsilon(silo['epsilon'])}",
@@ -66,7 +66,7 @@ def _of_run(one: Shown, words: Words, *, place: int, named: bool) -> Markup:
     return head + tag("div", *figures, class_="grid")
 
 
-def _table(given: Sequence[Mapping[str, Any]], words: Words) -> Table:
+def _table(given: Sequence[Mapping[str, Any]], words: Wording) -> FigureTable:
     order = sorted(given, key=lambda silo: -silo["epsilon"])
     rows = [
         [
@@ -78,14 +78,14 @@ def _table(given: Sequence[Mapping[str, Any]], words: Words) -> Table:
         for silo in order[:_TOP]
     ]
     headings = [words.plain(key) for key in ("silo", "epsilon", "budget", "silos.stopped")]
-    return Table(headings=headings, rows=rows, left_out=max(len(given) - _TOP, 0))
+    return FigureTable(headings=headings, rows=rows, left_out=max(len(given) - _TOP, 0))
 
 
-def _reports(given: Sequence[Mapping[str, Any]], words: Words, *, place: int) -> list[Markup]:
+def _reports(given: Sequence[Mapping[str, Any]], words: Wording, *, place: int) -> list[Markup]:
     """How good each silo says the model is on its own records, and for which classes."""
     few = sorted(given, key=lambda silo: silo["report"]["accuracy"] or 0.0)[:_BARS]
     accuracy = [
-        Bar(
+        NamedBar(
             name=silo["silo"],
             value=silo["report"]["accuracy"] or 0.0,
             said=words.percent(silo["report"]["accuracy"]),
@@ -120,13 +120,13 @@ def _reports(given: Sequence[Mapping[str, Any]], words: Words, *, place: int) ->
                 chart=cells(
                     rows, name=words.plain("recall.title"), low=low, high=high, labels=list(map(str, range(classes)))
                 ),
-                table=Table(headings=headings, rows=spelt),
+                table=FigureTable(headings=headings, rows=spelt),
             )
         )
     return found
 
 
-def _evaluated(found: Mapping[str, Any], words: Words) -> Markup:
+def _evaluated(found: Mapping[str, Any], words: Wording) -> Markup:
     rows = []
     for key in ("accuracy", "loss"):
         if found.get(key) is not None:

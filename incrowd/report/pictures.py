@@ -14,7 +14,7 @@ _LEVELS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class NamedBar:
     """A value by its name, with how it is spelt, and an interval around it if there is one."""
 
     name: str
@@ -55,7 +55,7 @@ def guesses(right: int, *, name: str) -> Markup:
 
 
 def bars(
-    given: Sequence[Bar], *, name: str, line: tuple[float, str] | None = None, most: float | None = None
+    given: Sequence[NamedBar], *, name: str, line: tuple[float, str] | None = None, most: float | None = None
 ) -> Markup:
     """Bars from the left, one below the other, and a line that they are to be seen against."""
     values = [bar.value for bar in given] + [bar.interval[1] for bar in given if bar.interval]

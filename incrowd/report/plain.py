@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 Kind = Literal["clients", "silos", "search", "pool", "ledger"]
 
-Facts = Mapping[str, Any]
+ShownFacts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,17 @@ class Shown:
     planned: int | None = None
     baseline: float | None = None
     version: str | None = None
-    result: Facts = field(default_factory=dict)
-    settings: Mapping[str, Facts] = field(default_factory=dict)
-    promises: Mapping[str, Facts] = field(default_factory=dict)
-    rounds: Sequence[Facts] = ()
-    schedule: Sequence[Facts] = ()
-    silos: Sequence[Facts] = ()
-    ledgers: Sequence[Facts] = ()
-    evaluations: Sequence[Facts] = ()
-    audit: Facts | None = None
-    search: Facts | None = None
-    pool: Facts | None = None
+    result: ShownFacts = field(default_factory=dict)
+    settings: Mapping[str, ShownFacts] = field(default_factory=dict)
+    promises: Mapping[str, ShownFacts] = field(default_factory=dict)
+    rounds: Sequence[ShownFacts] = ()
+    schedule: Sequence[ShownFacts] = ()
+    silos: Sequence[ShownFacts] = ()
+    ledgers: Sequence[ShownFacts] = ()
+    evaluations: Sequence[ShownFacts] = ()
+    audit: ShownFacts | None = None
+    search: ShownFacts | None = None
+    pool: ShownFacts | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain JSON data."""

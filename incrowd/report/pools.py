@@ -6,12 +6,12 @@ from typing import Any
 from incrowd.report.figure import plain_table
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import Wording
 
 _WEIGHTS = 30
 
 
-def pools(shown: Sequence[Shown], words: Words) -> Markup:
+def pools(shown: Sequence[Shown], words: Wording) -> Markup:
     """Every pool, as its own server shows it."""
     found = [(one, one.pool) for one in shown if one.pool is not None]
     return joined(
@@ -19,7 +19,7 @@ def pools(shown: Sequence[Shown], words: Words) -> Markup:
     )
 
 
-def _pool(pool: Mapping[str, Any], words: Words) -> Markup:
+def _pool(pool: Mapping[str, Any], words: Wording) -> Markup:
     spread = pool.get("spread") or {}
     turned = pool.get("turned_away") or {}
     rows = [
@@ -41,7 +41,7 @@ def _pool(pool: Mapping[str, Any], words: Words) -> Markup:
     return figures + _adversaries(pool, words) + _weights(pool, words) + told
 
 
-def _adversaries(pool: Mapping[str, Any], words: Words) -> Markup:
+def _adversaries(pool: Mapping[str, Any], words: Wording) -> Markup:
     views = pool.get("adversaries") or []
     if not views:
         return NOTHING
@@ -60,7 +60,7 @@ def _adversaries(pool: Mapping[str, Any], words: Words) -> Markup:
     return tag("h3", words("pool.adversaries")) + table
 
 
-def _weights(pool: Mapping[str, Any], words: Words) -> Markup:
+def _weights(pool: Mapping[str, Any], words: Wording) -> Markup:
     weights = (pool.get("weights") or [])[:_WEIGHTS]
     if not weights:
         return NOTHING

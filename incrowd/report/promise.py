@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 
 from incrowd.privacy.statement import guess
-from incrowd.report.charts import Axis, Series, legend, line_chart
+from incrowd.report.charts import ChartAxis, Series, legend, line_chart
 from incrowd.report.figure import figure, plain_table
-from incrowd.report.pictures import Bar, bars, guesses
-from incrowd.report.plain import Facts, Shown
+from incrowd.report.pictures import NamedBar, bars, guesses
+from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import UNKNOWN, Words
+from incrowd.report.words import UNKNOWN, Wording
 
 _BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
 _PICTURES = 4
@@ -18,7 +18,7 @@ _ORIGINALS = 20
 _NAMES = 12
 
 
-def result(shown: Sequence[Shown], words: Words) -> Markup:
+def result(shown: Sequence[Shown], words: Wording) -> Markup:
     """How good and how private, at a glance: cards for one run, a row each for several."""
     warnings = _warnings(shown, words)
     if len(shown) == 1:
@@ -28,7 +28,7 @@ def result(shown: Sequence[Shown], words: Words) -> Markup:
     return warnings + plain_table([words(key) for key in keys], rows, name=words.plain("result"), kind="runs")
 
 
-def meaning(shown: Sequence[Shown], words: Words) -> Markup:
+def meaning(shown: Sequence[Shown], words: Wording) -> Markup:
     """What the promise is worth: a hundred guesses, errors traded for each other, and both in words."""
     known = [one for one in shown if one.epsilon is not None and not _unpaid(one)]
     if not known:
@@ -38,9 +38,9 @@ def meaning(shown: Sequence[Shown], words: Words) -> Markup:
     return said + pictures
 
 
-def caveats(shown: Sequence[Shown], words: Words) -> Markup:
+def caveats(shown: Sequence[Shown], words: Wording) -> Markup:
     """All that the statements say beside their figures, and their own words; what several say alike is said once."""
-    alike: dict[str, list[tuple[str, Facts]]] = {}
+    alike: dict[str, list[tuple[str, ShownFacts]]] = {}
     for one in shown:
         for party, promise in one.promises.items():
             name = ", ".join([one.name] * (len(shown) > 1) + [party] * bool(party))
@@ -51,7 +51,7 @@ def caveats(shown: Sequence[Shown], words: Words) -> Markup:
     return tag("p", words("statement.later"), class_="quiet") if waiting else NOTHING
 
 
-def accuracy_of(shown: Shown, words: Words) -> tuple[str, str]:
+def accuracy_of(shown: Shown, words: Wording) -> tuple[str, str]:
     """How good the model is, and what that is: accuracy, or else loss, of the result or of the last round measured."""
     best = (shown.search or {}).get("best") or {}
     tested = {"accuracy": best.get("test_accuracy"), "loss": None}
@@ -66,7 +66,7 @@ def accuracy_of(shown: Shown, words: Words) -> tuple[str, str]:
     return UNKNOWN, words.plain("accuracy")
 
 
-def state_of(shown: Shown, words: Words) -> str:
+def state_of(shown: Shown, words: Wording) -> str:
     """How far it is."""
     if shown.kind == "pool":
         return words.plain("state.pool", accepted=words.count((shown.pool or {}).get("accepted")))
@@ -79,7 +79,7 @@ def state_of(shown: Shown, words: Words) -> str:
     return words.plain("state.rounds", done=words.count(len(shown.rounds)), planned=words.count(shown.planned))
 
 
-def trusted(shown: Shown, words: Words) -> str:
+def trusted(shown: Shown, words: Wording) -> str:
     """Who is trusted, in a word or two."""
     if shown.kind == "pool" or shown.settings.get("privacy", {}).get("place") == "local":
         return words.plain("trusted.nobody")
@@ -97,7 +97,7 @@ def _unpaid(one: Shown) -> bool:
     return one.kind == "search" and (one.search or {}).get("select") == "public"
 
 
-def _warnings(shown: Sequence[Shown], words: Words) -> Markup:
+def _warnings(shown: Sequence[Shown], words: Wording) -> Markup:
     """What weakens what is shown, first; what is true of several runs is said once."""
     told: dict[tuple[str, ...], list[str]] = {}
     for one in shown:
@@ -112,7 +112,7 @@ def _warnings(shown: Sequence[Shown], words: Words) -> Markup:
     return joined(parts)
 
 
-def _cards(one: Shown, words: Words) -> Markup:
+def _cards(one: Shown, words: Wording) -> Markup:
     value, what = accuracy_of(one, words)
     cards = []
     if value != UNKNOWN:
@@ -133,7 +133,7 @@ def _dotted(parts: Sequence[Markup]) -> Markup:
     return joined(part if place == 0 else joined([" · ", part]) for place, part in enumerate(parts))
 
 
-def _beside(one: Shown, words: Words) -> str:
+def _beside(one: Shown, words: Wording) -> str:
     """What the result was measured on."""
     if one.kind == "search":
         tested = ((one.search or {}).get("best") or {}).get("test_accuracy") is not None
@@ -147,7 +147,7 @@ def _card(name: str, value: str, beside: str) -> Markup:
     )
 
 
-def _of_how_many(one: Shown, words: Words) -> Markup:
+def _of_how_many(one: Shown, words: Wording) -> Markup:
     if one.clients is None:
         return words(f"kind.{one.kind}")
     return words("of_silos" if one.kind == "silos" else "of_clients", count=words.count(one.clients))
@@ -161,14 +161,14 @@ def _place(one: Shown) -> str:
     return "silo" if one.kind == "silos" else "server"
 
 
-def _row(one: Shown, words: Words) -> list[Markup]:
+def _row(one: Shown, words: Wording) -> list[Markup]:
     value, what = accuracy_of(one, words)
     said = value if what == words.plain("accuracy") or value == UNKNOWN else f"{value} ({what})"
     cells = [one.name, one.data, said, words.percent(one.baseline), words.epsilon(one.epsilon), words.number(one.delta)]
     return [*map(text, cells), text(words.unit(one.unit)), text(state_of(one, words))]
 
 
-def _in_words(one: Shown, words: Words) -> Markup:
+def _in_words(one: Shown, words: Wording) -> Markup:
     epsilon, delta = worst_of(one)
     share = guess(epsilon, delta)
     question = words.plain(f"question.{_relation(one)}", one=words.unit(one.unit))
@@ -184,7 +184,7 @@ def _in_words(one: Shown, words: Words) -> Markup:
 
 
 def _relation(one: Shown) -> str:
-    promise: Facts = next(iter(one.promises.values()), {})
+    promise: ShownFacts = next(iter(one.promises.values()), {})
     return (
         {"replace one": "replace", "zero out one": "zero"}.get(promise.get("relation", ""), "took_part")
         if one.kind != "pool"
@@ -192,7 +192,7 @@ def _relation(one: Shown) -> str:
     )
 
 
-def _odds(known: Sequence[Shown], words: Words) -> Markup:
+def _odds(known: Sequence[Shown], words: Wording) -> Markup:
     """A picture of a hundred guesses for each run, or a bar each where they are many."""
     if len(known) > _PICTURES:
         given = [_bar(one, words) for one in known]
@@ -224,12 +224,12 @@ def _odds(known: Sequence[Shown], words: Words) -> Markup:
     )
 
 
-def _bar(one: Shown, words: Words) -> Bar:
+def _bar(one: Shown, words: Wording) -> NamedBar:
     share = guess(*worst_of(one))
-    return Bar(name=one.name, value=share, said=words.odds(share))
+    return NamedBar(name=one.name, value=share, said=words.odds(share))
 
 
-def _traded(known: Sequence[Shown], words: Words) -> Markup:
+def _traded(known: Sequence[Shown], words: Wording) -> Markup:
     """Errors traded for each other: the least share of those who took part that is missed, for each false alarm."""
     named: dict[tuple[float, float], list[str]] = {}
     for one in known:
@@ -238,8 +238,8 @@ def _traded(known: Sequence[Shown], words: Words) -> Markup:
         Series(name=_of_promise(words, at, names if len(known) > 1 else []), points=_curve(*at), style=place)
         for place, (at, names) in enumerate(sorted(named.items())[:_TRADED])
     ]
-    share = Axis(label=words.plain("traded.x"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
-    missed = Axis(label=words.plain("traded.y"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
+    share = ChartAxis(label=words.plain("traded.x"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
+    missed = ChartAxis(label=words.plain("traded.y"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
     coin = Series(name=words.plain("odds.coin"), points=[(0.0, 1.0), (1.0, 0.0)], style=6)
     chart = line_chart([*series, coin], x=share, y=missed, name=words.plain("traded.title"))
     return figure(
@@ -264,13 +264,13 @@ def missed(alarms: float, epsilon: float, delta: float) -> float:
     return max(0.0, 1 - delta - grown * alarms, (1 - delta - alarms) / grown)
 
 
-def _of_promise(words: Words, at: tuple[float, float], names: Sequence[str]) -> str:
+def _of_promise(words: Wording, at: tuple[float, float], names: Sequence[str]) -> str:
     delta = f", δ = {words.number(at[1])}" if at[1] else ""
     said = f"ε = {words.epsilon(at[0])}{delta}"
     return f"{', '.join(names[:3])}{'…' if len(names) > 3 else ''}: {said}" if names else said
 
 
-def _statement(words: Words, alike: Sequence[tuple[str, Facts]], *, alone: bool) -> Markup:
+def _statement(words: Wording, alike: Sequence[tuple[str, ShownFacts]], *, alone: bool) -> Markup:
     """A statement, or several that differ in nothing but their figures."""
     _, promise = alike[0]
     names, several = [name for name, _ in alike if name], len(alike) > 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from incrowd.errors import ConfigError, DataError
 from incrowd.report import ledger_shown
-from incrowd.report.plain import Facts, Shown
+from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.reading import json_in, rows_of, settings_of
 from incrowd.runs.contents import RESULT_KEYS, part, shown_settings
 from incrowd.runs.figures import baseline
@@ -86,31 +86,31 @@ def run_in(folder: Path, *, before: Shown | None = None) -> Shown:
     )
 
 
-def _rounds(folder: Path, before: Shown | None, *, diagnostics: bool) -> list[Facts]:
+def _rounds(folder: Path, before: Shown | None, *, diagnostics: bool) -> list[ShownFacts]:
     held = [] if before is None else list(before.rounds)
     start = held[-1]["round"] if held else 0
     fresh = [_round(row, diagnostics=diagnostics) for row in rows_of(folder / DATABASE, start=start)]
     return [*(row for row in held if row["round"] < start), *fresh]
 
 
-def _round(row: Mapping[str, Any], *, diagnostics: bool) -> Facts:
+def _round(row: Mapping[str, Any], *, diagnostics: bool) -> ShownFacts:
     shown = part(row, ROUND_KEYS) | {"lost": bool(row["lost"])}
     seen = (row.get("simulation") or {}).get("diagnostics") if diagnostics else None
     return shown | {"simulation": None if seen is None else part(seen, DIAGNOSTIC_KEYS)}
 
 
-def _promises(statement: Mapping[str, Any]) -> dict[str, Facts]:
+def _promises(statement: Mapping[str, Any]) -> dict[str, ShownFacts]:
     """What each may claim, by its name: a run has one statement, or one a party."""
     if "epsilon" in statement:
         return {"": part(statement, PROMISE_KEYS)}
     return {party: part(one, PROMISE_KEYS) for party, one in statement.items() if isinstance(one, Mapping)}
 
 
-def _silos(folder: Path, wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Facts]:
+def _silos(folder: Path, wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[ShownFacts]:
     """How each silo stands: what it spent, whether that is all, and its noised report."""
     spent, stopped = dict(result.get("epsilon_by_silo") or {}), set(result.get("stopped") or ())
     if not result:
-        standing: Sequence[Facts] = next(
+        standing: Sequence[ShownFacts] = next(
             (row["silos"] for row in reversed(rows_of(folder / DATABASE)) if row.get("silos")), []
         )
         spent = {one["silo"]: one["epsilon"] for one in standing}
@@ -128,7 +128,9 @@ def _silos(folder: Path, wanted: Mapping[str, Any], result: Mapping[str, Any]) -
         }
 
 
-def _ledgers(folder: Path, payer: Mapping[str, Any], promises: Mapping[str, Facts], *, priced: bool) -> Iterator[Facts]:
+def _ledgers(
+    folder: Path, payer: Mapping[str, Any], promises: Mapping[str, ShownFacts], *, priced: bool
+) -> Iterator[ShownFacts]:
     if "silos" not in payer:
         yield ledger_shown.of_run(payer, own=folder / LEDGER, party="", priced=priced)
         return
@@ -143,7 +145,7 @@ def _folders(place: Path) -> Sequence[str]:
     return [each.name for each in place.iterdir() if each.is_dir()] if place.is_dir() else []
 
 
-def _audit(folder: Path) -> Facts | None:
+def _audit(folder: Path) -> ShownFacts | None:
     found = json_in(folder / AUDIT)
     if not found:
         return None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-Point = tuple[float, float]
+Spot = tuple[float, float]
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -81,7 +81,7 @@ def limits(values: Sequence[float], *, from_zero: bool = False, room: float = 0.
     return start, high + room * spread
 
 
-def thinned(points: Sequence[Point], *, columns: int) -> list[Point]:
+def thinned(points: Sequence[Spot], *, columns: int) -> list[Spot]:
     """The same curve in at most four points for each column of pixels: the first, the least, the largest, the last.
 
     Guarantee: no extreme is lost, and a curve that is short enough is left alone.
@@ -90,7 +90,7 @@ def thinned(points: Sequence[Point], *, columns: int) -> list[Point]:
         return list(points)
     first, last = points[0][0], points[-1][0]
     width = (last - first) / columns or 1.0
-    kept: list[Point] = []
+    kept: list[Spot] = []
     for column in _columns(points, first, width, columns):
         chosen = {column[0], min(column, key=_height), max(column, key=_height), column[-1]}
         kept.extend(sorted(chosen))
@@ -104,8 +104,8 @@ def picked(count: int, most: int) -> list[int]:
     return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
 
 
-def _columns(points: Sequence[Point], first: float, width: float, columns: int) -> Iterator[list[Point]]:
-    held: list[Point] = []
+def _columns(points: Sequence[Spot], first: float, width: float, columns: int) -> Iterator[list[Spot]]:
+    held: list[Spot] = []
     at = 0
     for point in points:
         column = min(int((point[0] - first) / width), columns - 1)
@@ -118,5 +118,5 @@ def _columns(points: Sequence[Point], first: float, width: float, columns: int) 
         yield held
 
 
-def _height(point: Point) -> float:
+def _height(point: Spot) -> float:
     return point[1]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from incrowd.report import ledger_shown
-from incrowd.report.plain import Facts, Shown
+from incrowd.report.plain import Shown, ShownFacts
 from incrowd.report.reading import json_in
 from incrowd.report.run_shown import PROMISE_KEYS
 from incrowd.runs.contents import ROW_KEYS, SEARCH_KEYS, SHOWN, part, shown_settings
@@ -19,7 +19,7 @@ def search_in(folder: Path) -> Shown:
     over = (folder / RESULT).is_file() and not (folder / PRIVATE).exists()
     result = json_in(folder / RESULT) if over else {}
     config: dict[str, Any] = told["search"]["configs"][0]
-    shown: Facts = part(result, SEARCH_KEYS) | {
+    shown: ShownFacts = part(result, SEARCH_KEYS) | {
         "rows": [_row(row) for row in result.get("runs", ())],
         "best": _row(result["best"]) if result.get("best") else None,
     }
@@ -43,7 +43,7 @@ def search_in(folder: Path) -> Shown:
     )
 
 
-def _row(row: Facts) -> Facts:
+def _row(row: ShownFacts) -> ShownFacts:
     """A run of the search, with those of its settings that may be shown."""
     settings = {key: value for key, value in row["settings"].items() if _may_be_shown(key)}
     return part(row, ROW_KEYS) | {"settings": settings}

@@ -1,6 +1,6 @@
 """A search: its settings side by side, from axis to axis, and as a table with the best on top."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from incrowd.report.facts import spelt
@@ -9,21 +9,20 @@ from incrowd.report.pictures import Dimension, parallel
 from incrowd.report.plain import Shown
 from incrowd.report.scales import Scale
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Words
+from incrowd.report.words import Wording
+from incrowd.runs.search_report import Row
 
 _ROWS = 60
 _DRAWN = 400
 _NAMES = 8
 
-Row = Mapping[str, Any]
 
-
-def searches(shown: Sequence[Shown], words: Words) -> Markup:
+def searches(shown: Sequence[Shown], words: Wording) -> Markup:
     """Every search that is over, with what its choice cost."""
     return joined(_search(one, words, place=place) for place, one in enumerate(shown) if one.search is not None)
 
 
-def _search(one: Shown, words: Words, *, place: int) -> Markup:
+def _search(one: Shown, words: Wording, *, place: int) -> Markup:
     found = one.search or {}
     if not one.over:
         return tag("p", words("search.running"))
@@ -48,7 +47,7 @@ def _search(one: Shown, words: Words, *, place: int) -> Markup:
     return said + chart + _table(rows, keys, words)
 
 
-def _parallel(rows: Sequence[Row], keys: Sequence[str], what: str, words: Words) -> Markup:
+def _parallel(rows: Sequence[Row], keys: Sequence[str], what: str, words: Wording) -> Markup:
     dimensions = [_dimension(key, [row["settings"].get(key) for row in rows], words) for key in keys]
     measured = [_dimension(words.plain(name), [row.get(name) for row in rows], words) for name in ("epsilon", what)]
     merits = [row.get(what) for row in rows]
@@ -58,7 +57,7 @@ def _parallel(rows: Sequence[Row], keys: Sequence[str], what: str, words: Words)
     return parallel([*dimensions, *measured], shades=shades, best=0, name=words.plain("search.title"))
 
 
-def _dimension(name: str, values: Sequence[Any], words: Words) -> Dimension:
+def _dimension(name: str, values: Sequence[Any], words: Wording) -> Dimension:
     """Numbers as they are, or by their logarithms where they span a lot; others side by side under their names."""
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == sum(value is not None for value in values) and numbers:
@@ -90,7 +89,7 @@ def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     return kept
 
 
-def _table(rows: Sequence[Row], keys: Sequence[str], words: Words) -> Markup:
+def _table(rows: Sequence[Row], keys: Sequence[str], words: Wording) -> Markup:
     headings = [
         text("#"),
         *(tag("code", text(key)) for key in keys),
@@ -112,7 +111,7 @@ def _table(rows: Sequence[Row], keys: Sequence[str], words: Words) -> Markup:
     return plain_table(headings, body, name=words.plain("search"), kind="ranked") + note
 
 
-def _value(value: Any, words: Words) -> Markup:
+def _value(value: Any, words: Wording) -> Markup:
     return text(words.number(value) if isinstance(value, float) else spelt(value))
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from incrowd.errors import ConfigError
 from incrowd.report import ledger_shown, pool_shown, run_shown, search_shown
-from incrowd.report.plain import Facts, Kind, Shown
+from incrowd.report.plain import Kind, Shown, ShownFacts
 
-__all__ = ["Facts", "Kind", "Shown", "read", "read_all", "told_apart"]
+__all__ = ["Kind", "Shown", "ShownFacts", "read", "read_all", "told_apart"]
 
 
 def read(folder: Path, *, before: Shown | None = None) -> Shown:

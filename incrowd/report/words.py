@@ -31,7 +31,7 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Words:
+class Wording:
     """One language of the catalogue.
 
     Guarantee: whatever is put into a text stays text. Edge cases: a language that is not there is a `ConfigError`.

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.privacy.statement import guess
-from incrowd.report.charts import HEIGHT, WIDTH, Axis, Line, Series, line_chart
-from incrowd.report.pictures import Bar, Dimension, bars, cells, guesses, parallel, strip
+from incrowd.report.charts import HEIGHT, WIDTH, ChartAxis, GuideLine, Series, line_chart
+from incrowd.report.pictures import Dimension, NamedBar, bars, cells, guesses, parallel, strip
 from incrowd.report.promise import missed
 from incrowd.report.scales import Scale, even_ticks, log_ticks, picked, thinned
 
 FINITE = st.floats(-1e9, 1e9)
-AXIS = Axis(label="rounds", spelt=str)
+AXIS = ChartAxis(label="rounds", spelt=str)
 
 
 def numbers(markup: str) -> list[float]:
@@ -27,8 +27,8 @@ def numbers(markup: str) -> list[float]:
 @given(st.lists(st.tuples(FINITE, FINITE), max_size=60), st.booleans(), st.booleans())
 def test_every_curve_is_inside_of_its_chart(points: list[tuple[float, float]], log: bool, steps: bool) -> None:
     series = Series(name="a", points=sorted(points), steps=steps)
-    axis = Axis(label="value", spelt=str, log=log)
-    drawn = line_chart([series], x=AXIS, y=axis, lines=[Line(label="line", y=3.0)], name="curve")
+    axis = ChartAxis(label="value", spelt=str, log=log)
+    drawn = line_chart([series], x=AXIS, y=axis, lines=[GuideLine(label="line", y=3.0)], name="curve")
     assert all(-5 <= one <= max(WIDTH, HEIGHT) + 5 for one in numbers(drawn))
     assert "nan" not in drawn
     assert "inf" not in drawn
@@ -108,7 +108,7 @@ def test_a_thousand_silos_are_one_path() -> None:
 
 @pytest.mark.parametrize("values", [[], [0.0], [float("nan"), 1.0], [5.0, 0.0, 2.0]])
 def test_bars_take_what_there_is(values: Sequence[float]) -> None:
-    given_bars = [Bar(name=f"<{place}>", value=value, said=str(value)) for place, value in enumerate(values)]
+    given_bars = [NamedBar(name=f"<{place}>", value=value, said=str(value)) for place, value in enumerate(values)]
     drawn = bars(given_bars, name="bars", line=(1.0, "line"))
     assert drawn.count('class="bar') == len(values)
     assert "nan" not in re.sub(r">[^<]*<", "", drawn)

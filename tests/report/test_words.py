@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from incrowd.privacy import statement
 from incrowd.report.svg import Markup, joined, tag, text
-from incrowd.report.words import LANGUAGES, Words, catalogue
+from incrowd.report.words import LANGUAGES, Wording, catalogue
 
 ROOM = Path(__file__).parents[2] / "incrowd" / "report"
 
@@ -53,7 +53,7 @@ def test_every_sentence_of_a_statement_is_known_in_every_language() -> None:
     sentences += [*statement.ALWAYS_ASSUMED, *statement.RECORDS_ASSUMED, *statement.ALWAYS_UNCOVERED]
     assert len(sentences) > 15
     for language in LANGUAGES[1:]:
-        words = Words(language)
+        words = Wording(language)
         for sentence in sentences:
             assert 'lang="en"' not in words.sentence(sentence), sentence
             assert words.sentence(sentence) != text(sentence), sentence
@@ -72,17 +72,17 @@ def test_every_sentence_of_a_statement_is_known_in_every_language() -> None:
     ],
 )
 def test_numbers_are_short(value: float, said: str) -> None:
-    assert Words("en").number(value) == said
+    assert Wording("en").number(value) == said
 
 
 def test_numbers_are_spelt_as_the_language_does() -> None:
-    assert Words("de").number(1234.5, 5) == "1\u202f234,5"
-    assert Words("fr").percent(0.123) == "12,3\u00a0%"
+    assert Wording("de").number(1234.5, 5) == "1\u202f234,5"
+    assert Wording("fr").percent(0.123) == "12,3\u00a0%"
 
 
 @given(st.floats(0, 1))
 def test_the_odds_of_a_promise_are_never_rounded_down(share: float) -> None:
-    assert float(Words("en").odds(share).removesuffix("\u00a0%")) >= 100 * share
+    assert float(Wording("en").odds(share).removesuffix("\u00a0%")) >= 100 * share
 
 
 @given(st.text(), st.text())
