@@ -18,8 +18,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 def content_of(path: Path) -> bytes | None:
     """A file as it is; None where there is none. Edge cases: a link, or what is no file, is a `DataError`."""
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise DataError(f"{path} is no plain file of the run, so it is not shown: put the right one there")
+        _check_plain(path)
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             return file.read()
     except FileNotFoundError:
@@ -64,6 +63,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
     Edge cases: what is no database, or was cut off in the middle of a write, is a `DataError`.
     """
+    _check_plain(path)
     unlogged = not path.with_name(f"{path.name}-wal").exists() and not path.with_name(f"{path.name}-journal").exists()
     mode = "mode=ro&immutable=1" if unlogged and _has_log(path) else "mode=ro"
     try:
@@ -75,6 +75,12 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
         remedy = "put it back as it was" if damaged else "after a crash in the middle of a write, go on with the run"
         raise DataError(f"{path} cannot be read now ({error}): {remedy}") from error
+
+
+def _check_plain(path: Path) -> None:
+    """It leads nowhere else. Edge cases: no file at all: `FileNotFoundError`."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise DataError(f"{path} is no plain file of the run, so it is not shown: put the right one there")
 
 
 def _has_log(path: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.report import ledger_shown, pool_shown, run_shown, search_shown
 from incrowd.report.plain import Kind, Shown, ShownFacts
 
@@ -24,6 +24,15 @@ def read(folder: Path, *, before: Shown | None = None) -> Shown:
     `DataError`.
     """
     folder = folder.resolve()
+    try:
+        return _read(folder, before)
+    except IncrowdError:
+        raise
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise DataError(f"{folder} is not as incrowd wrote it ({error!r:.80}): put its files back") from error
+
+
+def _read(folder: Path, before: Shown | None) -> Shown:
     if (folder / "search.json").is_file():
         return search_shown.search_in(folder)
     if (folder / "run.sqlite").is_file():

@@ -96,6 +96,8 @@ def test_the_traded_errors_are_those_that_the_promise_allows(epsilon: float, del
     assert math.exp(epsilon) * alarms + least >= 1 - delta - 1e-9
     best = max(1 - (place / 500 + missed(place / 500, epsilon, delta)) / 2 for place in range(501))
     assert best <= guess(epsilon, delta) + 1e-9
+    equal = (1 - delta) / (1 + math.exp(epsilon))  # the best guess errs as often one way as the other
+    assert 1 - (equal + missed(equal, epsilon, delta)) / 2 == pytest.approx(guess(epsilon, delta))
 
 
 def test_a_thousand_silos_are_one_path() -> None:
