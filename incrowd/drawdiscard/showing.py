@@ -65,6 +65,7 @@ def shown(asked: Specification, figures: PoolFigures, *, views: list[dict[str, A
         "instances": asked.instances,
         "size": asked.size,
         "epsilon": asked.epsilon,
+        "delta": asked.mechanism.delta or 0.0,
         "privacy": asked.privacy,
         "spread": asdict(spread(asked, figures)),
         "weights": named_weights(asked, figures.average),

@@ -50,9 +50,14 @@ def _audit(audit: Mapping[str, Any], words: Wording, *, place: int) -> Markup:
             title=words.plain("audit.title"),
             about=words.plain("audit.how"),
             chart=bars(given, name=words.plain("audit.title"), line=line),
-            wide=True,
         )
-    return said + tag("p", summary) + chart + _findings(audit["findings"], words) + _checks(audit["checks"], words)
+    return (
+        said
+        + tag("p", summary)
+        + (tag("div", chart, class_="grid") if given else NOTHING)
+        + _findings(audit["findings"], words)
+        + _checks(audit["checks"], words)
+    )
 
 
 def _findings(findings: Sequence[Mapping[str, Any]], words: Wording) -> Markup:

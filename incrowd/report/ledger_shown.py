@@ -105,6 +105,6 @@ def _line(entry: Entry, label: str | None) -> ShownFacts:
         "count": sum(count for _, count in runs),
         "round": number if isinstance(number, int) else None,
         "seeded": str(content.get("randomness", "")).startswith("seeded"),
-        "own": None if label is None else whose == label,
+        "own": None if label is None else str(whose).startswith(label),
         "hash": entry.hash,
     }

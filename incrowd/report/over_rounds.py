@@ -1,14 +1,14 @@
 """What happened from round to round: how good the model was, what that cost, and where the budget ends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from incrowd.report.charts import ChartAxis, GuideLine, Series
-from incrowd.report.figure import curves
+from incrowd.report.figure import curves, plain_table
 from incrowd.report.plain import Shown
 from incrowd.report.scales import Spot
-from incrowd.report.svg import NOTHING, Markup, joined, tag
-from incrowd.report.words import Wording
+from incrowd.report.svg import NOTHING, Markup, joined, tag, text
+from incrowd.report.words import UNKNOWN, Wording
 
 
 def rounds(shown: Sequence[Shown], words: Wording) -> Markup:
@@ -26,22 +26,51 @@ def rounds(shown: Sequence[Shown], words: Wording) -> Markup:
 
 
 def noise(shown: Sequence[Shown], words: Wording) -> Markup:
-    """The clip and the noise of the rounds, as they are planned and as they were."""
-    runs = [one for one in shown if one.rounds or one.schedule]
-    figures = list(_planned(runs, words))
-    stds = [_series(one, place, lambda row: row["noise_std"]) for place, one in enumerate(runs)]
-    if any(one.points for one in stds):
-        figures.append(
-            _figure(
-                words, "noise-std", stds, ChartAxis(label=words.plain("noise_std"), spelt=words.number, from_zero=True)
-            )
-        )
-    clips = [_series(one, place, lambda row: row["clip_norm"]) for place, one in enumerate(runs)]
-    if any(_moves(one.points) for one in clips):
-        figures.append(
-            _figure(words, "clip", clips, ChartAxis(label=words.plain("clip_norm"), spelt=words.number, from_zero=True))
-        )
-    return tag("div", *figures, class_="grid") if figures else NOTHING
+    """The clip, the cohort and the noise: a line for each run, and a figure of whatever changes from round to round."""
+    runs = [one for one in shown if one.schedule or any(row["noise_std"] is not None for row in one.rounds)]
+    if not runs:
+        return NOTHING
+    keys = ("run", "rounds", "cohort", "multiplier", "clip_norm", "noise_std")
+    rows = [[text(one.name), *map(text, _terms(one, words))] for one in runs]
+    table = plain_table([words(key) for key in keys], rows, name=words.plain("planned"))
+    figures = []
+    for key, series in _noises(runs).items():
+        if any(_moves(one.points) for one in series):
+            axis = ChartAxis(label=words.plain(key), spelt=words.number, from_zero=True)
+            figures.append(_figure(words, _TITLES[key], series, axis))
+    return table + (tag("div", *figures, class_="grid") if figures else NOTHING)
+
+
+_TITLES = {"cohort": "cohort", "multiplier": "multiplier", "noise_std": "noise-std", "clip_norm": "clip"}
+
+
+def _noises(runs: Sequence[Shown]) -> dict[str, list[Series]]:
+    """What may change from round to round, by its name."""
+    each = list(enumerate(runs))
+    return {
+        "cohort": [Series(name=one.name, points=_steps(one, "cohort"), style=at, steps=True) for at, one in each],
+        "multiplier": [
+            Series(name=one.name, points=_steps(one, "noise_multiplier"), style=at, steps=True) for at, one in each
+        ],
+        "noise_std": [_series(one, at, lambda row: row["noise_std"]) for at, one in each],
+        "clip_norm": [_series(one, at, lambda row: row["clip_norm"]) for at, one in each],
+    }
+
+
+def _terms(one: Shown, words: Wording) -> list[str]:
+    """Rounds, cohort, noise and clip: a number, or from which to which."""
+    planned = words.count(one.planned)
+    found = [[point[1] for point in series[0].points] for series in _noises([one]).values()]
+    cohort, multiplier, std, clip = ([min(values), max(values)] if values else [] for values in found)
+    spelt = [
+        UNKNOWN
+        if not ends
+        else words.number(ends[0])
+        if ends[0] == ends[1]
+        else f"{words.number(ends[0])} \u2013 {words.number(ends[1])}"
+        for ends in (cohort, multiplier, clip, std)
+    ]
+    return [planned, *spelt]
 
 
 def inside(shown: Sequence[Shown], words: Wording) -> Markup:
@@ -112,20 +141,11 @@ def _epsilon(runs: Sequence[Shown], words: Wording) -> Markup:
 
 
 def _spent_at(one: Shown) -> int | None:
-    """The round with which the budget is used up: the first that leaves no room, or the last that is planned."""
-    if one.budget is None:
-        return None
+    """The round with which the budget is used up: the last that is planned; a silo may have used its own up before."""
+    if one.budget is None or one.kind != "silos":
+        return one.planned
     found = next((row["round"] + 1 for row in one.rounds if row["epsilon"] >= 0.999 * one.budget), None)
     return found if found is not None else one.planned
-
-
-def _planned(runs: Sequence[Shown], words: Wording) -> Iterator[Markup]:
-    for key, name in (("cohort", "cohort"), ("noise_multiplier", "multiplier")):
-        series = [
-            Series(name=one.name, points=_steps(one, key), style=place, steps=True) for place, one in enumerate(runs)
-        ]
-        if any(one.points for one in series):
-            yield _figure(words, name, series, ChartAxis(label=words.plain(name), spelt=words.number, from_zero=True))
 
 
 def _steps(one: Shown, key: str) -> list[Spot]:

@@ -26,7 +26,7 @@ def evaluation(shown: Sequence[Shown], words: Wording) -> Markup:
     for one in shown:
         for found in one.evaluations:
             head = tag("h3", text(one.name)) if len(shown) > 1 else NOTHING
-            parts.append(tag("div", head, _evaluated(found, words)))
+            parts.append(tag("div", head, _evaluated(found, words), class_="content"))
     return joined(parts)
 
 
@@ -84,26 +84,9 @@ def _table(given: Sequence[Mapping[str, Any]], words: Wording) -> FigureTable:
 def _reports(given: Sequence[Mapping[str, Any]], words: Wording, *, place: int) -> list[Markup]:
     """How good each silo says the model is on its own records, and for which classes."""
     few = sorted(given, key=lambda silo: silo["report"]["accuracy"] or 0.0)[:_BARS]
-    accuracy = [
-        NamedBar(
-            name=silo["silo"],
-            value=silo["report"]["accuracy"] or 0.0,
-            said=words.percent(silo["report"]["accuracy"]),
-            style=2,
-            interval=_interval(silo["report"]["accuracy"], silo["report"]["accuracy_std"]),
-        )
-        for silo in few
-    ]
-    about = words.plain("reports.about")
-    found = [
-        figure(
-            words,
-            key=f"reports-{place}",
-            title=words.plain("reports.title"),
-            about=about,
-            chart=bars(accuracy, name=words.plain("reports.title"), most=1.0),
-        )
-    ]
+    chart = _accuracies(few, words) if len(given) <= _BARS else _spread_out(given, words)
+    title, about = words.plain("reports.title"), words.plain("reports.about")
+    found = [figure(words, key=f"reports-{place}", title=title, about=about, chart=chart)]
     classes = max(len(silo["report"]["recall"]) for silo in few)
     if 1 < classes <= _CLASSES:
         rows = [(silo["silo"], silo["report"]["recall"]) for silo in few]
@@ -124,6 +107,25 @@ def _reports(given: Sequence[Mapping[str, Any]], words: Wording, *, place: int) 
             )
         )
     return found
+
+
+def _accuracies(given: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
+    each = [
+        NamedBar(
+            name=silo["silo"],
+            value=silo["report"]["accuracy"] or 0.0,
+            said=words.percent(silo["report"]["accuracy"]),
+            style=2,
+            interval=_interval(silo["report"]["accuracy"], silo["report"]["accuracy_std"]),
+        )
+        for silo in given
+    ]
+    return bars(each, name=words.plain("reports.title"), most=1.0)
+
+
+def _spread_out(given: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
+    known = [silo["report"]["accuracy"] for silo in given if silo["report"]["accuracy"] is not None]
+    return strip(known, name=words.plain("reports.title"), label=words.plain("reports.axis"), spelt=words.percent)
 
 
 def _evaluated(found: Mapping[str, Any], words: Wording) -> Markup:

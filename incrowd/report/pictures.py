@@ -103,7 +103,7 @@ def strip(
         column = round(scale(value) / 5)
         piles[column] = piles.get(column, 0) + 1
     height, tallest = 150.0, max(piles.values(), default=1)
-    rise = min(5.0, (height - 50) / tallest)
+    rise = min(5.0, (height - 34 - 44) / tallest)
     dots = "".join(
         f"M{number(column * 5.0)} {number(height - 34 - level * rise)}h0"
         for column, count in piles.items()

@@ -16,8 +16,8 @@ from incrowd.report.reading import reading
 from incrowd.runs.contents import part
 
 POOL_KEYS = (
-    "name", "fingerprint", "accepted", "turned_away", "repeated", "instances", "size", "epsilon", "privacy", "spread",
-    "weights", "public", "promise", "statement", "adversaries", "paused",
+    "name", "fingerprint", "accepted", "turned_away", "repeated", "instances", "size", "epsilon", "delta", "privacy",
+    "spread", "weights", "public", "promise", "statement", "adversaries", "paused",
 )  # fmt: skip
 """What of a server's status may be shown: all of it is shown by the server itself, too."""
 
@@ -54,12 +54,12 @@ def of_status(status: Mapping[str, Any], *, name: str) -> Shown:
         kind="pool",
         name=name,
         data=called,
-        unit="contribution",
+        unit="number" if pool.get("privacy") == "feature" else "contribution",
         over=False,
         simulated=False,
         public=False,
         epsilon=epsilon,
-        delta=0.0,
+        delta=pool.get("delta"),
         pool=pool,
     )
 
@@ -97,7 +97,7 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 _LONGEST, _MOST = 20_000, 200
 _KINDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("name", "fingerprint", "privacy", "promise", "statement"), _text),
-    **dict.fromkeys(("accepted", "repeated", "instances", "size", "epsilon"), _number),
+    **dict.fromkeys(("accepted", "repeated", "instances", "size", "epsilon", "delta"), _number),
     **dict.fromkeys(("turned_away", "spread"), _numbers),
     **dict.fromkeys(("weights", "adversaries"), _listed),
     "public": lambda value: None if value is None else _facts(value),

@@ -120,7 +120,7 @@ def _cards(one: Shown, words: Wording) -> Markup:
     if _unpaid(one):
         cards.append(_card(words("epsilon.is"), words.plain("unpaid"), words("search.public")))
     elif one.epsilon is not None:
-        beside = [words("delta_is", delta=words.number(one.delta)) if one.delta else words("delta_none")]
+        beside = [words("delta_none") if one.delta == 0 else words("delta_is", delta=words.number(one.delta))]
         beside += [] if one.budget is None else [words("of_budget", budget=words.epsilon(one.budget))]
         spent = words("epsilon.by_now" if not one.over and one.kind in ("clients", "silos") else "epsilon.is")
         cards.append(_card(spent, f"ε = {words.epsilon(one.epsilon)}", _dotted(beside)))
@@ -178,7 +178,7 @@ def _in_words(one: Shown, words: Wording) -> Markup:
         [
             tag("p", words("odds.words", question=question, odds=words.odds(share)), class_="lead"),
             tag("p", words(f"odds.{kept}")),
-            tag("p", words("traded.words", found=words.odds(found))),
+            NOTHING if _relation(one) == "replace" else tag("p", words("traded.words", found=words.odds(found))),
         ]
     )
 
