@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from incrowd.drawdiscard import Device
+import incrowd
+from incrowd.drawdiscard import Device, Server
 from incrowd.errors import ConfigError, DataError
 from incrowd.report.page import page
 from incrowd.report.pool_shown import of_status
@@ -175,6 +176,56 @@ def test_of_a_pool_what_its_server_shows(made: Made) -> None:
     told = of_status({**shown.pool, "fresh": CANARY}, name="pool")
     assert told == shown
     assert CANARY not in all_of(told)
+
+
+def test_of_a_pool_of_numbers_each_number_is_what_is_protected(folder: Path) -> None:
+    """Not the contribution, which has many of them; and what a server does not say of delta is not made up."""
+    told = {"name": "mail", "epsilon": 1.0, "accepted": 1}
+    assert of_status({**told, "privacy": "feature", "delta": 0.0}, name="pool").unit == "number"
+    assert of_status({**told, "privacy": "model", "delta": 0.0}, name="pool").unit == "contribution"
+    gaussian = Server(letters.asked(noise="gaussian", delta=1e-6, bound="norm"), folder=folder / "pool")
+    gaussian.close()
+    assert read(folder / "pool").delta == 1e-6
+    assert "without exception" in page([of_status({**told, "delta": 0.0}, name="pool")])
+    assert "without exception" not in page([read(folder / "pool")]) + page([of_status(told, name="pool")])
+
+
+def test_a_pool_is_read_while_its_server_runs_and_nothing_is_made_there(folder: Path) -> None:
+    with letters.server(instances=5) as forgotten, Server(forgotten.specification, folder=folder / "pool") as server:
+        server.offer(*mail.honest(server, 1))
+        files = sorted(path.name for path in (folder / "pool").iterdir())
+        shown = read(folder / "pool")
+        assert shown.pool is not None
+        assert shown.pool["accepted"] == server.accepted
+        assert sorted(path.name for path in (folder / "pool").iterdir()) == files
+
+
+def test_a_search_that_is_not_over_shows_no_run(made: Made, folder: Path) -> None:
+    shutil.copytree(made("search"), folder / "search")
+    (folder / "search/result.json").unlink()
+    shown = read(folder / "search")
+    assert (shown.over, shown.promises, shown.ledgers) == (False, {}, ())
+    assert shown.search == {"rows": [], "best": None}
+    assert "It is not over; what it compares" in page([shown])
+
+
+def test_the_ledger_of_private_data_is_found_wherever_it_is(folder: Path) -> None:
+    table = "client,age,well\n" + "".join(f"c{place % 12},{20 + place},{place % 2}\n" for place in range(48))
+    (folder / "visits.csv").write_text(table)
+    settings = {
+        "data": {"name": "table", "file": str(folder / "visits.csv"), "client": "client", "label": "well",
+                 "classes": 2, "features": ["age"], "columns": {"age": {"range": [0, 120]}}, "clients": 12},
+        "privacy": {"epsilon": 4.0, "delta": 1e-3, "rounds": 2},
+        "run": {"plot": False},
+    }  # fmt: skip
+    incrowd.Federation.from_tables(settings).train(folder / "run", progress=False)
+    assert not (folder / "run/ledger.sqlite").exists()
+    shown = read(folder / "run")
+    (book,) = shown.ledgers
+    assert (shown.public, shown.simulated, book["problem"], book["data"]) == (False, False, None, "visits.csv")
+    assert [line["kind"] for line in book["lines"]] == ["terms", "reserve", "charge", "charge"]
+    assert [line["own"] for line in book["lines"]] == [False, True, True, True]
+    assert str(folder) not in all_of(shown)
 
 
 def test_a_device_s_ledger_is_shown_by_itself(folder: Path) -> None:
