@@ -97,7 +97,7 @@ def _line(entry: Entry, label: str | None) -> ShownFacts:
     content = entry.content()
     runs = [[content["event"], 1]] if entry.kind == "charge" else content.get("runs", [])
     number = content["note"].get("round") if entry.kind == "charge" else None
-    whose = content.get("reservation") if entry.kind == "charge" else content.get("label")
+    whose = [content.get(name) for name in ("reservation", "label", "key")]
     return {
         "position": entry.position,
         "kind": entry.kind,
@@ -105,6 +105,6 @@ def _line(entry: Entry, label: str | None) -> ShownFacts:
         "count": sum(count for _, count in runs),
         "round": number if isinstance(number, int) else None,
         "seeded": str(content.get("randomness", "")).startswith("seeded"),
-        "own": None if label is None else str(whose).startswith(label),
+        "own": None if label is None else any(str(one).startswith(label) for one in whose),
         "hash": entry.hash,
     }

@@ -145,6 +145,9 @@ def test_of_silos_each_has_its_spending_its_report_and_its_ledger(made: Made) ->
     assert [silo["silo"] for silo in shown.silos] == ["north", "south"]
     assert all(silo["report"]["accuracy"] is not None and silo["epsilon"] <= silo["budget"] for silo in shown.silos)
     assert [book["party"] for book in shown.ledgers] == ["north", "south"]
+    charges = [line for book in shown.ledgers for line in book["lines"] if line["kind"] == "charge"]
+    assert len(charges) == 6
+    assert all(line["own"] for line in charges)
     assert [row["simulation"] for row in shown.rounds] == [None] * 2
 
 
