@@ -231,12 +231,17 @@ def _bar(one: Shown, words: Wording) -> NamedBar:
 
 def _traded(known: Sequence[Shown], words: Wording) -> Markup:
     """Errors traded for each other: the least share of those who took part that is missed, for each false alarm."""
-    named: dict[tuple[float, float], list[str]] = {}
-    for one in known:
-        named.setdefault(worst_of(one), []).append(one.name)
+    named: dict[tuple[float, float], list[int]] = {}
+    for place, one in enumerate(known):
+        named.setdefault(worst_of(one), []).append(place)
+    several = len(known) > 1
     series = [
-        Series(name=_of_promise(words, at, names if len(known) > 1 else []), points=_curve(*at), style=place)
-        for place, (at, names) in enumerate(sorted(named.items())[:_TRADED])
+        Series(
+            name=_of_promise(words, at, [known[place].name for place in places] if several else []),
+            points=_curve(*at),
+            style=places[0],  # as in the other figures
+        )
+        for at, places in list(named.items())[:_TRADED]
     ]
     share = ChartAxis(label=words.plain("traded.x"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
     missed = ChartAxis(label=words.plain("traded.y"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)

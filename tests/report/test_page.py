@@ -166,6 +166,9 @@ def test_several_runs_share_axes_and_show_what_differs(made: Made, folder: Path)
     assert "server.learning_rate" in text
     assert "99.5" in text
     assert text.count('id="over-accuracy"') == 1
+    traded, accuracy = (text[text.index(f'id="{key}"') :] for key in ("traded", "over-accuracy"))
+    assert "mark s0" in traded[: traded.index("</li>")]  # a run has the same colour in every figure
+    assert "mark s0" in accuracy[: accuracy.index("</li>")]
     assert (
         text.count("SIMULATION: the random numbers come from a seed, so whoever knows it can remove the noise. ") == 1
     )
