@@ -28,6 +28,7 @@ from incrowd.cli import (
     serve,
     sweep,
     train,
+    watch,
 )
 from incrowd.cli._options import Json, need_training, numbers, whole_numbers, words
 from incrowd.cli._plugins import Commands
@@ -65,6 +66,7 @@ _TOP = (
     predict.app,
     evaluate.app,
     report.app,
+    watch.app,
     sweep.app,
     serve.app,
     contribute.app,

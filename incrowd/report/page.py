@@ -19,8 +19,10 @@ SECTIONS = (
 """The sections of a page, in order; one that has nothing to show is left out."""
 
 
-def page(shown: Sequence[Shown], *, language: str = "en", live: bool = False) -> str:
-    """The whole page. A `live` one says how it stands in an element of its own, and may ask its own server.
+def page(
+    shown: Sequence[Shown], *, language: str = "en", live: bool = False, version: int = 0, layout: str = ""
+) -> str:
+    """The whole page. A `live` one knows which version of which layout it is, and asks its own server for later ones.
 
     Guarantee: the same for the same; nothing in it is loaded from anywhere, no script but its own runs, and whatever a
     name, a setting or a file holds is shown as text. Without scripts everything can be seen, printed and read.
@@ -30,9 +32,9 @@ def page(shown: Sequence[Shown], *, language: str = "en", live: bool = False) ->
     if not shown:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
     words = Wording(language)
-    style, script = static("report.css"), static("report.mjs")
+    style, scripts = static("report.css"), [static("report.mjs"), *([static("live.mjs")] if live else [])]
     policy = (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        f"default-src 'none'; style-src {digest(style)}; script-src {' '.join(map(digest, scripts))}; "
         f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
     )
     title = words.plain("title.one" if len(shown) == 1 else "title.several")
@@ -50,11 +52,11 @@ def page(shown: Sequence[Shown], *, language: str = "en", live: bool = False) ->
     body = joined(
         [
             tag("a", words("skip"), href="#main", class_="skip"),
-            _header(shown, words, title, live=live),
+            _header(shown, words, title, state=_state(words, version, layout) if live else NOTHING),
             tag("nav", _contents(filled, words), aria_label=words.plain("contents")),
             tag("main", *(_section(key, content, words) for key, content in filled.items()), id="main", tabindex="-1"),
             tag("footer", tag("p", words("footer", version=__version__))),
-            Markup(f'<script type="module">{script}</script>'),
+            *(Markup(f'<script type="module">{script}</script>') for script in scripts),
         ]
     )
     return f'<!doctype html>\n<html lang="{words.language}">\n<head>{head}</head>\n<body>{body}</body>\n</html>\n'
@@ -93,11 +95,17 @@ def _named(shown: Sequence[Shown], words: Wording, *, live: bool) -> dict[str, M
     return {key: found[key] for key in SECTIONS if found[key]}
 
 
-def _header(shown: Sequence[Shown], words: Wording, title: str, *, live: bool) -> Markup:
+def _state(words: Wording, version: int, layout: str) -> Markup:
+    """How a live page stands, and what it says when that changes."""
+    said = {f"data_{name}": words.plain(f"live.{name}") for name in ("live", "away", "over")}
+    now = words("live.begin")
+    return tag("p", now, id="live", role="status", data_version=version, data_layout=layout, **said)
+
+
+def _header(shown: Sequence[Shown], words: Wording, title: str, *, state: Markup) -> Markup:
     data = ", ".join(dict.fromkeys(one.data for one in shown))
     kinds = ", ".join(dict.fromkeys(words.plain(f"kind.{one.kind}") for one in shown))
     name = shown[0].name if len(shown) == 1 else words.plain("runs.count", count=len(shown))
-    state = tag("p", id="live", role="status", aria_live="polite") if live else NOTHING
     themes = joined(
         tag("button", words(f"theme.{theme}"), type="button", data_theme=theme, aria_pressed="false")
         for theme in ("auto", "light", "dark")
@@ -124,5 +132,6 @@ def _section(key: str, content: Markup, words: Wording) -> Markup:
     return tag("section", head, tag("div", content, class_="content"), id=key, aria_labelledby=f"{key}-head")
 
 
-def _digest(content: str) -> str:
+def digest(content: str) -> str:
+    """What a policy knows a script or a style by."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

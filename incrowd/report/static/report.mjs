@@ -19,6 +19,8 @@ if (themes) {
   themes.hidden = false;
 }
 
+document.addEventListener("read", ({ target, detail }) => read(target, detail), true); // a live page keeps the cursor
+
 const rowsOf = (figure) => [...figure.querySelectorAll("tr[data-x]")];
 
 function read(figure, row) {
