@@ -97,7 +97,11 @@ class TestGuesses:
     def test_it_holds_for_randomised_response_on_each_canary(self) -> None:
         rng, epsilon = np.random.default_rng(5), 1.0
         right = rng.binomial(500, 1 / (1 + math.exp(-epsilon)), size=400)
-        found = [bounds.from_guesses(right=int(each), guesses=500, canaries=500, delta=1e-6) for each in right]
+        proven = {
+            int(each): bounds.from_guesses(right=int(each), guesses=500, canaries=500, delta=1e-6)
+            for each in np.unique(right)
+        }
+        found = [proven[int(each)] for each in right]
         assert sum(each > epsilon for each in found) <= 45
         assert np.median(found) > 0.7
 
