@@ -48,7 +48,8 @@ class SiloPlay:
     """One silo's run: who was inside, the adversary's scores, the noise of each step in stated standard deviations,
     [steps, numbers], the rounds that were paid for, by their multipliers, and what the ledger says they cost.
 
-    `taken` is how often canaries who were inside were in a batch, of `chances`.
+    `drawn` says which canaries who were inside were in which batch, [steps, canaries], and `divisor` by what the sums
+    were divided on their way to the weights that left.
     """
 
     inside: NDArray[np.bool_]
@@ -56,8 +57,8 @@ class SiloPlay:
     noise: Floats
     multipliers: tuple[float, ...]
     epsilon: float
-    taken: int
-    chances: int
+    drawn: NDArray[np.bool_]
+    divisor: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +82,16 @@ class SiloGame:
         seen = _Overlooked(self._engine(inside))
         ledger = Ledger.in_memory(budget=plan.budget, relation=RELATION)
         silo = self.silo(Account(ledger=ledger, randomness=randomness), engine=seen)
-        weights, multipliers = np.zeros(self.canaries), []
+        weights, multipliers, moved = np.zeros(self.canaries), [], np.zeros(self.canaries)
         for number in range(plan.rounds if self.rounds is None else min(self.rounds, plan.rounds)):
             answer = silo.answer(number, weights)
             if answer.noise_multiplier is None:
                 break
             multipliers.append(answer.noise_multiplier)
-        return self._seen(seen, inside, multipliers, ledger.spent().epsilon)
+            moved += np.zeros(self.canaries) if answer.update is None else answer.update
+        summed = np.sum(seen.noised, axis=0)
+        divisor = -self._rate * float(summed @ summed) / float(summed @ moved)
+        return self._seen(seen, inside, multipliers, ledger.spent().epsilon, divisor=divisor)
 
     def longest(self) -> float:
         """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
@@ -110,6 +114,11 @@ class SiloGame:
         return Silo(self.plan, account, engine=self._engine(nobody) if engine is None else engine, counter=counter)
 
     @property
+    def _rate(self) -> float:
+        """So small that the gradients stay what they are."""
+        return 1e-9
+
+    @property
     def _model(self) -> Model:
         return linear(self.canaries, 1, bias=False)
 
@@ -122,7 +131,7 @@ class SiloGame:
         """A linear model without bias, whose squared loss has the gradient (w x - y) x: along the canary's direction,
         as long as its label says. Who is outside, and everybody else, is a record of zeros, which has no gradient.
         """
-        still = Descent(learning_rate=1e-9 * self.plan.clip_norm)  # the gradients stay what they are
+        still = Descent(learning_rate=self._rate)
         return record_engine(self.engine, self._model, self._records(inside), still, loss=SQUARED)
 
     def _records(self, inside: NDArray[np.bool_]) -> Records:
@@ -134,7 +143,13 @@ class SiloGame:
         return Records(features=torch.from_numpy(features), labels=torch.from_numpy(labels))
 
     def _seen(
-        self, seen: "_Overlooked", inside: NDArray[np.bool_], multipliers: Sequence[float], epsilon: float
+        self,
+        seen: "_Overlooked",
+        inside: NDArray[np.bool_],
+        multipliers: Sequence[float],
+        epsilon: float,
+        *,
+        divisor: float,
     ) -> SiloPlay:
         plan, bound = self.plan, self.plan.clip_norm
         stated = np.repeat([plan.training(one).sensitivity * one for one in multipliers], plan.steps)
@@ -143,15 +158,14 @@ class SiloGame:
         scores = np.zeros(self.canaries)
         for row, std in zip(noised, stated, strict=True):
             scores += log_mixed(row / bound, 1.0, std / bound, plan.sampling_prob)
-        there = np.rint(np.abs(entered[:, inside]) / bound)
         return SiloPlay(
             inside=inside,
             scores=scores,
             noise=(noised - bound * np.where(np.abs(entered) > bound / 2, np.sign(entered), 0.0)) / stated[:, None],
             multipliers=tuple(multipliers),
             epsilon=epsilon,
-            taken=int(there.sum()),
-            chances=there.size,
+            drawn=np.abs(entered[:, inside]) > bound / 2,
+            divisor=divisor,
         )
 
 

@@ -20,7 +20,7 @@ def audit_records(config: SiloConfig, *, effort: Effort) -> Audited:
     findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed, confidence=CONFIDENCE)
     names = ", ".join(plan.name for plan in plans)
     return Audited(
-        claimed=max(finding.claimed or 0.0 for finding in findings),
+        claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
         delta=config.privacy.delta,
         findings=tuple(findings),
         checks=tuple(checks),

@@ -61,7 +61,7 @@ class RunCurve:
             epsilon=summary["epsilon"],
             delta=summary["delta"],
             simulated=summary["simulated"],
-            baseline=_baseline(summary),
+            baseline=baseline(summary),
         )
 
     @classmethod
@@ -244,7 +244,7 @@ def _power(value: float) -> str:
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _baseline(summary: Mapping[str, Any]) -> float | None:
+def baseline(summary: Mapping[str, Any]) -> float | None:
     """The score of the model that has learned nothing, in what is drawn."""
     metrics = summary["metrics"] or {}
     found: Mapping[str, Any] = metrics.get("baseline") or {}

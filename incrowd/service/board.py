@@ -4,40 +4,20 @@ import asyncio
 import math
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from incrowd._random import Floats
-from incrowd.drawdiscard.pool import stable_variance
 from incrowd.drawdiscard.predictor import Predictor
-from incrowd.drawdiscard.server import promise
+from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries
 from incrowd.drawdiscard.specification import Specification
-from incrowd.errors import AccountingError, ConfigError
-from incrowd.privacy.account.adversaries import Situation, adversaries
+from incrowd.errors import ConfigError
 from incrowd.service.public_table import PublicTable
-from incrowd.service.store import PoolFigures, StoreAway
+from incrowd.service.store import StoreAway
 from incrowd.service.tending import Tending
 
 FRESH = 1.0
 """Figures are looked at again after so many seconds, whoever asks."""
 
-SHOWN = 200
-"""So many weights are shown, the largest of them."""
-
-LATER = 1_000
-"""The opportunist of the three adversaries looks after so many more updates."""
-
 _WINDOW = 10
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How far instances are apart: the root of the mean square over the weights, and what theory says of it."""
-
-    measured: float
-    theory: float
 
 
 class Board:
@@ -99,97 +79,9 @@ class Board:
             self._tending.accepted = max(self._tending.accepted, figures.accepted)
 
     def _shown(self, figures: PoolFigures) -> dict[str, Any]:
-        asked = self._asked
-        predictor = Predictor(asked, figures.average)
         if self._views is None:
-            self._views = three_adversaries(asked)
-        return {
-            "name": asked.name,
-            "fingerprint": asked.fingerprint,
-            "accepted": figures.accepted,
-            "turned_away": {name: count for name, count in figures.turned.items() if name != "repeated"},
-            "repeated": figures.turned.get("repeated", 0),
-            "instances": asked.instances,
-            "size": asked.size,
-            "epsilon": asked.epsilon,
-            "privacy": asked.privacy,
-            "spread": asdict(spread(asked, figures)),
-            "weights": named_weights(asked, figures.average),
-            "public": None if self._public is None else self._public.score(predictor),
-            "promise": asked.describe(),
-            "statement": promise(asked, figures.accepted),
-            "adversaries": self._views,
+            self._views = three_adversaries(self._asked)
+        predictor = Predictor(self._asked, figures.average)
+        return shown(self._asked, figures, views=self._views) | {
+            "public": None if self._public is None else self._public.score(predictor)
         }
-
-
-def spread(asked: Specification, figures: PoolFigures) -> Spread:
-    """How far the instances are apart, beside what noise alone makes of them in the long run."""
-    measured = float(np.sqrt(np.square(figures.spread).mean()))
-    gamma = asked.gamma_of(asked.epoch(figures.accepted))
-    variance = gamma**2 * asked.mechanism.noise_variance
-    return Spread(measured, math.sqrt(stable_variance(asked.instances, variance, merge=asked.merge)))
-
-
-def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]:
-    """The largest weights with the names of their features and outputs; none of a perceptron, whose have no names."""
-    if asked.hidden:
-        return []
-    outputs = asked.outputs
-    names = [*(["intercept"] if asked.intercept else []), *asked.columns]
-    largest = np.argsort(-np.abs(weights), kind="stable")[:SHOWN]
-    levels = getattr(asked.fields[asked.response], "levels", None) or [asked.response]
-    return [
-        {"feature": names[place // outputs], "output": levels[place % outputs], "weight": float(weights[place])}
-        for place in largest.tolist()
-    ]
-
-
-def three_adversaries(asked: Specification) -> list[dict[str, Any]]:
-    """What each of the three adversaries of the paper may learn from one contribution; none for Gaussian noise.
-
-    What the second and the third may expect beyond the guarantee is known for answers that overwrite an instance, with
-    noise of one size: where answers are merged or steps fall, later noise hides less, and only the guarantee is shown.
-    """
-    if asked.noise != "laplace":
-        return []
-    if asked.merge < 1 or asked.falls_every is not None or asked.tail is not None:
-        return guaranteed(asked.epsilon)
-    unit = "feature" if asked.privacy == "feature" else "model" if asked.bound == "element" else "l1"
-    try:
-        situation = Situation(
-            instances=asked.instances,
-            epsilon=asked.epsilon,
-            updates_since=LATER,
-            delta=1e-8,
-            learning_rate=asked.gamma,
-            clip=asked.clip,
-            weights=asked.size,
-            unit=unit,
-        )
-        return [_finite(view) for view in adversaries(situation)]
-    except (AccountingError, ConfigError):  # beyond what can be computed: the page does without
-        return []
-
-
-def guaranteed(epsilon: float) -> list[dict[str, Any]]:
-    """The three adversaries where nothing but the guarantee is known: what leaves a device is private by itself."""
-    seen = {
-        "I, channel listener": "the instance sent to the device and the one that came back",
-        "II, internal threat": "all instances, right after the update",
-        "III, opportunistic threat": "one random instance, or the average, any time later",
-    }
-    only = "a guarantee, for one update; no smaller bound is known where answers are merged, averaged or fall"
-    views: list[dict[str, Any]] = [
-        {"adversary": adversary, "sees": sees, "epsilon": epsilon, "delta": 0.0, "meaning": only, "assumes": "nothing"}
-        for adversary, sees in seen.items()
-    ]
-    views[0]["meaning"] = "a guarantee, for one update"
-    return views
-
-
-def _finite(view: dict[str, Any]) -> dict[str, Any]:
-    """The same for JSON, which knows no infinity."""
-    plain = {name: _finite(value) if isinstance(value, dict) else value for name, value in view.items()}
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in plain.items()
-    }

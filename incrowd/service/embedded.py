@@ -11,8 +11,9 @@ from incrowd._random import Randomness
 from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
 from incrowd.drawdiscard.held_pool import HeldPool
 from incrowd.drawdiscard.pool import HISTORY, Instance
+from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.drawdiscard.specification import Specification
-from incrowd.service.store import HandedOut, PoolFigures
+from incrowd.service.store import HandedOut
 
 KEEP_EVERY = 5.0
 """Seconds between two looks at whether there is something to keep."""

@@ -17,12 +17,13 @@ from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
 from incrowd.drawdiscard.held_pool import fresh_pool, known_again
 from incrowd.drawdiscard.kept_pool import packed, unpacked
 from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, averaged, merged
+from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.tickets import KEY_BYTES
 from incrowd.errors import ConfigError, DataError
 from incrowd.service.redis_client import RedisClient, RedisPlace, RedisRefused
 from incrowd.service.redis_scripts import NAMES, SCRIPTS
-from incrowd.service.store import HandedOut, PoolFigures, StoreAway
+from incrowd.service.store import HandedOut, StoreAway
 
 PREFIX = "{incrowd}:"
 """What the names of all keys begin with; the braces keep them together where Redis is a cluster."""

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from incrowd.drawdiscard.kept_pool import packed
+from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.service.board import Board
 from incrowd.service.openapi import ORDERS, openapi
 from incrowd.service.problems import (
@@ -31,7 +32,7 @@ from incrowd.service.problems import (
     Headers,
     Problem,
 )
-from incrowd.service.store import PoolFigures, PoolStore, StoreAway
+from incrowd.service.store import PoolStore, StoreAway
 
 Replying = Callable[[Request], Awaitable[Response]]
 

@@ -3,15 +3,11 @@
 Both do the same for the desk in front of them, and are held to it by one suite of tests.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from incrowd._random import Floats
 from incrowd.drawdiscard.desk import Desk, Reason, Returned
 from incrowd.drawdiscard.pool import Instance
+from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.errors import IncrowdError
 
 
@@ -25,31 +21,6 @@ class HandedOut(NamedTuple):
     version: int
     row: Instance
     accepted: int
-
-
-@dataclass(frozen=True, eq=False)
-class PoolFigures:
-    """What a page and a monitor show of a pool.
-
-    `mean` and `spread` are over the instances, `average` is what predictions use; `turned` counts what happened to
-    answers, by the name of the reason.
-    """
-
-    accepted: int
-    mean: Floats
-    spread: Floats
-    average: Floats
-    turned: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, rows: Sequence[Instance], average: Floats | None, *, accepted: int, turned: Mapping[str, int]
-    ) -> "PoolFigures":
-        """The figures of these instances, and of their average over time, if there is one."""
-        held = np.array(rows, np.float64)
-        mean = held.mean(axis=0)
-        spread = held.std(axis=0, ddof=1) if len(held) > 1 else np.zeros(len(mean))
-        return cls(accepted, mean, spread, mean if average is None else average, dict(turned))
 
 
 class PoolStore(Protocol):

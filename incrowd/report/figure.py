@@ -1,0 +1,98 @@
+"""A figure of the page: a chart with its name, what is what, and the table of its values, one under the other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from incrowd.report.charts import ChartAxis, GuideLine, Series, legend, line_chart, place_of
+from incrowd.report.scales import picked
+from incrowd.report.svg import NOTHING, Markup, tag, text
+from incrowd.report.words import Wording
+
+ROWS = 100
+"""So many rows has the table behind a figure, at most; a longer one has every so many of them, and says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureTable:
+    """Rows of texts under their headings; `places` are where each row is along the chart, if it is."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    places: Sequence[float] = ()
+    left_out: int = 0
+
+
+def figure(words: Wording, *, key: str, title: str, chart: Markup, about: str = "", more: Markup = NOTHING,
+           table: FigureTable | None = None, wide: bool = False) -> Markup:  # fmt: skip
+    """A figure that can be reached with the keyboard, with its table folded in behind it."""
+    note = tag("p", text(about), class_="about", id=f"{key}-about") if about else NOTHING
+    behind = NOTHING
+    if table is not None:
+        behind = tag("details", tag("summary", words("table")), table_of(words, table), class_="behind")
+    return tag(
+        "figure",
+        tag("figcaption", text(title), id=f"{key}-name"),
+        note,
+        more,
+        tag("div", chart, class_="pan") if wide else chart,
+        tag("output", class_="read", hidden=True),
+        behind,
+        id=key,
+        class_="figure wide" if wide else "figure",
+        tabindex="0",
+        role="group",
+        aria_labelledby=f"{key}-name",
+        aria_describedby=f"{key}-about" if about else None,
+    )
+
+
+def curves(words: Wording, *, key: str, title: str, about: str, series: Sequence[Series], x: ChartAxis, y: ChartAxis,
+           lines: Sequence[GuideLine] = ()) -> Markup:  # fmt: skip
+    """A figure of curves; its cursor goes along the rows of its table."""
+    chart = line_chart(series, x=x, y=y, lines=lines, name=f"{title}. {about}")
+    return figure(
+        words,
+        key=key,
+        title=title,
+        about=about,
+        more=legend(series),
+        chart=chart,
+        table=_table(series, x=x, y=y),
+    )
+
+
+def table_of(words: Wording, table: FigureTable) -> Markup:
+    """The table of a figure, which scrolls by itself where it is too wide."""
+    head = tag("tr", *(tag("th", text(one), scope="col") for one in table.headings))
+    body = []
+    for number, row in enumerate(table.rows):
+        cells = (tag("td", text(one)) for one in row[1:])
+        place = round(table.places[number], 1) if table.places else None
+        body.append(tag("tr", tag("th", text(row[0]), scope="row"), *cells, data_x=place))
+    left = NOTHING
+    if table.left_out:
+        left = tag("p", words("table.left_out", count=words.count(table.left_out)), class_="about")
+    inside = tag("table", tag("thead", head), tag("tbody", *body))
+    return tag("div", inside, left, class_="scroll", tabindex="0", role="region", aria_label=words.plain("table"))
+
+
+def plain_table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], *, kind: str = "", name: str) -> Markup:
+    """A table that is seen at once."""
+    head = tag("tr", *(tag("th", one, scope="col") for one in headings))
+    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", one) for one in row[1:])) for row in rows]
+    inside = tag("table", tag("thead", head), tag("tbody", *body), class_=kind or None)
+    return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=name)
+
+
+def _table(series: Sequence[Series], *, x: ChartAxis, y: ChartAxis) -> FigureTable:
+    each = [dict(one.points) for one in series]
+    values = sorted({value for one in each for value in one})
+    kept = [values[place] for place in picked(len(values), ROWS)]
+    place: Callable[[float], float] = place_of(series, x=x)
+    rows = [[x.spelt(value), *("" if value not in one else y.spelt(one[value]) for one in each)] for value in kept]
+    return FigureTable(
+        headings=[x.label, *(one.name or y.label for one in series)],
+        rows=rows,
+        places=[place(value) for value in kept],
+        left_out=len(values) - len(kept),
+    )

@@ -1,0 +1,231 @@
+"""Silos and devices that are broken on purpose, for as long as a `with` block lasts. Hardly any is refused by itself."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from incrowd._random import Floats, Integers, SeededRandomness, Stream
+from incrowd.drawdiscard.outbox import Outbox
+from incrowd.learning import gradients, record_engine, records
+from incrowd.learning.gradients import NoisedSums
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism import whole_laplace
+from incrowd.privacy.mechanism.clipping import FixedClip
+from incrowd.privacy.mechanism.device import Mechanism
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.privacy.mechanism.whole_laplace import WholeLaplace
+from incrowd.privacy.permit import Account, Permit
+from tests.audit.broken import changed, clip_twice, noise_is
+
+Breakage = Callable[[], AbstractContextManager[None]]
+
+
+def noise_of_the_first_step_alone() -> AbstractContextManager[None]:
+    """Later steps of a round are released as they are."""
+
+    def make(real: Callable[..., Floats]) -> Callable[..., Floats]:
+        def noised(self: RecordTraining, total: Floats, *, receipt: Any, at: Any) -> Floats:
+            hidden = real(self, total, receipt=receipt, at=at)
+            return total if at[-1] else hidden
+
+        return noised
+
+    return changed(RecordTraining, "noised", make)
+
+
+def noise_of_one_step_for_all() -> AbstractContextManager[None]:
+    """Every step of a round has the noise of its first."""
+    drawn: dict[int, Floats] = {}
+
+    def make(real: Callable[..., Floats]) -> Callable[..., Floats]:
+        def noised(self: RecordTraining, total: Floats, *, receipt: Any, at: Any) -> Floats:
+            hidden = real(self, total, receipt=receipt, at=at) - total
+            return total + drawn.setdefault(at[1], hidden)
+
+        return noised
+
+    return changed(RecordTraining, "noised", make)
+
+
+def clip_off() -> AbstractContextManager[None]:
+    """Gradients are as long as they are."""
+    return changed(FixedClip, "factors", lambda real: lambda self, norms: np.ones_like(norms))
+
+
+def clip_of_the_batch() -> AbstractContextManager[None]:
+    """A batch's gradients are scaled by their mean norm, in place of each by its own."""
+
+    def add(self: NoisedSums, rows: torch.Tensor, clip: FixedClip) -> None:
+        norms = self.gradients.norms(*self.read(rows))
+        finite = np.isfinite(norms)
+        mean = float(np.where(finite, norms, 0.0).mean())
+        factors = np.full(len(norms), min(1.0, clip.clip_norm / max(mean, 1e-9))) * finite
+        self.gradients.add(torch.from_numpy(factors))
+
+    return changed(NoisedSums, "_add", lambda real: add)
+
+
+def divided_by_the_batch() -> AbstractContextManager[None]:
+    """A step's sum is divided by how many records were drawn."""
+    sizes: list[int] = []
+
+    def draw(real: Callable[..., Integers]) -> Callable[..., Integers]:
+        def poisson(records: int, prob: float, stream: Stream) -> Integers:
+            rows = real(records, prob, stream)
+            sizes.append(len(rows))
+            return rows
+
+        return poisson
+
+    def move(real: Callable[..., None]) -> Callable[..., None]:
+        def step(self: object, noised: torch.Tensor, expected_batch: float) -> None:
+            real(self, noised, max(1, sizes[-1]) * 1.02)
+
+        return step
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with changed(records, "_poisson", draw), changed(record_engine._Walk, "step", move):
+            yield
+
+    return both()
+
+
+def batches_of_a_shuffle() -> AbstractContextManager[None]:
+    """Records are shuffled and cut into batches, and priced as Poisson samples."""
+
+    def make(_real: object) -> Callable[..., Iterator[Integers]]:
+        def shuffled(count: int, training: RecordTraining, *, batches: Stream) -> Iterator[Integers]:
+            order = np.argsort(batches.bits(count))
+            yield from np.array_split(order, training.steps)
+
+        return shuffled
+
+    return changed(gradients, "poisson_batches", make)
+
+
+def spends_from_nothing_each_round() -> AbstractContextManager[None]:
+    """Each round's noise is solved for as if nothing had been spent, and the ledger lets it pass."""
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        nothing = changed(Account, "commitments", lambda real: lambda self, plan: ())
+        anything = changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
+        with nothing, anything:
+            yield
+
+    return both()
+
+
+def counts_as_they_are() -> AbstractContextManager[None]:
+    """What a silo counts leaves without noise."""
+    return changed(Permit, "counts", lambda real: lambda self, held, right: (float(held), float(right)))
+
+
+def laplace_is(factor: float) -> Breakage:
+    """A device's noise of another scale than what is charged."""
+
+    def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
+        def drawn(scale: int, *, size: int, stream: Stream) -> Integers:
+            return real(max(1, int(factor * scale)), size=size, stream=stream)
+
+        return drawn
+
+    return lambda: changed(whole_laplace, "discrete_laplace", make)
+
+
+def laplace_in_floats() -> AbstractContextManager[None]:
+    """Noise in floating point, whose low bits tell."""
+
+    def noised(self: WholeLaplace, bounded: Integers, *, receipt: Any, at: Any) -> Whole:
+        stream = receipt.noise_stream(self, *at)
+        return Whole(steps=bounded + self.scale * stream.laplaces(self.size), step=self.step)
+
+    return changed(WholeLaplace, "noised", lambda real: noised)
+
+
+def laplace_from_a_seed() -> AbstractContextManager[None]:
+    """The same noise for everybody, always."""
+
+    def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
+        def drawn(scale: int, *, size: int, stream: Stream) -> Integers:
+            return real(scale, size=size, stream=SeededRandomness(seed=0).stream("noise"))
+
+        return drawn
+
+    return changed(whole_laplace, "discrete_laplace", make)
+
+
+def bounded_by(times: float) -> Breakage:
+    """A gradient that is bounded at several times the bound."""
+
+    def make(real: Callable[..., Integers]) -> Callable[..., Integers]:
+        def bounded(self: WholeLaplace, gradient: Floats) -> Integers:
+            return real(replace(self, bound=int(self.bound * times)), gradient)
+
+        return bounded
+
+    return lambda: changed(WholeLaplace, "bounded", make)
+
+
+def noise_for_one_coordinate() -> AbstractContextManager[None]:
+    """All numbers together are promised, and the noise is that of one of them."""
+
+    def make(real: Any) -> Any:
+        def fitting(cls: type[WholeLaplace], *, distances: int, **given: Any) -> WholeLaplace:
+            fitted: WholeLaplace = real.__func__(cls, distances=1, **given)
+            return fitted
+
+        return classmethod(fitting)  # type: ignore[arg-type]  # the class comes by position
+
+    return changed(WholeLaplace, "fitting", make)
+
+
+def repeats_unpaid() -> AbstractContextManager[None]:
+    """A column that is told several times is paid once."""
+    return changed(Mechanism, "_charged", lambda real: lambda self, unit: self._sensitivity(self.privacy))
+
+
+def sends_twice() -> AbstractContextManager[None]:
+    """An answer that did not arrive is made anew, with fresh noise."""
+    return changed(Outbox, "waiting", lambda real: lambda self, fingerprint: None)
+
+
+def forgets_when_opened_again() -> AbstractContextManager[None]:
+    """A ledger that lets everything pass."""
+    return changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
+
+
+RECORDS: dict[str, tuple[Breakage, str]] = {
+    "noise of a silo halved": (noise_is(0.5), "noise of the steps"),
+    "noise of a silo a tenth short": (noise_is(0.9), "noise of the steps"),
+    "noise in the first step alone": (noise_of_the_first_step_alone, "noise of the steps"),
+    "the noise of one step for all": (noise_of_one_step_for_all, "noise of two steps"),
+    "gradients not clipped": (clip_off, "rounds of ward"),
+    "gradients clipped at twice the bound": (clip_twice, "longest gradient"),
+    "gradients clipped by their batch": (clip_of_the_batch, "noise of the steps"),
+    "divided by the batch": (divided_by_the_batch, "divisor of a step"),
+    "a shuffle priced as Poisson": (batches_of_a_shuffle, "spread of the draws"),
+    "an accountant that begins anew each round": (spends_from_nothing_each_round, "may spend together"),
+    "counts without noise": (counts_as_they_are, "noise of the counts"),
+}
+"""What is broken about silos, and what sees it."""
+
+DEVICES: dict[str, tuple[str, Breakage, str]] = {
+    "noise of a device halved": ("whole", laplace_is(0.5), "noise of a contribution"),
+    "noise of a device a tenth short": ("whole", laplace_is(0.9), "noise of a contribution"),
+    "noise of a device in floats": ("whole", laplace_in_floats, "what a contribution is made of"),
+    "noise of a device from a seed": ("whole", laplace_from_a_seed, "noise that comes again"),
+    "a gradient bounded at twice the bound": ("whole", bounded_by(2.0), "longest gradient"),
+    "noise of one coordinate for all": ("numbers", noise_for_one_coordinate, "price of a contribution"),
+    "a column that is told several times and paid once": ("feature", repeats_unpaid, "price of a column"),
+    "an answer made anew": ("whole", sends_twice, "an answer whose receipt was lost"),
+    "a device that forgets": ("whole", forgets_when_opened_again, "a device that is opened again"),
+    "Gaussian noise of a device halved": ("gaussian", noise_is(0.5), "noise of a contribution"),
+}
+"""What is broken about devices, for which specification, and what sees it."""

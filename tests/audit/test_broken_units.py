@@ -1,0 +1,75 @@
+"""Every silo and every device that is broken on purpose is caught, and the right ones pass."""
+
+import pytest
+
+from incrowd import Specification
+from incrowd.audit.devices import audit_specification
+from incrowd.audit.finding import Check, Finding
+from incrowd.audit.silo_plays import SiloGame
+from incrowd.audit.silos import audit_silo
+from incrowd.federated.record_engines import EngineName
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.silo_plan import SiloPlan
+from tests.audit.broken_units import DEVICES, RECORDS
+from tests.drawdiscard.mail import KEYS
+
+SPECIFICATIONS: dict[str, dict[str, object]] = {
+    "whole": {},
+    "numbers": {"bound": "element"},
+    "feature": {"bound": "element", "privacy": "feature"},
+    "gaussian": {"noise": "gaussian", "delta": 1e-6},
+}
+
+
+def silo(engine: EngineName = "own") -> list[Finding | Check]:
+    plan = SiloPlan(
+        name="ward",
+        budget=Budget(epsilon=2.0, delta=1e-4),
+        rounds=2,
+        records=100,
+        batch_size=25,
+        epochs=1,
+        clip_norm=0.7,
+        count_std=20.0,
+    )
+    game = SiloGame(plan=plan, engine=engine)
+    findings, checks = audit_silo(game, trials=1_500, seed=3, confidence=0.95)
+    return [*findings, *checks]
+
+
+def device(kind: str) -> list[Finding | Check]:
+    given = Specification.from_formula("opened ~ sender * words", **{**KEYS, **SPECIFICATIONS[kind]})
+    findings, checks = audit_specification(given, trials=3_000, seed=3, confidence=0.95)
+    return [*findings, *checks]
+
+
+def broken(found: list[Finding | Check]) -> list[str]:
+    return [one.name if isinstance(one, Check) else one.attack for one in found if not one.holds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["own", "opacus"])
+def test_a_right_silo_passes(engine: EngineName) -> None:
+    assert broken(silo(engine)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_broken_silo_is_caught(name: str) -> None:
+    breakage, witness = RECORDS[name]
+    with breakage():
+        found = broken(silo())
+    assert any(witness in one for one in found), found
+
+
+@pytest.mark.parametrize("kind", SPECIFICATIONS)
+def test_a_right_device_passes(kind: str) -> None:
+    assert broken(device(kind)) == []
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_broken_device_is_caught(name: str) -> None:
+    kind, breakage, witness = DEVICES[name]
+    with breakage():
+        found = broken(device(kind))
+    assert any(witness in one for one in found), found

@@ -1,0 +1,107 @@
+"""Folders of each kind, small and quick, for tests of what is shown of them."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from incrowd.drawdiscard import Server
+from incrowd.privacy.account.selection import Repetitions
+from incrowd.runs.evaluation import EvaluationConfig
+from incrowd.runs.run import Run
+from incrowd.runs.search import Search, Select
+from incrowd.runs.space import axis
+from incrowd.runs.sweep import Sweep
+from tests.drawdiscard import mail
+from tests.runs.small import seeded, small
+from tests.runs.test_run import stopped
+from tests.runs.test_silo_reports import train
+from tests.runs.test_sweep import BASE
+from tests.service import letters
+
+
+def simulated(place: Path) -> Path:
+    """A simulation of public data that looked at contributions."""
+    Run.create(seeded("run.diagnose=true"), place).train()
+    return place
+
+
+def in_earnest(place: Path) -> Path:
+    """A run whose noise is the operating system's, with an evaluation."""
+    run = Run.create(small("privacy.room=8"), place)
+    run.train()
+    run.evaluate(EvaluationConfig(epsilon=2.0, by_class=True))
+    return place
+
+
+def unfinished(place: Path) -> Path:
+    """A run that was stopped after two of its four rounds."""
+    stopped(place, after=2)
+    return place
+
+
+def local(place: Path) -> Path:
+    """A run whose clients add the noise."""
+    Run.create(seeded("privacy.place=local"), place).train()
+    return place
+
+
+def silos(place: Path) -> Path:
+    """Two silos that report."""
+    train(place)
+    return place
+
+
+def search(place: Path, *, select: Select = "public") -> Path:
+    """Four settings side by side, or a private selection among them."""
+    law = Repetitions(mean=3.0) if select == "private" else None
+    wanted = Search(
+        overrides=(*BASE, "run.plot=false"),
+        axes=[axis("server.learning_rate=2,4"), axis("privacy.rounds=1,2")],
+        select=select,
+        repetitions=law,
+    )
+    Sweep(search=wanted, out=place).run(jobs=1)
+    return place
+
+
+def pool(place: Path) -> Path:
+    """A server of draw and discard that took three answers, and was closed."""
+    with Server(letters.asked(instances=5), folder=place, turned_away=1e-9) as server:
+        for seed in range(3):
+            server.offer(*mail.honest(server, seed))
+    return place
+
+
+KINDS: Mapping[str, Callable[[Path], Path]] = {
+    "simulated": simulated,
+    "in earnest": in_earnest,
+    "unfinished": unfinished,
+    "local": local,
+    "silos": silos,
+    "search": search,
+    "pool": pool,
+}
+
+
+def change_settings(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a run's settings say, as an operator's own settings could have had it."""
+    with closing(sqlite3.connect(folder / "run.sqlite")) as database, database:
+        config = json.loads(database.execute("SELECT value FROM settings WHERE name = 'config'").fetchone()[0])
+        change(config)
+        database.execute("UPDATE settings SET value = ? WHERE name = 'config'", (json.dumps(config),))
+
+
+def lengthen(folder: Path, rounds: int) -> None:
+    """Give a run so many rounds."""
+    with closing(sqlite3.connect(folder / "run.sqlite")) as database, database:
+        database.execute("DELETE FROM rounds")
+        rows = [
+            (n, 8 * (n + 1) / rounds, 1.0, 2.0, 0.5 + 0.4 * ((n * 7919) % 100) / 100, 1.0, 0) for n in range(rounds)
+        ]
+        database.executemany(
+            "INSERT INTO rounds (round, epsilon, clip_norm, noise_std, accuracy, loss, lost) VALUES (?,?,?,?,?,?,?)",
+            rows,
+        )

@@ -1,0 +1,186 @@
+"""The page in a browser, opened from a disk: nothing loaded, nothing complained of, for everybody to read."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incrowd.report.page import page
+from incrowd.report.shown import read
+from tests.report.conftest import Made
+from tests.service.browser import Browser, browsing
+from tests.service.test_page import CONTRASTS
+
+pytestmark = pytest.mark.timeout(180)
+
+PHONE, DESK = (390, 844), (1280, 900)
+PAGES = {
+    "run": ("simulated",),
+    "silos": ("silos",),
+    "search": ("search",),
+    "several": ("simulated", "in earnest", "local"),
+}
+
+# What a screen reader and a keyboard need, in the manner of axe: a list of what is wrong.
+FAULTS = """
+const wrong = [], seen = (one) => one.getClientRects().length > 0;
+const labelled = (one) => (one.getAttribute("aria-labelledby") || "").split(" ")
+  .map((id) => document.getElementById(id)?.textContent || "").join("");
+const name = (one) => (one.getAttribute("aria-label") || one.textContent || labelled(one)).trim();
+if (!document.documentElement.lang) wrong.push("no language");
+if (!document.title) wrong.push("no title");
+if (document.querySelectorAll("h1").length !== 1) wrong.push("not one h1");
+if (document.querySelectorAll("main").length !== 1) wrong.push("not one main");
+let level = 1;
+for (const one of document.querySelectorAll("h1, h2, h3, h4")) {
+  const next = Number(one.tagName[1]);
+  if (next > level + 1) wrong.push(`h${level} is followed by ${one.outerHTML.slice(0, 60)}`);
+  level = next;
+}
+for (const one of document.querySelectorAll("button, a, summary, [tabindex='0'], svg[role=img], section, [role]")) {
+  if (seen(one) && !name(one)) wrong.push(`no name: ${one.outerHTML.slice(0, 80)}`);
+}
+for (const one of document.querySelectorAll("svg")) {
+  if (one.getAttribute("role") !== "img" && one.getAttribute("aria-hidden") !== "true") wrong.push("no role");
+}
+for (const one of document.querySelectorAll("table")) {
+  if (!one.querySelector("thead th[scope=col]")) wrong.push("a table without headings");
+}
+for (const one of document.querySelectorAll("button, a, summary")) {
+  const box = one.getBoundingClientRect();
+  if (!seen(one) || one.matches(".skip")) continue;
+  if (box.width < 24 || box.height < 20) wrong.push(`small: ${one.outerHTML.slice(0, 60)}`);
+}
+const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+if (new Set(ids).size !== ids.length) wrong.push("an id twice");
+return wrong;
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def places(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder, found = tmp_path_factory.mktemp("pages"), {}
+    for name, kinds in PAGES.items():
+        place = folder / f"{name}.html"
+        place.write_text(page([read(made(kind)) for kind in kinds]), encoding="utf-8")
+        found[name] = place.as_uri()
+    return found
+
+
+def look(browser: Browser, url: str, *, size: tuple[int, int] = DESK, dark: bool = False, media: str = "") -> None:
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+    browser.tools("Emulation.setDeviceMetricsOverride", **metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.tools("Emulation.setEmulatedMedia", media=media, features=[scheme])
+    browser.go(url)
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("size", [PHONE, DESK])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_readable_at_every_size_in_light_and_dark(
+    browser: Browser, places: dict[str, str], name: str, size: tuple[int, int], dark: bool
+) -> None:
+    look(browser, places[name], size=size, dark=dark)
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    worst = browser.run(CONTRASTS)[0]
+    assert worst[0] >= 4.5, worst
+    assert browser.run(FAULTS) == []
+    assert browser.complaints() == []
+
+
+def test_nothing_is_loaded_but_the_file(browser: Browser, places: dict[str, str]) -> None:
+    look(browser, places["several"])
+    assert browser.run("return performance.getEntriesByType('resource').map((one) => one.name)") == []
+    refused = """
+      try { await fetch("http://127.0.0.1:9/"); return "fetched"; } catch { /* as it should */ }
+      const image = new Image(); image.src = "data:image/gif;base64,R0lGODlhAQABAAAAACw="; document.body.append(image);
+      const added = document.createElement("script");
+      added.textContent = "window.ran = true";
+      document.body.append(added);
+      return window.ran ?? "refused";
+    """
+    assert browser.run(refused) == "refused"
+    assert any("Content Security Policy" in one for one in browser.complaints())  # the control: it does complain
+
+
+def test_arrows_read_the_values_of_a_figure(browser: Browser, places: dict[str, str]) -> None:
+    look(browser, places["run"])
+
+    def press(key: str) -> Any:
+        script = """
+          const figure = document.getElementById("over-epsilon");
+          figure.focus();
+          figure.dispatchEvent(new KeyboardEvent("keydown", { key: given, bubbles: true, cancelable: true }));
+          return [document.activeElement === figure, figure.querySelector("output").textContent,
+                  figure.querySelector(".cursor")?.getAttribute("x1") ?? null];
+        """
+        return browser.run(script, key)
+
+    focused, first, at = press("ArrowRight")
+    assert focused
+    assert first == "Rounds: 0 \u00b7 simulated: 0"
+    _, second, later = press("ArrowRight")
+    assert second.startswith("Rounds: 1 \u00b7 simulated: ")
+    assert float(later) > float(at)
+    assert press("End")[1].startswith("Rounds: 4 \u00b7 simulated: 8")
+    assert press("Home")[1] == first
+    assert press("Escape")[1:] == ["", None]
+
+
+def test_the_switch_goes_over_the_reader_s_colours(browser: Browser, places: dict[str, str]) -> None:
+    look(browser, places["run"])
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = browser.run(ground)
+    browser.run("document.querySelector('button[data-theme=dark]').click()")
+    assert browser.run(ground) != light
+    assert (
+        browser.run("return document.querySelector('button[data-theme=dark]').getAttribute('aria-pressed')") == "true"
+    )
+    look(browser, places["run"], dark=True)
+    browser.run("document.querySelector('button[data-theme=light]').click()")
+    assert browser.run(ground) == light
+    browser.run("document.querySelector('button[data-theme=auto]').click()")
+    assert browser.run(ground) != light
+
+
+def test_in_print_it_is_light_and_folded_texts_are_open(browser: Browser, places: dict[str, str]) -> None:
+    look(browser, places["run"], dark=True, media="print")
+    found = browser.run("""
+      dispatchEvent(new Event("beforeprint"));
+      const shut = [...document.querySelectorAll("details:not(.behind)")].filter((one) => !one.open).length;
+      const shown = [getComputedStyle(document.querySelector("nav")).display,
+                     getComputedStyle(document.documentElement).getPropertyValue("--card").trim()];
+      dispatchEvent(new Event("afterprint"));
+      return [shut, ...shown, document.querySelectorAll("details[open]").length];
+    """)
+    assert found == [0, "none", "#ffffff", 0]
+
+
+def test_without_scripts_everything_is_there(browser: Browser, places: dict[str, str]) -> None:
+    browser.tools("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        look(browser, places["several"])
+        source = browser.command("/source")
+        assert 'class="line s0 d0"' in source
+        assert "right by chance" in source
+    finally:
+        browser.tools("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_the_page_of_a_long_run_is_drawn_at_once(browser: Browser, made: Made, tmp_path: Path) -> None:
+    shown = read(made("simulated"))
+    rows = [{**shown.rounds[-1], "round": at, "epsilon": 8 * (at + 1) / 10_000} for at in range(10_000)]
+    place = tmp_path / "long.html"
+    place.write_text(page([replace(shown, rounds=rows)]), encoding="utf-8")
+    look(browser, place.as_uri())
+    assert browser.run("return document.querySelectorAll('*').length") < 4_000
+    assert browser.complaints() == []

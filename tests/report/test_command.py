@@ -1,0 +1,56 @@
+"""`incrowd report`: one file, for folders of every kind, and errors that name the folder."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.command import Command, command
+from tests.report.conftest import Made
+
+
+@pytest.fixture
+def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capsys)
+
+
+def test_it_writes_one_page_of_several_folders(incrowd: Command, made: Made) -> None:
+    folders = [str(made(kind)) for kind in ("simulated", "silos")]
+    told = incrowd("report", *folders, "--out", "both.html", "--language", "de", "--json").object()
+    text = Path("both.html").read_bytes()
+    assert told["report"] == "both.html"
+    assert told["bytes"] == len(text)
+    assert [one["kind"] for one in told["runs"]] == ["clients", "silos"]
+    assert b'<html lang="de">' in text
+    assert stat.S_IMODE(Path("both.html").stat().st_mode) == 0o600
+    again = incrowd("report", *folders, "--out", "both.html", "--language", "de")
+    assert again.out.startswith("both.html shows simulated, silos: one file of ")
+    assert Path("both.html").read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["elsewhere"], "there is no run, search, pool or ledger"),
+        (["RUN", "RUN"], "named twice"),
+        (["RUN", "--out", "report.pdf"], "ends in .html"),
+        (["RUN", "--out", "nowhere/report.html"], "in a folder that is there"),
+        (["RUN", "--language", "it"], "en, de, fr"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_written(incrowd: Command, made: Made, words: list[str], said: str) -> None:
+    done = incrowd("report", *(str(made("simulated")) if word == "RUN" else word for word in words))
+    assert done.status == 2
+    assert said in done.err
+    assert not list(Path().iterdir())
+
+
+def test_a_damaged_run_is_said_with_what_to_do(incrowd: Command) -> None:
+    Path("run").mkdir()
+    Path("run/run.sqlite").write_bytes(b"no database at all" * 9)
+    done = incrowd("report", "run", "--json")
+    assert done.status == 2
+    assert "run.sqlite" in done.err
+    assert "put it back" in done.err
+    assert done.out == ""

@@ -1,0 +1,199 @@
+"""The page itself: text stays text, long runs stay small, the same gives the same, and nothing is loaded."""
+
+import base64
+import hashlib
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incrowd.errors import ConfigError, DataError
+from incrowd.report.page import SECTIONS, page, sections, static
+from incrowd.report.pool_shown import of_status
+from incrowd.report.shown import Shown, read, told_apart
+from tests.report import folders
+from tests.report.conftest import Made
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e"
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def of(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.found if tag == name]
+
+
+def evil(value: Any) -> Any:
+    """The same with a script in every text and in every name."""
+    if isinstance(value, str):
+        return EVIL
+    if isinstance(value, dict):
+        return {key: evil(inner) for key, inner in value.items()} | {EVIL: EVIL}
+    return [evil(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def tainted(shown: Shown) -> Shown:
+    """The same with scripts wherever an operator, a party or a file could have put a text."""
+    told = shown.to_json()
+    texts = ("result", "settings", "promises", "silos", "evaluations", "audit", "search", "pool")
+    for name in texts:
+        told[name] = evil(told[name])
+    told["settings"] = {**{key: evil(value) for key, value in shown.settings.items()}, EVIL: {EVIL: EVIL}}
+    told["promises"] = {f"{EVIL}{party}": evil(dict(promise)) for party, promise in shown.promises.items()}
+    told["ledgers"] = [
+        {**evil(dict(book)), "problem": None, "lines": [evil(dict(line)) for line in book["lines"]]}
+        for book in shown.ledgers
+    ]
+    return Shown(**{**told, "name": EVIL, "data": EVIL, "unit": EVIL, "version": EVIL})
+
+
+@pytest.mark.parametrize("kind", folders.KINDS)
+def test_whatever_a_text_holds_it_stays_text(made: Made, kind: str) -> None:
+    harmless = read(made(kind))
+    if harmless.pool is not None:  # what another machine says is looked at before it is taken
+        with pytest.raises(DataError, match="did not give the status"):
+            of_status(evil(dict(harmless.pool)), name=EVIL)
+        return
+    for language in ("en", "fr"):
+        text = page(told_apart([tainted(harmless), tainted(harmless)]), language=language)
+        elements = Elements(text)
+        assert len(elements.of("script")) == 1
+        assert elements.of("img") == []
+        known = {"class", "id", "d", "x", "y", "lang", "href", "role", "scope", "hidden", "open", "tabindex", "title"}
+        known |= {"type", "content", "name", "charset", "http-equiv", "viewbox"}
+        names = {name for _, attributes in elements.found for name in attributes}
+        assert {name for name in names if not name.startswith(("aria-", "data-"))} <= known
+        assert "\u202e" not in text
+        assert "&lt;script&gt;alert(1)" in text
+
+
+def test_nothing_is_loaded_and_only_its_own_script_may_run(made: Made) -> None:
+    for live in (False, True):
+        text = page([read(made("simulated"))], live=live)
+        elements = Elements(text)
+        (policy,) = [one["content"] for one in elements.of("meta") if one.get("http-equiv")]
+        assert policy is not None
+        for name, file in (("style-src", "report.css"), ("script-src", "report.mjs")):
+            digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode()
+            assert f"{name} 'sha256-{digest}'" in policy
+        assert policy.startswith("default-src 'none'")
+        assert ("connect-src 'self'" in policy) == live
+        assert "unsafe" not in policy
+        assert {one["href"] for one in elements.of("a")} == {"#main", *(f"#{key}" for key in ids(text))}
+        assert not [one for tag, one in elements.found if "src" in one or tag == "link" or "style" in one]
+
+
+def ids(text: str) -> list[str]:
+    return re.findall(r'<section id="([a-z]+)"', text)
+
+
+def test_sections_are_those_of_the_page(made: Made) -> None:
+    shown = [read(made("simulated"))]
+    found = sections(shown, language="en")
+    text = page(shown)
+    assert ids(text) == list(found)
+    assert list(found) == [key for key in SECTIONS if key in found]
+    assert all(content in text for content in found.values())
+    assert len(set(re.findall(r' id="([^"]+)"', text))) == len(re.findall(r' id="([^"]+)"', text))
+
+
+def test_every_reference_leads_to_an_element(made: Made) -> None:
+    for kind in folders.KINDS:
+        text = page([read(made(kind)), replace(read(made("simulated")), name="another")])
+        there = set(re.findall(r' id="([^"]+)"', text))
+        assert len(there) == len(re.findall(r' id="([^"]+)"', text))
+        assert set(re.findall(r'aria-(?:labelledby|describedby)="([^"]+)"', text)) <= there
+
+
+def test_ten_thousand_rounds_are_as_much_to_draw_as_a_hundred(made: Made, folder: Path) -> None:
+    shutil.copytree(made("unfinished"), folder / "run")
+    sizes = {}
+    for rounds in (100, 10_000):
+        folders.lengthen(folder / "run", rounds)
+        text = page([read(folder / "run")])
+        sizes[rounds] = len(text), len(Elements(text).found)
+    assert sizes[10_000][1] <= sizes[100][1] + 10
+    assert sizes[10_000][0] < sizes[100][0] + 150_000
+
+
+def test_a_ledger_of_many_lines_is_folded_and_left_out_of_a_live_page(made: Made) -> None:
+    shown = read(made("simulated"))
+    (book,) = shown.ledgers
+    lines = [{**book["lines"][-1], "position": place, "hash": f"{place:064x}"} for place in range(10_000)]
+    long = replace(shown, ledgers=[{**book, "lines": lines}])
+    text = page([long])
+    assert all(f"{place:064x}" in text for place in (0, 5_000, 9_999))
+    assert len(Elements(text).found) < len(Elements(page([shown])).found) + 200
+    assert len(sections([long], language="en", live=True)["ledger"]) < 20_000
+
+
+def test_a_thousand_silos_are_one_picture_and_a_table_of_the_first(made: Made) -> None:
+    shown = read(made("silos"))
+    silo, book, promise = shown.silos[0], shown.ledgers[0], shown.promises["north"]
+    names = [f"silo-{place}" for place in range(1_000)]
+    many = replace(
+        shown,
+        silos=[{**silo, "silo": name, "epsilon": 8 * (place + 1) / 1_000} for place, name in enumerate(names)],
+        ledgers=[{**book, "party": name} for name in names],
+        promises=dict.fromkeys(names, promise),
+    )
+    text = page([many])
+    assert len(Elements(text).found) < 6_000
+    assert len(text) < 1_000_000
+    assert "silo-999" in text
+    assert "900 more rows are left out" in text
+
+
+def test_several_runs_share_axes_and_show_what_differs(made: Made, folder: Path) -> None:
+    shutil.copytree(made("simulated"), folder / "other")
+    folders.change_settings(folder / "other", lambda config: config["server"].update(learning_rate=99.5))
+    shown = [read(made("simulated")), read(folder / "other"), read(made("in earnest"))]
+    text = page(shown)
+    assert "What tells the runs apart" in text
+    assert "server.learning_rate" in text
+    assert "99.5" in text
+    assert text.count('id="over-accuracy"') == 1
+    traded, accuracy = (text[text.index(f'id="{key}"') :] for key in ("traded", "over-accuracy"))
+    assert "mark s0" in traded[: traded.index("</li>")]  # a run has the same colour in every figure
+    assert "mark s0" in accuracy[: accuracy.index("</li>")]
+    assert (
+        text.count("SIMULATION: the random numbers come from a seed, so whoever knows it can remove the noise. ") == 1
+    )
+
+
+def test_an_audit_is_shown_and_one_that_found_a_fault_is_loud(made: Made) -> None:
+    finding = {
+        "attack": "a canary",
+        "unit": "client",
+        "claimed": 8.0,
+        "lower_bound": 9.5,
+        "trials": 100,
+        "holds": False,
+    }
+    check = {"name": "noise", "measured": 0.5, "stated": 1.0, "holds": False, "note": ""}
+    audit = {"epsilon_claimed": 8.0, "epsilon_lower_bound": 9.5, "confidence": 0.95, "holds": False}
+    audited = {**audit, "findings": [finding], "checks": [check]}
+    text = page([replace(read(made("simulated")), audit=audited)])
+    assert "do not rely on it" in text
+    assert "NO</td>" in text
+    assert "do not rely on it" not in page([replace(read(made("simulated")), audit={**audited, "holds": True})])
+
+
+def test_no_run_and_an_unknown_language_are_refused(made: Made) -> None:
+    with pytest.raises(ConfigError, match="at least one run"):
+        page([])
+    with pytest.raises(ConfigError, match="en, de, fr"):
+        page([read(made("simulated"))], language="it")
