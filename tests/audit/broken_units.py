@@ -1,4 +1,4 @@
-"""Silos and devices that are broken on purpose, for as long as a `with` block lasts. Hardly any refuses by itself."""
+"""Silos and devices that are broken on purpose, for as long as a `with` block lasts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
