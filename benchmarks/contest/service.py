@@ -111,10 +111,13 @@ class ServiceReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceContest:
-    """What to measure: sizes of models, in memory and in Redis, for so many seconds each."""
+    """What to measure: sizes of models, in memory and in Redis, for so many seconds each.
+
+    ``echo`` is no store: see `service_floor`.
+    """
 
     sizes: Sequence[int] = SIZES
-    stores: Sequence[str] = ("memory", "redis", "redis, 2 processes")
+    stores: Sequence[str] = ("echo", "memory", "redis", "redis, 2 processes")
     seconds: float = 8.0
 
     def __post_init__(self) -> None:
@@ -140,7 +143,8 @@ class ServiceContest:
             options = [] if redis is None else ["--store", f"unix://{folder}/redis.sock"]
             if "2 processes" in store:
                 options += ["--workers", "2"]
-            address, server = stack.enter_context(serving(asked, folder, first, options))
+            serves = echoing(asked, folder, first) if store == "echo" else serving(asked, folder, first, options)
+            address, server = stack.enter_context(serves)
             stack.enter_context(only_on(second))
             family = sorted(processes.family(server))
             spent = [processes.processor_seconds(family), 0.0, os.times().user + os.times().system]
@@ -202,7 +206,21 @@ def serving(
     """A server on one processor; its address and its process."""
     (folder / "spec.json").write_text(asked.to_json())
     command = [sys.executable, "-m", "incrowd", "serve", str(folder / "spec.json"), "--port", "0", "--json"]
-    command += ["--rate", "1e9", "--burst", "1000000000", *options]
+    with _listening([*command, "--rate", "1e9", "--burst", "1000000000", *options], processor) as server:
+        yield server
+
+
+@contextmanager
+def echoing(asked: Specification, folder: Path, processor: int) -> Iterator[tuple[tuple[str, int], int]]:
+    """The least that a server costs (see `service_floor`), on one processor; its address and its process."""
+    (folder / "spec.json").write_text(asked.to_json())
+    with _listening([sys.executable, "-m", "contest.service_floor", str(folder / "spec.json")], processor) as server:
+        yield server
+
+
+@contextmanager
+def _listening(command: Sequence[str], processor: int) -> Iterator[tuple[tuple[str, int], int]]:
+    """A program that says where it listens, until the end; its address and its process."""
     with only_on(processor):
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

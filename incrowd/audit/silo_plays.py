@@ -49,7 +49,7 @@ class SiloPlay:
     [steps, numbers], the rounds that were paid for, by their multipliers, and what the ledger says they cost.
 
     `drawn` says which canaries who were inside were in which batch, [steps, canaries], and `divisor` by what the sums
-    were divided on their way to the weights that left.
+    were divided on their way to the weights that left. `left` scores the canaries by these weights alone.
     """
 
     inside: NDArray[np.bool_]
@@ -59,6 +59,7 @@ class SiloPlay:
     epsilon: float
     drawn: NDArray[np.bool_]
     divisor: float
+    left: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class SiloGame:
             moved += np.zeros(self.canaries) if answer.update is None else answer.update
         summed = np.sum(seen.noised, axis=0)
         divisor = -self._rate * float(summed @ summed) / float(summed @ moved)
-        return self._seen(seen, inside, multipliers, ledger.spent().epsilon, divisor=divisor)
+        return self._seen(seen, inside, multipliers, ledger.spent().epsilon, divisor=divisor, left=-moved)
 
     def longest(self) -> float:
         """The longest gradient that enters a sum, in clip bounds, of records that mean no good: not a number, infinite,
@@ -150,6 +151,7 @@ class SiloGame:
         epsilon: float,
         *,
         divisor: float,
+        left: Floats,
     ) -> SiloPlay:
         plan, bound = self.plan, self.plan.clip_norm
         stated = np.repeat([plan.training(one).sensitivity * one for one in multipliers], plan.steps)
@@ -166,6 +168,7 @@ class SiloGame:
             epsilon=epsilon,
             drawn=np.abs(entered[:, inside]) > bound / 2,
             divisor=divisor,
+            left=left,
         )
 
 

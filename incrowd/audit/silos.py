@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import norm
 
-from incrowd._random import SeededRandomness
+from incrowd._random import Floats, SeededRandomness
 from incrowd.audit.attainable import attainable_in
-from incrowd.audit.bounds import SURE, lower_bound
+from incrowd.audit.bounds import SURE, from_guesses, lower_bound
 from incrowd.audit.checks import ALARM, likeness, size_of_noise
 from incrowd.audit.finding import Check, Finding
 from incrowd.audit.odds import allowed, odds
@@ -53,8 +53,35 @@ def silo_findings(game: SiloGame, plays: Sequence[SiloPlay], *, confidence: floa
             allowed=allowed(known.false_positives_at_most, epsilon=claimed, delta=delta),
             trials=scores.size,
             note="the adversary sees the noised sum of each step, which is more than the weights that leave the silo",
-        )
+        ),
+        guessed(game, plays[0], plays[0].scores, seen="every step"),
+        guessed(game, plays[0], plays[0].left, seen="the weights of all rounds"),
     ]
+
+
+def guessed(game: SiloGame, play: SiloPlay, scores: Floats, *, seen: str) -> Finding:
+    """Many canaries in a single run, each in by a coin of its own; the third that is surest is guessed at.
+
+    Guarantee: canaries may interfere with each other in any way (see `from_guesses`).
+
+    Edge cases: at a large delta this is never sure enough to speak against a promise, and `sure_bound` is 0.
+    """
+    middle = float(np.median(scores))
+    order = np.argsort(-np.abs(scores - middle))[: max(1, len(scores) // 3)]
+    right = int(((scores[order] > middle) == play.inside[order]).sum())
+    given = {"right": right, "guesses": len(order), "canaries": len(scores)}
+    delta = game.plan.budget.delta
+    return Finding(
+        attack=f"many records in one run of {game.plan.name}, guessed by {seen}",
+        unit="record",
+        claimed=play.epsilon,
+        delta=delta,
+        lower_bound=from_guesses(**given, delta=delta),
+        sure_bound=from_guesses(**given, delta=delta, confidence=SURE),
+        confidence=0.95,
+        trials=len(scores),
+        note=f"{right} of {len(order)} guesses right",
+    )
 
 
 def silo_checks(game: SiloGame, plays: Sequence[SiloPlay], *, seed: int) -> list[Check]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
-from incrowd.drawdiscard.kept_pool import Keepsake, KeptPool
+from incrowd.drawdiscard.kept_pool import RUNNING_MB, Keepsake, KeptPool
 from incrowd.drawdiscard.pool import HISTORY, Instance, Pool
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.tickets import KEY_BYTES
@@ -73,10 +73,14 @@ class HeldPool:
             self._taken.popitem(last=False)
         return Reason.ACCEPTED
 
-    def keepsake(self) -> Keepsake:
-        """All there is to keep, at this moment; taking it costs next to nothing."""
+    def keepsake(self, *, clean: bool = True) -> Keepsake:
+        """All there is to keep, at this moment; taking it costs next to nothing.
+
+        Less where it is not the last word: see `KeptPool.write`.
+        """
+        frozen = self.pool.freeze(None if clean else RUNNING_MB * 2**20)
         test = {name: np.array(array) for name, array in self.desk.test.state().items()}
-        return Keepsake(self.pool.freeze(), test, tuple(self._taken), dict(self.turned), self.paused)
+        return Keepsake(frozen, test, tuple(self._taken), dict(self.turned), self.paused)
 
     def write(self, keepsake: Keepsake, *, clean: bool) -> None:
         """Put it on disk. `clean` says that nothing will have been accepted since, should this be the last."""

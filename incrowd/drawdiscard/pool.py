@@ -101,9 +101,7 @@ class Frozen:
 
     def newest(self, size: int) -> "Frozen":
         """The same with only the newest of the replaced versions, so many bytes of them."""
-        few = min(len(self.replaced), int(size // self.rows[0].nbytes))
-        last = list(islice(reversed(self.replaced.items()), few))
-        return replace(self, replaced=dict(reversed(last)))
+        return replace(self, replaced=_newest(self.replaced, int(size // self.rows[0].nbytes)))
 
     def snapshot(self) -> Snapshot:
         """The same with its rows copied out."""
@@ -223,13 +221,17 @@ class Pool:
         """Everything to go on from here."""
         return self.freeze().snapshot()
 
-    def freeze(self) -> Frozen:
-        """As `snapshot`, in no time: for who copies it elsewhere."""
+    def freeze(self, newest: int | None = None) -> Frozen:
+        """As `snapshot`, in no time: for who copies it elsewhere.
+
+        Where `newest` is given, only the newest of the replaced versions, so many bytes of them.
+        """
         with self._lock:
+            few = len(self._replaced) if newest is None else newest // (4 * self.size)
             return Frozen(
                 rows=tuple(self._rows),
                 versions=tuple(self._versions),
-                replaced=dict(self._replaced),
+                replaced=_newest(self._replaced, few),
                 draws=self._draws.taken,
                 discards=self._discards.taken,
                 average=None if self._average is None else self._average.copy(),
@@ -348,6 +350,13 @@ def averaged(average: Floats | None, mean: Floats, looks: int, tail: float) -> F
         return mean
     moved: Floats = average + (1 + tail) / (looks + tail) * (mean - average)
     return moved
+
+
+def _newest(replaced: dict[int, Instance], few: int) -> dict[int, Instance]:
+    """The last so many of them, oldest first."""
+    if few >= len(replaced):
+        return dict(replaced)
+    return dict(reversed(list(islice(reversed(replaced.items()), few))))
 
 
 def _held(row: Instance) -> Instance:

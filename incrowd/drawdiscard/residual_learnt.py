@@ -102,22 +102,17 @@ class Learnt:
     def usual(self, answer: Instance, parent: Instance, inverse: float, means: tuple[float, float]) -> bool:
         """Whether an answer is like the last ones, which it joins. `means` are its mean |r| and mean r^2."""
         found = self._project(answer, parent, inverse / self._deviation, self._where, self._directions, self._pulled)
-        quick = self._quick  # plain numbers: for a handful of them NumPy takes longer
-        values = (*means, *found.tolist())
-        usual = all(low <= value <= high for value, (low, high) in zip(values, quick, strict=True))
+        usual = True
+        for value, (low, high) in zip((*means, *found.tolist()), self._quick, strict=True):
+            if not low <= value <= high:  # plain numbers: for a handful of them NumPy takes longer
+                usual = False
+                break
         if self._offered % REMEMBERED_EVERY == 0:
             place = self._offered // REMEMBERED_EVERY % MEMORY
             self._centres[:, place], self._projections[:, place] = means, found
         self._offered += 1
         if self._offered % REFRESHED_EVERY == 0:
             self._refresh()
-        return usual
-
-    def _usual(self, means: Floats, projections: Floats) -> NDArray[np.bool_]:
-        """Which answers are within the limits, [2, answers] and [directions, answers]."""
-        low, high = self._between
-        inside = (self._highest >= means.T).all(axis=-1) & (low <= projections.T).all(axis=-1)
-        usual: NDArray[np.bool_] = inside & (high >= projections.T).all(axis=-1)
         return usual
 
     def _refresh(self) -> None:
@@ -133,18 +128,19 @@ class Learnt:
         # direction. The excess kurtosis is 3 sum v^4 (Cornish and Fisher 1938).
         tails = 0.0 if self._gaussian else (self._aside**3 - 3 * self._aside) / 8
         floor = self._aside + tails * np.einsum("ij,ij,ij,ij->i", *[self._directions] * 4)
-        centres, projections = self._centres[:, :remembered], self._projections[:, :remembered]
-        kept = np.ones(centres.shape[1], bool)
+        values = np.concatenate([self._centres[:, :remembered], self._projections[:, :remembered]])
+        kept = values
         for _ in range(PASSES):
-            centre, spread = _middle(centres[:, kept])
-            self._highest = np.maximum(centre + self._wide * spread, self._centre_floor)
-            centre, spread = _middle(projections[:, kept])
-            width = np.maximum(self._aside * spread, floor)
-            self._between = np.stack([np.minimum(centre - width, -floor), np.maximum(centre + width, floor)])
-            inside = self._usual(centres, projections)
+            centre, spread = _middle(kept)
+            self._highest = np.maximum(centre[:2] + self._wide * spread[:2], self._centre_floor)
+            middle, width = centre[2:], np.maximum(self._aside * spread[2:], floor)
+            self._between = np.stack([np.minimum(middle - width, -floor), np.maximum(middle + width, floor)])
+            inside = (values[:2] <= self._highest[:, None]).all(axis=0)
+            inside &= (self._between[0][:, None] <= values[2:]).all(axis=0)
+            inside &= (values[2:] <= self._between[1][:, None]).all(axis=0)
             if 2 * inside.sum() <= len(inside):
                 break
-            kept = inside
+            kept = values[:, inside]
         self._quick = self._pairs()
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -198,8 +194,17 @@ def _sound(name: str, array: NDArray[Any]) -> bool:
 
 def _middle(rows: Floats) -> tuple[Floats, Floats]:
     """The median of each row, and its median absolute deviation as a standard deviation."""
-    centre = np.median(rows, axis=1)
-    return centre, _TO_DEVIATION * np.median(np.abs(rows - centre[:, None]), axis=1)
+    centre = _medians(rows)
+    return centre, _TO_DEVIATION * _medians(np.abs(rows - centre[:, None]))
+
+
+def _medians(rows: Floats) -> Floats:
+    """The median of each row, as `np.median` has it, which takes three times as long over what is not finite."""
+    above = rows.shape[1] // 2
+    below = (rows.shape[1] - 1) // 2
+    ordered = np.partition(rows, (below, above), axis=1)
+    medians: Floats = (ordered[:, below] + ordered[:, above]) / 2
+    return medians
 
 
 @cache

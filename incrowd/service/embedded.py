@@ -126,7 +126,7 @@ class EmbeddedStore:
 
     async def _write(self, *, clean: bool) -> None:
         async with self._turn:
-            keepsake = self._held.keepsake()
+            keepsake = self._held.keepsake(clean=clean)
             write = partial(self._held.write, keepsake, clean=clean)
             await asyncio.get_running_loop().run_in_executor(self._writer, write)
 

@@ -1,6 +1,7 @@
 """A service that runs: one process, or several that share a socket and a Redis."""
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import resource
@@ -125,6 +126,8 @@ async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callab
     surface = replace(options.surface, tls=options.tls is not None, connections=most)
     application = Application(store, surface=surface, public=public)
     async with application.running() as ways:
+        gc.collect()
+        gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
         await Served(settings(ways, tls=options.tls), ready).serve(sockets=[listener])
 
 

@@ -307,3 +307,13 @@ def test_what_is_larger_has_no_place_in_a_pool(size: float) -> None:
         with pytest.raises(DataError, match="finite numbers of at most"):
             pool.discard([0.0, sign * size, 0.0])
     np.testing.assert_array_equal(pool.snapshot().instances, before)
+
+
+@pytest.mark.parametrize("few", [0, 1, 3, 7])
+def test_a_pool_is_frozen_with_the_newest_of_its_replaced_versions(few: int) -> None:
+    pool = Pool(np.zeros((2, 5)), randomness=SeededRandomness(1), history=7)
+    for number in range(20):
+        pool.discard(np.full(5, number))
+    whole, size = pool.freeze(), 4 * 5 * few + 19
+    assert len(whole.replaced) == 7
+    assert list(pool.freeze(size).replaced) == list(whole.newest(size).replaced) == list(whole.replaced)[7 - few :]
