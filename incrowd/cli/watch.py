@@ -25,7 +25,8 @@ def watch(
     host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The token that a page asks for; one is made unless it is given.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The token that a page asks for; one is made if it needs one."),
     ] = None,
     language: Language = "en",
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -33,8 +34,8 @@ def watch(
 ) -> None:
     """Serve the page of a report live: rounds appear as they are written down.
 
-    A folder is that of a run, a search, a pool or of `incrowd flower serve`, or one that holds several of them, where new
-    ones appear; an address is that of `incrowd serve`. Only this machine is answered unless --host says otherwise.
+    A folder is that of a run, a search, a pool or of `incrowd flower serve`, or one that holds several of them, where
+    new ones appear; an address is that of `incrowd serve`. Only this machine is answered unless --host says otherwise.
 
     Example: incrowd watch out --open
     """

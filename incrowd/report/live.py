@@ -4,11 +4,11 @@ import asyncio
 import hmac
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -75,6 +75,14 @@ class Door:
     def fits(self, given: str) -> bool:
         """Whether this is the token."""
         return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+
+class Piece(Protocol):
+    """What sends a piece of an event stream, of which there is `more`, or not."""
+
+    def __call__(self, content: bytes, *, more: bool = True) -> Awaitable[None]:
+        """Send it."""
+        ...
 
 
 def new_token() -> str:
@@ -152,27 +160,27 @@ class LivePage:
         finally:
             self._watching -= 1
 
-    async def _tell(self, request: Request, send: Callable[[bytes, bool], Awaitable[None]]) -> None:
+    async def _tell(self, request: Request, send: Piece) -> None:
         feed = self._feed
         seen = _number(request.headers.get("last-event-id") or request.query_params.get("seen"), most=feed.version)
         layout = request.query_params.get("layout", "")
-        await send(b"retry: 1000\n\n", True)
+        await send(b"retry: 1000\n\n")
         said: tuple[str, str] | None = None
         while not feed.closed:
             if layout != feed.layout:
-                await send(_event("reload", {}, feed.version), False)
+                await send(_event("reload", {}, feed.version), more=False)
                 return
             version, changed = feed.version, feed.since(seen)
             if changed:
-                await send(_event("sections", changed, version), True)
+                await send(_event("sections", changed, version))
             standing = "over" if feed.over else "live", feed.trouble
             if standing != said:
-                await send(_event("standing", {"is": standing[0], "trouble": standing[1]}, version), True)
+                await send(_event("standing", {"is": standing[0], "trouble": standing[1]}, version))
             elif not changed:
-                await send(b": still here\n\n", True)
+                await send(b": still here\n\n")
             seen, said = version, standing
             await feed.wait(version, at_most=HEARTBEAT)
-        await send(b"", False)
+        await send(b"", more=False)
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -180,11 +188,11 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def _patient(send: Send) -> Callable[[bytes, bool], Awaitable[None]]:
+def _patient(send: Send) -> Piece:
     """What sends pieces of an event stream; a client that is stuck is a `TimeoutError`."""
     begun = False
 
-    async def piece(content: bytes, more: bool) -> None:  # noqa: FBT001 - what ASGI calls more_body
+    async def piece(content: bytes, *, more: bool = True) -> None:
         nonlocal begun
         if not begun:
             begun = True

@@ -30,8 +30,8 @@ class Sources:
     Guarantee: nothing in a folder is changed (`incrowd.report.shown.read`); of a run that has grown only its new rounds
     are read, and of one that has not, nothing. A folder of runs is looked through each time, so new runs appear.
 
-    Edge cases: what cannot be read when it is first looked at is refused (`ConfigError`, `DataError`); later on it stays
-    as it was last seen, and `troubles` says what is the matter. A run that has gone is left out.
+    Edge cases: what cannot be read when it is first looked at is refused (`ConfigError`, `DataError`); later on it
+    stays as it was last seen, and `troubles` says what is the matter. A run that has gone is left out.
     """
 
     def __init__(self, places: Sequence[str]) -> None:

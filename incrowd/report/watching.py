@@ -54,6 +54,7 @@ async def _serve(
     config = uvicorn.Config(
         LivePage(feed, door),
         lifespan="off",
+        ws="none",
         access_log=False,  # what is asked for is nobody's business
         log_level="warning",
         server_header=False,

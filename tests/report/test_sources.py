@@ -5,7 +5,7 @@ import shutil
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,9 +18,7 @@ from tests.report.watched import another_round, begun, finish
 
 def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {
-        str(each): (each.read_bytes(), each.stat().st_mtime_ns)
-        for each in sorted(folder.rglob("*"))
-        if each.is_file()
+        str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in sorted(folder.rglob("*")) if each.is_file()
     }
 
 
@@ -94,7 +92,7 @@ def test_a_section_is_told_once_and_another_run_is_another_page(made: Made, fold
 class Server(BaseHTTPRequestHandler):
     """Gives a status, or sends elsewhere."""
 
-    answers: dict[str, Any] = {}
+    answers: ClassVar[dict[str, Any]] = {}
 
     def do_GET(self) -> None:
         content = self.answers.get(self.path)

@@ -146,6 +146,8 @@ def test_two_runs_go_on_while_their_page_is_open(
     browser: Browser, made: Made, tmp_path: Path, size: tuple[int, int], *, dark: bool
 ) -> None:
     runs = [begun(made("simulated"), tmp_path / name) for name in ("first", "second")]
+    browser.go("about:blank")  # an earlier page goes on asking for its server
+    browser.complaints()
     with watching(str(tmp_path)) as served:
         look(browser, served.url, size=size, dark=dark)
         assert told(browser, "live") == "Live"
@@ -166,6 +168,7 @@ def test_two_runs_go_on_while_their_page_is_open(
         assert told(browser, "over").startswith("Over")
         assert browser.complaints() == []
     assert told(browser, "away").startswith("No connection")
+    assert all("/events" in complaint for complaint in browser.complaints())  # of a server that has gone
 
 
 def test_the_token_at_the_end_of_an_address_opens_the_page(browser: Browser, made: Made, tmp_path: Path) -> None:
