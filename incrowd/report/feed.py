@@ -11,7 +11,7 @@ PACE = 0.4
 """So many seconds pass between two looks, and ten times as many as a look takes, whichever is more."""
 
 
-class Feed:
+class PageFeed:
     """Looks at what is watched, and knows which sections have changed since a version.
 
     Guarantee: however many look, each change is computed once, beside the event loop. Nothing is kept for a client that

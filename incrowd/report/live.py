@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import Receive, Scope, Send
 
 from incrowd.report.entry import entry
-from incrowd.report.feed import Feed
+from incrowd.report.feed import PageFeed
 
 COOKIE = "incrowd-watch"
 
@@ -97,7 +97,7 @@ class LivePage:
     slow or stuck, costs no other one anything, and no more than so many are served.
     """
 
-    def __init__(self, feed: Feed, door: Door, *, secure: bool = False) -> None:
+    def __init__(self, feed: PageFeed, door: Door, *, secure: bool = False) -> None:
         self._feed, self._door, self._secure = feed, door, secure
         self._watching = 0
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import uvicorn
 
 from incrowd.errors import ConfigError
-from incrowd.report.feed import Feed
+from incrowd.report.feed import PageFeed
 from incrowd.report.live import Door, LivePage, new_token
 from incrowd.report.sources import Sources
 
@@ -18,7 +18,7 @@ LOCAL = frozenset(("127.0.0.1", "localhost", "[::1]", "::1"))
 
 _PATIENCE_S = 1  # for pages that are open when the server ends
 
-Listening = Callable[[str], object]
+Told = Callable[[str], object]
 
 
 def watch(
@@ -28,7 +28,7 @@ def watch(
     port: int = 0,
     token: str | None = None,
     language: str = "en",
-    listening: Listening,
+    listening: Told,
 ) -> None:
     """Serve the live page of what is in these places, until SIGTERM or SIGINT.
 
@@ -49,7 +49,7 @@ def watch(
 async def _serve(
     sources: Sources, door: Door, listener: socket.socket, language: str, ready: Callable[[], object]
 ) -> None:
-    feed = Feed(sources, language=language)
+    feed = PageFeed(sources, language=language)
     looking = asyncio.create_task(feed.run())
     config = uvicorn.Config(
         LivePage(feed, door),
@@ -64,17 +64,17 @@ async def _serve(
         timeout_graceful_shutdown=_PATIENCE_S,
     )
     try:
-        await _Served(config, feed, ready).serve(sockets=[listener])
+        await _WatchServer(config, feed, ready).serve(sockets=[listener])
     finally:
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking
 
 
-class _Served(uvicorn.Server):
+class _WatchServer(uvicorn.Server):
     """Says when it takes requests, and lets open pages go before it waits for them to end."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed, ready: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, feed: PageFeed, ready: Callable[[], object]) -> None:
         super().__init__(config)
         self._feed, self._ready = feed, ready
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from incrowd.errors import ConfigError, DataError
-from incrowd.report.feed import Feed
+from incrowd.report.feed import PageFeed
 from incrowd.report.sources import Sources
 from tests.report.conftest import Made
 from tests.report.watched import another_round, begun, finish
@@ -73,7 +73,7 @@ def test_what_is_not_there_is_refused_at_once(places: list[str], folder: Path, m
 
 def test_a_section_is_told_once_and_another_run_is_another_page(made: Made, folder: Path) -> None:
     run = begun(made("simulated"), folder / "run")
-    feed = Feed(Sources([str(folder)]), language="en")
+    feed = PageFeed(Sources([str(folder)]), language="en")
     version, layout = feed.version, feed.layout
     assert f'data-version="{version}"' in feed.page
     assert feed.since(version) == {}
