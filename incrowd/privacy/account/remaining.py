@@ -95,11 +95,19 @@ class Remaining:
             return whole
         return min(whole, pace.divided(spent, whole, self.rounds))
 
-    def noise(self, runs: NoiseRuns, *, pace: Pace = CONSTANT_NOISE, usual: float | None = None) -> float:
+    def noise(
+        self,
+        runs: NoiseRuns,
+        *,
+        pace: Pace = CONSTANT_NOISE,
+        usual: float | None = None,
+        most: float = math.inf,
+    ) -> float:
         """The least noise multiplier of the next round that keeps to the pace.
 
-        `usual` is the multiplier of the round before: where constant noise still means that one, it is given again, so
-        that equal rounds stay equal, and quick to price.
+        More than `most` is not looked for once anything was spent: where that is too little, nothing remains. `usual`
+        is the multiplier of the round before: where constant noise still means that one, it is given again, so that
+        equal rounds stay equal, and quick to price.
 
         Guarantee: all that was spent, and the next round (under constant noise: all remaining rounds) with this noise,
         cost at most the target; with one ten-thousandth less noise they would cost more. So a run that asks before each
@@ -117,6 +125,11 @@ class Remaining:
         search = _NoiseSearch(event=event, goal=goal, relation=self.relation, spent=compose(self.spent))
         if usual is not None and pace.divided is None and search.is_least(usual):
             return usual
+        if self.spent and most < math.inf and not search.fits(most):
+            raise BudgetExceeded(
+                f"what remains of epsilon = {self.budget.epsilon:g} would take a noise multiplier above {most:g}, and "
+                "that is the most: nobody would learn from more"
+            )
         if self.spent:
             least = search.least_noise(start=usual or 1.0)
             if least is not None:
@@ -142,9 +155,10 @@ class _NoiseSearch:
 
     def is_least(self, multiplier: float) -> bool:
         """Whether a search could have found this multiplier: it keeps to the goal, and a little less does not."""
-        return self._fits(multiplier) and not self._fits(multiplier / (1 + _TOLERANCE))
+        return self.fits(multiplier) and not self.fits(multiplier / (1 + _TOLERANCE))
 
-    def _fits(self, multiplier: float) -> bool:
+    def fits(self, multiplier: float) -> bool:
+        """Whether this multiplier keeps to the goal."""
         return self._excess(self.event(multiplier), FINE_GRID)[1] <= 0
 
     def least_noise(self, *, start: float) -> float | None:

@@ -165,7 +165,7 @@ class SiloPlan:
         )
         if not isinstance(self.noise, Pace):
             return self.noise
-        multiplier = remaining.noise(self.runs, pace=self.noise, usual=usual)
+        multiplier = remaining.noise(self.runs, pace=self.noise, usual=usual, most=self.most_noise)
         if multiplier > self.most_noise:
             raise BudgetExceeded(
                 f"what remains of epsilon = {self.budget.epsilon:g} would take a noise multiplier of {multiplier:.4g}, "

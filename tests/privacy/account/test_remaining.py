@@ -198,6 +198,14 @@ def test_what_no_noise_can_pay_for_is_refused() -> None:
         remaining(quick(2.5), rounds=2).noise(with_a_dear_sample)
 
 
+def test_more_noise_than_the_most_is_not_looked_for() -> None:
+    left = remaining(everyone(4.0), rounds=3)
+    needed = left.noise(everyone)
+    assert left.noise(everyone, most=1.01 * needed) == needed
+    with pytest.raises(BudgetExceeded, match="nobody would learn"):
+        left.noise(everyone, most=0.99 * needed)
+
+
 def test_after_the_last_round_nothing_is_planned() -> None:
     with pytest.raises(BudgetExceeded, match="all planned rounds are over"):
         remaining(rounds=0)
