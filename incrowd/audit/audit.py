@@ -15,6 +15,7 @@ from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, p
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
 from incrowd.audit.finding import Audited, Check, Finding
+from incrowd.audit.membership import FEW_MODELS, MODELS, membership
 from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
@@ -37,13 +38,15 @@ _NOISE = 4_000_000
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     """How much an audit computes: so many canaries in all, or so many `repeats` of the federation; about 20,000
-    canaries unless one of them is given, and a fifth of that where it is to be `quick`.
+    canaries unless one of them is given, and a fifth of that where it is to be `quick`. With `people` what people would
+    try on the model is tried, too (`incrowd.audit.membership`).
     """
 
     canaries: int | None = None
     repeats: int | None = None
     seed: int = 0
     quick: bool = False
+    people: bool = False
 
     def __post_init__(self) -> None:
         _validate.natural(seed=self.seed)
@@ -133,6 +136,7 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     found = audit_plan(work.plan, budget, effort=effort, server=work.config.server)
     notes = list(found.notes)
     checks = list(found.checks)
+    tried = membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed) if effort.people else []
     if work.data.public:
         try:
             checks += pipeline_checks(work, seed=effort.seed)
@@ -143,7 +147,7 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     return Audited(
         claimed=found.claimed,
         delta=found.delta,
-        findings=found.findings,
+        findings=(*found.findings, *tried),
         checks=tuple(checks),
         settings={**found.settings, "model_size": work.model.size},
         notes=tuple(notes),
