@@ -1,9 +1,9 @@
 """Was this client in? What people would try on a released model, in place of what theorems allow.
 
 The federation of some settings is trained again and again, with every client in or out by a fair coin, and its
-published model is asked about each client's examples. An attacker who has trained the others has seen how the model answers for
-those who are in, and for those who are not, and decides of one more model by that (Carlini et al. 2022: LiRA). Simpler
-attackers look at the confidence alone, or only at which labels are right.
+published model is asked about each client's examples. An attacker who has trained the others has seen how the model
+answers for those who are in, and for those who are not, and decides of one more model by that (Carlini et al. 2022:
+LiRA). Simpler attackers look at the confidence alone, or only at which labels are right.
 """
 
 from collections.abc import Callable
