@@ -1,0 +1,113 @@
+"""The figure of docs/choosing-with-your-board.md: its numbers are Python's, and it works from a disk, for everybody."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.special import ndtr
+
+from incrowd.audit.odds import allowed
+from incrowd.privacy.account.gaussian import log_delta
+from tests.service.browser import Browser, browsing
+from tests.service.test_page import CONTRASTS
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "docs/_static/board.js"
+PAGE = ROOT / "docs/choosing-with-your-board.md"
+EPSILONS, DELTAS = (0.05, 0.5, 1.0, 2.0, 8.0, 12.0), (1e-9, 1e-5, 1e-2)
+
+
+def computed(expression: str) -> Any:
+    """What the page's script says, by node."""
+    node = shutil.which("node")
+    if node is None:
+        assert not os.environ.get("INCROWD_ALL_TESTS"), "node is not installed"
+        pytest.skip("node is not installed: apt-get install nodejs")
+    code = f"const board = require({json.dumps(str(SCRIPT))}); console.log(JSON.stringify({expression}))"
+    done = subprocess.run([node, "-e", code], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def test_the_normal_distribution_is_python_s() -> None:
+    places = [-12.0, -5.0, -3.0001, -3.0, -1.0, -1e-9, 0.0, 0.3, 2.999, 3.0001, 8.0]
+    found = computed(f"{places}.map(board.ndtr)")
+    assert found == pytest.approx([float(ndtr(place)) for place in places], rel=1e-9, abs=1e-300)
+
+
+def test_odds_and_noise_are_python_s() -> None:
+    cases = [(epsilon, delta) for epsilon in EPSILONS for delta in DELTAS]
+    right = computed(f"{[list(case) for case in cases]}.map(([e, d]) => board.rightAtMost(e, d))")
+    assert right == pytest.approx([(1 + d * math.exp(-e)) / (1 + math.exp(-e)) for e, d in cases])
+    mus = computed(f"{[list(case) for case in cases]}.map(([e, d]) => board.muOf(e, d))")
+    for (epsilon, delta), mu in zip(cases, mus, strict=True):
+        assert float(log_delta(mu, epsilon)) == pytest.approx(math.log(delta), abs=1e-5)
+    missed = computed(f"{[list(case) for case in cases]}.map(([e, d]) => board.missedAtLeast(e, d, 0.01))")
+    assert missed == pytest.approx([1 - allowed(0.01, epsilon=e, delta=d) for e, d in cases], abs=1e-12)
+
+
+def test_the_table_of_the_page_is_what_the_figure_says() -> None:
+    rows = re.findall(r"^\| ([\d.]+) \| (\d+) \| ([\d.]+) % \| ([\d.]+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 6
+    for epsilon, right, believed, noise in rows:
+        found = computed(
+            f"[board.rightAtMost({epsilon}, 1e-5), board.believedAtMost({epsilon}, 0.1), "
+            f"board.noiseToSignal({epsilon}, 1e-5, 1000, 1000)]"
+        )
+        assert math.ceil(100 * found[0]) == int(right)
+        assert round(100 * found[1], 1) == float(believed)
+        assert float(f"{found[2]:.2g}") == float(noise)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The figure in a page of its own, opened from a disk."""
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copytree(ROOT / "docs/_static", folder / "_static", ignore=shutil.ignore_patterns("reports", "*.png"))
+    found = re.search(r"```\{raw\} html\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Board</title>'
+    (folder / "board.html").write_text(
+        f"<!doctype html><html lang=en><head>{head}</head><body>{found[1]}</body></html>"
+    )
+    return (folder / "board.html").as_uri()
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1280, 900)])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_moved_by_the_keyboard_and_read_aloud(
+    browser: Browser, page: str, size: tuple[int, int], *, dark: bool
+) -> None:
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 500}
+    browser.tools("Emulation.setDeviceMetricsOverride", **metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.tools("Emulation.setEmulatedMedia", media="", features=[scheme])
+    browser.go(page)
+    said = "return document.querySelector('[data-say=right]').textContent"
+    assert browser.run(said).startswith("Of 100 guesses whether one person took part at most 89")
+    browser.run(
+        "const one = document.querySelector('[name=epsilon]'); one.focus(); one.stepDown(40);"
+        "one.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    assert "at most 69" in browser.run(said)
+    assert browser.run("return document.querySelectorAll('circle').length") == 100
+    assert browser.run("return document.querySelectorAll('circle.beyond').length") == 19
+    assert browser.run(
+        "return [...document.querySelectorAll('input')].every((one) => one.getAttribute('aria-valuetext'))"
+    )
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    worst = browser.run(CONTRASTS)[0]
+    assert worst[0] >= 4.5, worst
+    assert browser.complaints() == []
