@@ -1,0 +1,50 @@
+"""Pictures come out of an update as they went in, and do not where a client noises for itself."""
+
+from typing import Any
+
+import pytest
+
+from incrowd.audit.inversion import inverted
+from incrowd.errors import ConfigError
+from incrowd.runs.client_work import ClientWork, assemble
+from incrowd.runs.config import Config
+from incrowd.runs.settings import parse
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def federation(**sections: dict[str, Any]) -> ClientWork:
+    wanted: dict[str, Any] = {
+        "data": {"clients": 100},
+        "model": {"kind": "linear", "bias": False},
+        "local": {"learning_rate": 1.0},
+        "privacy": {"epsilon": 8.0, "delta": 1e-3, "rounds": 5},
+        "run": {"randomness": "seeded", "seed": 1},
+    }
+    config = parse({name: {**content, **sections.get(name, {})} for name, content in wanted.items()})
+    assert isinstance(config, Config)
+    return assemble(config)
+
+
+def test_an_update_without_noise_is_the_client_s_pictures() -> None:
+    found = inverted(federation(), client=3, seed=1)
+    assert found.alike[0] == pytest.approx(1.0, abs=1e-6)
+    assert found.alike[1] < 0.8
+    assert len(found.classes) == len(found.originals) == len(found.from_update) == len(found.from_release)
+
+
+def test_noise_of_the_client_s_own_hides_them() -> None:
+    found = inverted(federation(privacy={"place": "local"}), client=3, seed=1)
+    assert abs(found.alike[0]) < 0.4  # of some eight pictures of 64 pixels, noise alone is alike by .045 on average
+
+
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"model": {"kind": "mlp"}}, "model.kind"),
+        ({"privacy": {"noise": "correlated", "groups": 4}}, "privacy.noise"),
+    ],
+)
+def test_what_cannot_be_read_so_is_refused(sections: dict[str, dict[str, Any]], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        inverted(federation(**sections), client=0, seed=1)
