@@ -52,16 +52,24 @@ def test_odds_and_noise_are_python_s() -> None:
     assert missed == pytest.approx([1 - allowed(0.01, epsilon=e, delta=d) for e, d in cases], abs=1e-12)
 
 
+def test_what_is_believed_holds_but_for_a_chance_of_delta() -> None:
+    for epsilon in EPSILONS[1:]:
+        mu, believed = computed(f"[board.muOf({epsilon}, 1e-5), board.believedAtMost({epsilon}, 1e-5, 0.1)]")
+        evidence = math.log(believed / (1 - believed)) - math.log(0.1 / 0.9)
+        assert float(ndtr(mu / 2 - evidence / mu)) == pytest.approx(1e-5, rel=1e-3)  # that more is found out
+        assert float(ndtr(mu / 2 - epsilon / mu)) > 2e-5  # the control: epsilon itself is exceeded more often
+
+
 def test_the_table_of_the_page_is_what_the_figure_says() -> None:
     rows = re.findall(r"^\| ([\d.]+) \| (\d+) \| ([\d.]+) % \| ([\d.]+) \|$", PAGE.read_text(), re.MULTILINE)
     assert len(rows) == 6
     for epsilon, right, believed, noise in rows:
         found = computed(
-            f"[board.rightAtMost({epsilon}, 1e-5), board.believedAtMost({epsilon}, 0.1), "
+            f"[board.rightAtMost({epsilon}, 1e-5), board.believedAtMost({epsilon}, 1e-5, 0.1), "
             f"board.noiseToSignal({epsilon}, 1e-5, 1000, 1000)]"
         )
         assert math.ceil(100 * found[0]) == int(right)
-        assert round(100 * found[1], 1) == float(believed)
+        assert math.ceil(1000 * found[1] - 1e-9) / 10 == float(believed)
         assert float(f"{found[2]:.2g}") == float(noise)
 
 

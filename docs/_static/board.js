@@ -23,9 +23,6 @@ function ndtr(x) {
 // Of 100 guesses whether somebody took part, with a fair coin to begin with, the share that may be right.
 const rightAtMost = (epsilon, delta) => (1 + delta * Math.exp(-epsilon)) / (1 + Math.exp(-epsilon));
 
-// What somebody may believe afterwards who believed `prior` before; where the promise holds, so but for a chance of delta.
-const believedAtMost = (epsilon, prior) => prior / (prior + (1 - prior) * Math.exp(-epsilon));
-
 // The smallest share of people that an attack misses, at a share of false alarms.
 const missedAtLeast = (epsilon, delta, alarms) =>
   Math.max(0, 1 - delta - Math.exp(epsilon) * alarms, Math.exp(-epsilon) * (1 - delta - alarms));
@@ -42,6 +39,18 @@ function muOf(epsilon, delta) {
     if (deltaOf(middle, epsilon) < delta) low = middle; else high = middle;
   }
   return low;
+}
+
+// What somebody may believe afterwards who believed `prior` before, but for a chance of delta. With Gaussian noise whose
+// neighbours are mu apart the evidence is normal, with mean mu^2 / 2 and deviation mu: it exceeds epsilon more often than delta.
+function believedAtMost(epsilon, delta, prior) {
+  let low = 0, high = 40;
+  for (let n = 0; n < 100; n += 1) {
+    const middle = (low + high) / 2;
+    if (ndtr(-middle) > delta) low = middle; else high = middle;
+  }
+  const mu = muOf(epsilon, delta), evidence = mu * mu / 2 + mu * high;
+  return prior / (prior + (1 - prior) * Math.exp(-evidence));
 }
 
 // The noise on the mean contribution of all rounds together, beside what clients who agree would contribute: 1 is as loud.
@@ -93,7 +102,7 @@ if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded
       field(name).setAttribute("aria-valuetext", text);
     }
     say("right", `Of 100 guesses whether one person took part at most ${right} are right; a coin is right 50 times.`);
-    say("believed", `Who believed ${percent(prior, 0)} before believes ${percent(believedAtMost(epsilon, prior))} at most afterwards.`);
+    say("believed", `Who believed ${percent(prior, 0)} before believes ${percent(Math.ceil(1000 * believedAtMost(epsilon, delta, prior) - 1e-9) / 1000)} at most afterwards, but for a chance of ${delta.toExponential(0)}.`);
     say("noise", noise < 0.1
       ? `The noise is ${percent(noise)} of what clients who agree would say: hardly felt.`
       : noise < 1
