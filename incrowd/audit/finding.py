@@ -19,6 +19,7 @@ class Finding:
     where it is given it decides, because an attack as good as the promise is tight would exceed a bound of 95 %
     confidence one time in twenty. `true_positives` are the share of members who are found at 0.1 % false positives,
     `allowed` the largest share that the promise allows there. `estimate` is no bound. Of `trials`, half are members.
+    `modelled` is what a model expects this attacker to learn: nobody promises it, and it decides nothing.
 
     Guarantee: `holds` is False only where what was proven exceeds what was claimed.
 
@@ -38,6 +39,7 @@ class Finding:
     note: str = ""
     sure_bound: float | None = None
     estimate: float | None = None
+    modelled: float | None = None
 
     @property
     def holds(self) -> bool:
