@@ -14,6 +14,7 @@ from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.finding import Check, Finding
+from incrowd.audit.lifetimes import lifetime_looks
 from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pool_plays import PoolGame
 from incrowd.audit.pool_views import MOST_OTHERS, pool_findings
@@ -26,6 +27,9 @@ from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget
 
 _LAPLACE_KURTOSIS = 6.0
+
+_FEWEST_LIVES, _CONTRIBUTIONS_A_LIFE = 40, 40
+"""A life takes about as long as so many contributions by themselves, and is tried so often at least."""
 
 
 def audit_specification(
@@ -40,7 +44,9 @@ def audit_specification(
     game = DeviceGame(specification=asked)
     play = game.play(seed, trials)
     findings = _findings(game, play, seed=seed, confidence=confidence)
-    return findings, [*contribution_checks(game, play), *device_checks(asked)]
+    lives = max(_FEWEST_LIVES, trials // _CONTRIBUTIONS_A_LIFE)
+    finding, looked = lifetime_looks(asked, lives=lives, seed=seed, confidence=confidence)
+    return [*findings, finding], [*contribution_checks(game, play), *device_checks(asked), *looked]
 
 
 def pooled(asked: Specification, *, trials: int, seed: int, confidence: float) -> list[Finding]:

@@ -1,5 +1,6 @@
 """What an audit says: what an attacker found out, beside what the promise allows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -96,8 +97,11 @@ class Audited:
 
     @property
     def best(self) -> Finding | None:
-        """The finding with the largest lower bound, if there is one."""
-        bounded = [each for each in self.findings if each.lower_bound is not None]
+        """The finding with the largest lower bound, if there is one, among those for which no more is promised than
+        the epsilon that is claimed here: a device's whole life is not held against one contribution.
+        """
+        most = math.inf if self.claimed is None else self.claimed
+        bounded = [each for each in self.findings if each.lower_bound is not None and (each.claimed or 0.0) <= most]
         return max(bounded, key=lambda each: each.lower_bound or 0.0, default=None)
 
     @property

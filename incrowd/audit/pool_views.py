@@ -18,6 +18,7 @@ from incrowd.audit.finding import Finding
 from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pool_plays import PoolGame, PoolSeen
 from incrowd.drawdiscard.pool import stable_variance
+from incrowd.errors import AccountingError, ConfigError
 from incrowd.privacy.account.adversaries import Opportunity
 
 MOST_OTHERS = 20
@@ -92,7 +93,8 @@ def _found(game: PoolGame, view: View, scores: Floats, inside: NDArray[np.bool_]
 def _views(game: PoolGame) -> Iterator[View]:
     asked, others = game.device.specification, game.others
     k, epsilon = asked.instances, game.device.claimed
-    papers = asked.merge == 1 and asked.noise == "laplace" and asked.tail is None
+    same = asked.tail is None and asked.falls_every is None
+    papers = asked.merge == 1 and asked.noise == "laplace" and same
     expected = (k - 1) / (2 * k) * epsilon if papers and k > 1 else None
     yield View(
         attack=f"two tables told apart by the {k} instances right before and right after the answer",
@@ -110,13 +112,13 @@ def _views(game: PoolGame) -> Iterator[View]:
         score=_before_and_later,
         note=ONLY_SEEN,
     )
-    opportunity = Opportunity(instances=k, epsilon_per_update=epsilon, updates_since=others) if papers else None
+    bound = _later_bound(game) if papers else None
     yield View(
         attack=f"two tables told apart by one instance that is drawn {others} answers later",
         score=_one_instance,
-        note=ONLY_SEEN if opportunity is None else "the bound holds where answers overwrite, one after the other",
-        claimed=None if opportunity is None else opportunity.epsilon(LATER_DELTA),
-        delta=None if opportunity is None else LATER_DELTA,
+        note=ONLY_SEEN if bound is None else "the bound holds where answers overwrite, one after the other",
+        claimed=bound,
+        delta=None if bound is None else LATER_DELTA,
     )
     yield View(
         attack="two tables told apart by the average that is published before and after the answer",
@@ -128,6 +130,15 @@ def _views(game: PoolGame) -> Iterator[View]:
         score=lambda game, seen: _moved(game, seen.averages[2] - seen.averages[0]),
         note=ONLY_SEEN,
     )
+
+
+def _later_bound(game: PoolGame) -> float | None:
+    """What one instance tells after the others at most; None where that is beyond what can be computed."""
+    try:
+        seen = Opportunity(instances=game.instances, epsilon_per_update=game.device.claimed, updates_since=game.others)
+        return seen.epsilon(LATER_DELTA)
+    except (AccountingError, ConfigError):
+        return None
 
 
 def _before_and_after(game: PoolGame, seen: PoolSeen) -> Floats:
