@@ -27,25 +27,29 @@ _PAIRS = 4_000_000
 _ALL_PAIRS = 2_000_000_000
 """So many differences of instances are looked at, at once and in all."""
 
+_AN_INSTANCE, _FORMER = 4, 200
+"""So many others answer before the device, of each instance and at most: instances descend from each other by then."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolSeen:
     """What could be seen of the games in one pool: all instances [k, games, numbers] and the averages [games, numbers],
-    `before` the device's answer came in, right `after` that, and `later`, when as many others had answered again. The
-    answer entered the instance `entered`, which nobody was told; `one` is the instance that a later device draws.
+    `before` the device's answer came in, right `after` that, and `later`, when others had answered again. The
+    answer was made of the instance `drawn` and entered the instance `entered`, which nobody is told; `one` is the instance that a later device draws.
     """
 
     before: Floats
     after: Floats
     later: Floats
     averages: Sequence[Floats]
+    drawn: int
     entered: int
     one: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolGame:
-    """The game against the pool of one specification, with so many `others` before and after the device."""
+    """The game against the pool of one specification, with so many `others` after the device, and some before it."""
 
     device: DeviceGame
     others: int
@@ -85,27 +89,29 @@ class PoolGame:
         )
 
         noise = randomness.stream("others")
-        self._others(pool, noise)
+        self._others(pool, noise, times=min(_AN_INSTANCE * pool.k, _FORMER))
         before, looked, versions = _rows(pool, games), pool.weights(), pool.snapshot().versions
-        pool.discard(stepped(pool.draw(), Whole(steps.ravel(), step), gamma=asked.gamma))
+        drawn, parent = pool.draw_index()
+        pool.discard(stepped(parent, Whole(steps.ravel(), step), gamma=asked.gamma))
         after, looked_after = _rows(pool, games), pool.weights()
         entered = int(np.argmax(pool.snapshot().versions != versions))
-        self._others(pool, noise)
+        self._others(pool, noise, times=self.others)
         averages = [look.reshape(games, -1) for look in (looked, looked_after, pool.weights())]
         return PoolSeen(
             before=before,
             after=after,
             later=_rows(pool, games),
             averages=averages,
+            drawn=drawn,
             entered=entered,
             one=pool.draw_index()[0],
         )
 
-    def _others(self, pool: Pool, noise: Stream) -> None:
-        """As many others contribute, each noise alone, as a device without examples does."""
+    def _others(self, pool: Pool, noise: Stream, *, times: int) -> None:
+        """So many others contribute, each noise alone, as a device without examples does."""
         mechanism, gamma = self.device.mechanism, self.device.specification.gamma
         drawn = noise.laplaces if mechanism.noise == "laplace" else noise.normals
-        for _ in range(self.others):
+        for _ in range(times):
             step = gamma * mechanism.noise_scale * drawn(pool.size)
             pool.discard((pool.draw() - step).astype(np.float32))
 

@@ -27,6 +27,9 @@ MOST_OTHERS = 20
 LATER_DELTA = 1e-2
 """The delta at which the bound of a later look at one instance is held against an attack."""
 
+_NEARLY_ALL = 1 - 1e-9
+"""No instance is so alone that but for one other it would be impossible."""
+
 ONLY_SEEN = "what was found is only observed: the promise against this adversary is the whole epsilon of a contribution"
 
 
@@ -103,7 +106,7 @@ def _views(game: PoolGame) -> Iterator[View]:
     )
     yield View(
         attack=f"two tables told apart by the {k} instances right after the answer, at one moment",
-        score=_at_one_moment,
+        score=at_one_moment,
         note=f"{ONLY_SEEN}; the paper's figure is an expectation over the server's coins",
         modelled=expected,
     )
@@ -149,7 +152,7 @@ def _before_and_after(game: PoolGame, seen: PoolSeen) -> Floats:
     return _ratio(game, noise[:, None])
 
 
-def _at_one_moment(game: PoolGame, seen: PoolSeen) -> Floats:
+def at_one_moment(game: PoolGame, seen: PoolSeen) -> Floats:
     """Any instance may have been made of any other. Where answers are merged, what an instance was is not known, and
     the others' mean stands for it.
     """
@@ -158,14 +161,39 @@ def _at_one_moment(game: PoolGame, seen: PoolSeen) -> Floats:
         return _moved(game, seen.after.mean(axis=0))
     held, merge = seen.after, asked.merge
     if merge == 1:
-        noise = (held[:, None] - held[None]) / asked.gamma
-        return _ratio(game, noise, apart=True)
+        return _newest(game, (held[:, None] - held[None]) / asked.gamma)
     rest = (held.sum(axis=0) - held) / (k - 1)  # without the instance itself
     noise = (rest[None] * (1 - merge) + merge * held[:, None] - held[None]) / (merge * asked.gamma)
     own = game.device.mechanism.noise_variance
     unknown = stable_variance(k, asked.gamma**2 * own, merge=merge) * (1 + 1 / (k - 1))
     variance = own + unknown * ((1 - merge) / (merge * asked.gamma)) ** 2
     return _ratio(game, noise, apart=True, variance=variance)
+
+
+def _newest(game: PoolGame, noise: Floats) -> Floats:
+    """The ratio, where any instance may be the new one, [parents, children, games, numbers]: each as probably as the
+    others are without it.
+
+    An instance that others descend from is no new one. The probability of a pool is taken to be that of each of its
+    instances given all others, and that one is near another by a step without any table, of half the weight, because
+    relatives may be further away than one step.
+    """
+    device, own = game.device, np.arange(len(noise))
+    near = device.log_likely(noise) / 2
+    near[own, own] = -np.inf
+    all_others = logsumexp(near, axis=0)
+    share = np.minimum(np.exp(near - all_others), _NEARLY_ALL)
+    without = all_others + np.log1p(-share)  # [left out, instance, games]
+    without[own, own] = 0.0
+    rest = without.sum(axis=1)
+
+    def of(gradient: Floats) -> Floats:
+        each = device.log_likely(noise - gradient) + rest
+        each[own, own] = -np.inf
+        return np.asarray(logsumexp(each, axis=(0, 1)))
+
+    first, second = device.sent
+    return of(first) - of(second)
 
 
 def _before_and_later(game: PoolGame, seen: PoolSeen) -> Floats:

@@ -90,3 +90,11 @@ def test_a_feature_is_looked_at_by_itself() -> None:
 def test_large_pools_are_followed_less_often() -> None:
     game = pool(instances=1_000)
     assert game.trials(game.device.play(1, TRIALS)) == 2_000_000_000 // (1_000**2 * game.numbers)
+
+
+def test_who_descends_from_whom_tells_which_instance_is_new() -> None:
+    """The paper takes an update and its parent to be alike; an instance that others descend from is no new one."""
+    moment = found(pool(instances=20, epsilon=8.0, merge=1.0))[1]
+    assert "at one moment" in moment.attack
+    assert moment.auc is not None
+    assert moment.auc > 0.77  # .70 where either may be the new one
