@@ -34,8 +34,10 @@ _AN_INSTANCE, _FORMER = 4, 200
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolSeen:
     """What could be seen of the games in one pool: all instances [k, games, numbers] and the averages [games, numbers],
-    `before` the device's answer came in, right `after` that, and `later`, when others had answered again. The
-    answer was made of the instance `drawn` and entered the instance `entered`, which nobody is told; `one` is the instance that a later device draws.
+    `before` the device's answer came in, right `after` that, and `later`, when others had answered again.
+
+    The answer was made of the instance `drawn` and entered the instance `entered`, which nobody is told; `one` is the
+    instance that a later device draws.
     """
 
     before: Floats

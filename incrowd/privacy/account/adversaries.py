@@ -221,7 +221,9 @@ def internal_threat(situation: Situation) -> dict[str, Any]:
     """Adversary II: the figure of Pihur et al. (2018, lemma 1), and what it is not.
 
     Guarantee: `epsilon` holds for every state of the pool. The others hold for someone to whom every state of the pool
-    before the update is equally likely, as the lemma has it; the average over the server's coins is no guarantee.
+    before the update is equally likely, as the lemma has it; the average over the server's coins is no guarantee. Real
+    pools are not like that: their instances descend from each other, which tells who is new, and more than
+    `worst_case_pre_image_present` was proven to be lost to one look (docs/audit.md).
 
     Edge cases: who knew the instances before the update finds the new one, and its pre-image if that was one of several
     equal instances: then only `epsilon` holds, and it is reached.
@@ -236,7 +238,10 @@ def internal_threat(situation: Situation) -> dict[str, Any]:
         "worst_case_pre_image_present": epsilon / 2 if k > 1 else 0.0,
         "worst_case_pre_image_overwritten": 0.0,
         "meaning": "expected loss over the server's coins, not a DP guarantee; the guarantee is epsilon",
-        "assumes": "for all figures but epsilon: nothing is known about the instances before the update",
+        "assumes": (
+            "for all figures but epsilon: every state of the pool before the update is equally likely, which is not so: "
+            "an attack on pools as they are got beyond them"
+        ),
     }
 
 
