@@ -269,8 +269,12 @@ def plot_phishing(folder: Path, report: Entry) -> list[str]:
     with axes(*paths) as (panel,):
         for one in curves:
             panel.plot(one["moments"], one["roc_auc_over_time"], label=one["label"])
-        panel.axhline(report["not_private"]["roc_auc"], color="black", linestyle="--", label="not private, fitted")
-        panel.axhline(report["paper"]["roc_auc"], color="grey", linestyle=":", label="the paper, on its own data")
+        panel.axhline(
+            report["not_private"]["roc_auc"], color="black", linestyle="--", linewidth=1, label="not private, fitted"
+        )
+        panel.axhline(
+            report["paper"]["roc_auc"], color="grey", linestyle=":", linewidth=1, label="the paper, on its own data"
+        )
         panel.set_xscale("log")
         dress(panel, "updates", "ROC AUC, URLs of other hosts", title="SIMULATION", fontsize="small")
     return [str(path) for path in paths]
