@@ -34,12 +34,6 @@ def words(command: str) -> list[str]:
 MNIST = "--data data"
 EXHIBITS: Sequence[Exhibit] = (
     Exhibit(
-        name="geyer-table1",
-        command=f"incrowd reproduce geyer-table1 {MNIST} --recipe network --rows 100 --seeds 2",
-        beats=f"incrowd reproduce geyer-table1 {MNIST} --recipe best --seeds 2 --plot geyer-table1.svg",
-        table=tables.table1,
-    ),
-    Exhibit(
         name="geyer-figure1",
         command=f"incrowd reproduce geyer-figure1 {MNIST} --rows 100 --rounds 50",
         beats=f"incrowd reproduce geyer-table1 {MNIST} --recipe best --rows 100 --seeds 2",
@@ -52,47 +46,9 @@ EXHIBITS: Sequence[Exhibit] = (
     ),
     Exhibit(name="ddml-figure1", command="incrowd reproduce ddml-figure1", table=tables.ddml_figure1),
     Exhibit(
-        name="ddml-figure2",
-        command=f"incrowd reproduce ddml-figure2 {MNIST}",
-        beats=f"incrowd reproduce ddml-figure2 {MNIST} --best",
-        table=tables.ddml_figure2,
-    ),
-    Exhibit(
-        name="ddml-figure3",
-        command=f"incrowd reproduce ddml-figure3 {MNIST}",
-        beats=f"incrowd reproduce ddml-figure2 {MNIST} --best",
-        table=tables.ddml_figure3,
-    ),
-    Exhibit(
-        name="ddml-figure4",
-        command=f"incrowd reproduce ddml-figure4 {MNIST}",
-        beats=f"incrowd reproduce ddml-figure4 {MNIST} --gamma 0.01",
-        table=tables.ddml_figure4,
-    ),
-    Exhibit(
         name="ddml-figure5",
         command="incrowd reproduce ddml-figure5",
         beats="incrowd reproduce ddml-figure5 --gamma 0.2 --decay 1",
         table=tables.ddml_figure5,
-    ),
-    Exhibit(
-        name="ddml-phishing",
-        command=f"incrowd reproduce ddml-phishing {MNIST} --seeds 1",
-        beats=f"incrowd reproduce ddml-phishing {MNIST} --seeds 1 --best",
-        table=tables.phishing,
-    ),
-    Exhibit(
-        name="ddml-ranking",
-        command="incrowd reproduce ddml-ranking",
-        beats="incrowd reproduce ddml-ranking --updates 600000",
-        table=tables.ranking,
-        picture=False,
-    ),
-    Exhibit(
-        name="fedn-silos",
-        command=f"incrowd reproduce fedn-silos {MNIST} --silos 2 --epsilon 8 --network article",
-        beats=f"incrowd reproduce fedn-silos {MNIST} --silos 2,10 --epsilon 8,2 --network best",
-        table=tables.silos,
-        picture=False,
     ),
 )

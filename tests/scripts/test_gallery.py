@@ -10,7 +10,7 @@ from click import Command, Context, Group, UsageError
 from typer.main import get_command
 
 from incrowd.cli import app
-from scripts import gallery
+from scripts import _exhibit_tables, gallery
 from scripts._common import ROOT
 from scripts._exhibits import EXHIBITS, Exhibit, words
 
@@ -114,7 +114,7 @@ def test_the_figure_with_two_learning_rates_is_one_table() -> None:
         told = [{"statement": name, "measured": "m", "agrees": name == "rate"} for name in ("k = 5: it is", "rate")]
         return {"panels": [{"series": one} for one in series], "findings": told}
 
-    table = next(one for one in EXHIBITS if one.name == "ddml-figure4").table(report(0.01), report(0.1))
+    table = _exhibit_tables.ddml_figure4(report(0.01), report(0.1))
     assert table == [
         "| learning rate | accuracy with | k = 5 | k = 10 |",
         "| ---: | --- | ---: | ---: |",
