@@ -3,6 +3,7 @@
 No number is typed in here: the papers' own come with the reports.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -77,7 +78,7 @@ def geyer_figure1(report: Report, best: Report) -> list[str]:
     return rows(lines, "curve") + seeds(report["curves"][0]["seeds"], f"; the last row: {found['seeds']} seeds")
 
 
-def geyer_figure2(report: Report, _: Report) -> list[str]:
+def geyer_figure2(report: Report) -> list[str]:
     """A few rounds."""
     variances, scales = report["between_client_variance"], report["update_scale"]
     places = [place for place, number in enumerate(report["rounds"]) if number in {1, 5, 25, report["rounds"][-1]}]
@@ -94,19 +95,21 @@ def geyer_figure2(report: Report, _: Report) -> list[str]:
     return rows(lines) + seeds(report["seeds"])
 
 
-def ddml_figure1(report: Report, _: Report) -> list[str]:
+def ddml_figure1(report: Report) -> list[str]:
     """Theorem 1 and what happens without discarding."""
     return [*findings(report), "", f"{report['pools']} independent pools of 50 weights."]
 
 
 def ddml_figure2(report: Report, best: Report) -> list[str]:
     """What is stated of the curves, and what is learnt at the same epsilon."""
-    return [*findings(report), "", *_better(best), *seeds(_count(report), " each")]
+    return [*findings(report), "", *better(best["rows"]), *seeds(_count(report), " each")]
 
 
 def ddml_figure3(report: Report, best: Report) -> list[str]:
-    """What is stated of the strategies."""
-    return [*findings(report), "", *_better(best), *seeds(_count(report), " each")]
+    """What is stated of the strategies, and what the others among them reach with longer steps."""
+    first = best["rows"][0]
+    others = [one for one in best["rows"] if one["label"] == first["label"] or one["strategy"] != first["strategy"]]
+    return [*findings(report), "", *better(others), *seeds(_count(report), " each")]
 
 
 def ddml_figure4(report: Report, faster: Report) -> list[str]:
@@ -156,14 +159,14 @@ def phishing(report: Report, best: Report) -> list[str]:
         ("*not private, fitted to all*", report["not_private"]),
     ]
     lines = ({"": name} | {label: f"{one[key]:.4f}" for key, label in measures.items()} for name, one in named)
-    return rows(lines, "") + seeds(report["seeds"], " each")
+    return rows(lines, "") + seeds(report["table"][0]["seeds"], " each")
 
 
 def ranking(report: Report, more: Report) -> list[str]:
     """Places, and load beside what the paper tells of it."""
     lines = [
         {
-            "": f"{one['label']}{'' if 'no ' in one['label'] and 'noise' not in one['label'] else updates}",
+            "": f"{one['label']}{updates}",
             "mean place": f"{one['mean_place']:,.0f}",
             "median": f"{one['median_place']:,.0f}",
             "in the first 100": f"{one['in_top_100']:.0%}",
@@ -200,25 +203,21 @@ def silos(report: Report, best: Report) -> list[str]:
     return [*rows(lines, "network"), "", *rows(schedule, "the article's schedule"), *seeds(report["runs"][0]["seeds"])]
 
 
+def better(several: Iterable[Mapping[str, Any]]) -> list[str]:
+    """From the paper's setting to the best one: a row for each, a column for each epsilon."""
+    ends: dict[tuple[str, ...], dict[str, str]] = {}
+    units = {"feature": "each weight", "model": "the model"}
+    for one in several:
+        setting = one["label"], units[one["unit"]], f"{one['clip']:g}", f"{one['learning_rate']:g}"
+        ends.setdefault(setting, {})[f"epsilon = log {math.exp(one['epsilon']):.3g}"] = f"{one['final_accuracy']:.3f}"
+    names = ("accuracy, k = 10", "epsilon is for", "clip", "learning rate")
+    lines = (dict(zip(names, setting, strict=True)) | end for setting, end in ends.items())
+    return rows(lines, "accuracy, k = 10", "epsilon is for")
+
+
 def spread(mean: float, deviation: float | None) -> str:
     """A mean, and how far the seeds lie apart, if there are several."""
     return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
-
-
-def _better(best: Report) -> list[str]:
-    """At the same epsilon, from the paper's setting to the best one."""
-    lines = [
-        {
-            "at the same epsilon": one["label"],
-            "epsilon": "none" if one["epsilon"] is None else f"{one['epsilon']:.2f}",
-            "for": f"each {one['unit']}",
-            "clip": f"{one['clip']:g}",
-            "learning rate": f"{one['learning_rate']:g}",
-            "accuracy": f"{one['final_accuracy']:.3f}",
-        }
-        for one in best["rows"]
-    ]
-    return rows(lines, "at the same epsilon", "for")
 
 
 def _count(report: Report) -> int:

@@ -20,6 +20,7 @@ from scripts._exhibit_tables import Report
 from scripts._exhibits import EXHIBITS, Exhibit, words
 
 PAGE = ROOT / "docs/gallery.md"
+REPORT = "report.json"
 PICTURES = ROOT / "docs/_static/gallery"
 BLOCK = re.compile(
     r"(?P<start><!-- (?P<name>[\w-]+): made by scripts\.gallery -->\n).*?(?P<end><!-- end -->)", re.DOTALL
@@ -30,11 +31,12 @@ def main() -> None:
     """Run, copy the pictures, write the tables into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds mnist/ and phishing/")
+    parser.add_argument("--keep", type=Path, help="where all that is made is kept, and not made again")
     parser.add_argument("--only", action="append", choices=[one.name for one in EXHIBITS], help="this one, or these")
     given = parser.parse_args()
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
-        shop = Workshop(Path(made), data=given.data)
+        shop = Workshop(given.keep or Path(made), data=given.data)
         for exhibit in EXHIBITS:
             if given.only is None or exhibit.name in given.only:
                 hang(exhibit, shop)
@@ -42,10 +44,9 @@ def main() -> None:
 
 def hang(exhibit: Exhibit, shop: "Workshop") -> None:
     """Make one exhibit anew, at its place."""
-    reports = [shop.run(command) for command in exhibit.commands]
-    table = exhibit.table(reports[0], reports[-1])
+    table = exhibit.table(*(shop.run(command) for command in exhibit.commands))
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), exhibit.name, table), encoding="utf-8")
-    if exhibit.picture:
+    if exhibit.drawn:
         shutil.copyfile(shop.picture(exhibit), PICTURES / f"{exhibit.name}.svg")
 
 
@@ -61,41 +62,45 @@ def with_table(page: str, name: str, table: Sequence[str]) -> str:
 
 
 class Workshop:
-    """A folder in which commands are run, each once, and what they printed."""
+    """A folder in which commands are run, each once; what they printed and drew stays there."""
 
     def __init__(self, folder: Path, *, data: Path) -> None:
         self.folder = folder
-        (folder / "data").symlink_to(data.resolve(), target_is_directory=True)
-        self._reports: dict[str, Report] = {}
-        self._drawn: dict[str, dict[str, Path]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        leads = folder / "data"
+        leads.unlink(missing_ok=True)
+        leads.symlink_to(data.resolve(), target_is_directory=True)
 
     def run(self, command: str) -> Report:
         """What a command of the page reports; its pictures are put aside before the next one draws over them."""
-        if command not in self._reports:
+        made = self._made(command)
+        if not made.is_dir():
             print(command, file=sys.stderr)
-            paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
-            state = {"INCROWD_STATE": str(self.folder / "state"), "PYTHONPATH": os.pathsep.join(paths)}
-            done = subprocess.run(
-                [sys.executable, "-m", "incrowd", *words(command), "--json"],
-                cwd=self.folder,
-                env=os.environ | state,
-                stdout=subprocess.PIPE,
-                check=True,
-            )
-            self._reports[command] = json.loads(done.stdout)
-            self._drawn[command] = self._put_aside(len(self._reports))
-        return self._reports[command]
+            found = self._ran(command)
+            unfinished = self.folder / "unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            for path in [*self.folder.glob("*.svg"), *self.folder.glob("out/figures/*.svg")]:
+                path.rename(unfinished / path.name)
+            (unfinished / REPORT).write_bytes(found)
+            made.parent.mkdir(exist_ok=True)
+            unfinished.rename(made)  # all of it or nothing
+        return dict(json.loads((made / REPORT).read_bytes()))
 
     def picture(self, exhibit: Exhibit) -> Path:
-        """What the first of an exhibit's commands drew that draws."""
-        name = f"{exhibit.name}.svg"
-        return next(self._drawn[command][name] for command in exhibit.commands if name in self._drawn[command])
+        """What hangs of an exhibit."""
+        command = exhibit.beats if exhibit.drawn == "beats" else exhibit.command
+        return self._made(command) / f"{exhibit.name}.svg"
 
-    def _put_aside(self, number: int) -> dict[str, Path]:
-        aside = self.folder / "pictures" / str(number)
-        aside.mkdir(parents=True)
-        drawn = [*self.folder.glob("*.svg"), *self.folder.glob("out/figures/*.svg")]
-        return {path.name: path.rename(aside / path.name) for path in drawn}
+    def _made(self, command: str) -> Path:
+        return self.folder / "made" / re.sub(r"[^\w.]+", "-", " ".join(words(command)[1:]))
+
+    def _ran(self, command: str) -> bytes:
+        paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {"INCROWD_STATE": str(self.folder / "state"), "PYTHONPATH": os.pathsep.join(paths)}
+        line = [sys.executable, "-m", "incrowd", *words(command), "--json"]
+        done = subprocess.run(line, cwd=self.folder, env=os.environ | own, stdout=subprocess.PIPE, check=True)
+        return done.stdout
 
 
 if __name__ == "__main__":

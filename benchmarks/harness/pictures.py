@@ -42,6 +42,7 @@ _WIDEST = 10.0  # inches: wider ones are too small to read on a page
 _FEW = 200
 """A logarithmic axis over no more than this has ticks at 1, 2, 5; over more, at powers of ten."""
 _PATH = re.compile(rb'(?<= d=")[^"]*')
+_INDENT = re.compile(rb"\n +")
 _TAIL = re.compile(rb"(\.\d)\d+")
 _BLANK = re.compile(rb"\s*([MLQCZ]|$)\s*")
 _UNDATED = MappingProxyType({".svg": {"Date": None}, ".pdf": {"CreationDate": None}})
@@ -81,8 +82,8 @@ def axes(*paths: Path, columns: int = 1, rows: int = 1, height: float = 4.0) -> 
 
 
 def _shorter(picture: bytes) -> bytes:
-    """An SVG whose lines are exact to a tenth of a point, not to a millionth."""
-    return _PATH.sub(lambda path: _BLANK.sub(rb"\1", _TAIL.sub(rb"\1", path[0])), picture)
+    """An SVG without indents, and whose lines are exact to a tenth of a point, not to a millionth."""
+    return _PATH.sub(lambda path: _BLANK.sub(rb"\1", _TAIL.sub(rb"\1", path[0])), _INDENT.sub(b"\n", picture))
 
 
 def logarithmic(panel: "Axes", names: str = "xy") -> None:

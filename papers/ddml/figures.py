@@ -53,20 +53,27 @@ class Figure:
 
     def plot(self, folder: Path) -> list[str]:
         """A row a panel, loss to the left, accuracy to the right; gives the names of the files."""
-        paths = files(folder, self.name)
-        with axes(*paths, columns=2, rows=len(self.panels), height=3.0) as panels:
+        paths, named = files(folder, self.name), None
+        with axes(*paths, columns=2, rows=len(self.panels), height=2.7) as panels:
             for (title, series), left, right in zip(self.panels.items(), panels[::2], panels[1::2], strict=True):
+                names = [one["label"] for one in series]
                 for one, look in zip(series, looks(series, references=self.references.get(title, 0)), strict=True):
                     passed = [examples / THOUSAND for examples in one["examples"]]
                     left.plot(passed, one["loss"], **look)
-                    right.plot(passed, one["accuracy"], label=one["label"], **look)
-                dress(left, "thousand examples read", "loss, training examples", title=title)
+                    right.plot(passed, one["accuracy"], label=None if names == named else one["label"], **look)
+                dress(left, y="loss, training examples", title=title)
                 form = {"loc": "lower right", "ncols": 1 + (len(series) > ONE_COLUMN)}
-                dress(right, "thousand examples read", "accuracy, test examples", title=SIMULATION, **form)
+                dress(right, y="accuracy, test examples", title=SIMULATION, **form)
+                named = names  # said once where all panels have the same curves
             for column in (panels[::2], panels[1::2]):
                 for panel in column[1:]:
                     panel.sharey(column[0])
+                for panel in column[:-1]:
+                    panel.sharex(column[-1])
+                    panel.tick_params(labelbottom=False)
                 column[0].autoscale(axis="y")
+                column[0].locator_params(axis="y", nbins=5)
+                column[-1].set_xlabel("thousand examples read")
         return [str(path) for path in paths]
 
 

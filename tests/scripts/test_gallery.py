@@ -60,7 +60,7 @@ def test_a_command_that_does_not_parse_is_found(wrong: str) -> None:
 
 def test_every_exhibit_has_its_picture_and_a_table() -> None:
     images = {Path(image["path"]).name: image["alt"] for image in IMAGE.finditer(PAGE)}
-    assert sorted(images) == sorted(f"{one.name}.svg" for one in EXHIBITS if one.picture)
+    assert sorted(images) == sorted(f"{one.name}.svg" for one in EXHIBITS if one.drawn)
     assert sorted(images) == sorted(path.name for path in gallery.PICTURES.iterdir())
     assert [name for name, alt in images.items() if len(alt) < 40] == []
     blocks = {block["name"]: block[0] for block in gallery.BLOCK.finditer(PAGE)}
@@ -74,6 +74,14 @@ def test_pictures_are_small_and_say_no_date(picture: Path) -> None:
     text = picture.read_text(encoding="utf-8")
     assert "SIMULATION" in text
     assert not DATE.search(text)
+
+
+@pytest.mark.parametrize("picture", sorted(gallery.PICTURES.iterdir()), ids=lambda path: path.name)
+def test_pictures_run_nothing_load_nothing_and_name_no_folder(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    assert not re.search(r"<script|<image|<foreignObject|\bon\w+=|@import|url\((?!#)", text)
+    assert [link for link in re.findall(r'href="([^"]*)"', text) if not link.startswith("#")] == []
+    assert not re.search(r"(?<![\w:/.])/(tmp|home|root|work|Users)\b", text)
 
 
 def test_a_table_is_put_at_its_place_alone() -> None:
