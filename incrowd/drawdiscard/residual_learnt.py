@@ -136,9 +136,8 @@ class Learnt:
 
     def keep_within(self, limits: ResidualLimits) -> None:
         """What is not within these is never usual, and is not learnt from."""
-        self._bounds[:3] = np.reshape(
-            (limits.low, limits.high, limits.low_square, limits.high_square, 0, limits.most), (3, 2)
-        )
+        fixed = limits.low, limits.high, limits.low_square, limits.high_square, 0, limits.most
+        self._bounds[:3] = np.reshape(fixed, (3, 2))
 
     def usual(self, answer: Instance, parent: Instance, inverse: float) -> bool:
         """Whether an answer is within the limits and like the last ones, which it joins if it is within."""
