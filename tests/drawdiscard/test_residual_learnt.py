@@ -285,6 +285,7 @@ def test_of_many_weights_some_are_seen_that_nobody_knows() -> None:
     assert 3 * SEEN - SEEN / 10 < first.max() < 3 * SEEN
 
 
+@pytest.mark.slow
 def test_every_one_of_many_weights_may_be_seen() -> None:
     size = SEEN + 21
     mechanism = Mechanism(size=size, clip=0.1, epsilon=1.0)
