@@ -43,7 +43,7 @@ def measure(size: int, rounds: int) -> Measured:
     stream = SeededRandomness(1).stream("rows")
     parents = stream.normals(ROUND * size).astype(np.float32).reshape(ROUND, size)
     answers = (parents - mechanism.noise_scale * stream.laplaces(ROUND * size).reshape(ROUND, size)).astype(np.float32)
-    plain = ResidualTest.of(mechanism, code=residual_numpy)
+    plain = ResidualTest.of(mechanism, code=residual_numpy.CODE)
     tests = ResidualTest.of(mechanism), ResidualTest.of(mechanism, learns=False), plain
     return Measured(size, limits, *(fastest(test, answers, parents, rounds) for test in tests))
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from incrowd import _validate
 from incrowd._random import Randomness, SystemRandomness
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_learnt import Learnt, ResidualCode, fastest_code
+from incrowd.drawdiscard.residual_learnt import Learnt, fastest_code
 from incrowd.drawdiscard.residual_limits import ResidualLimits, fixed_limits
+from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
 

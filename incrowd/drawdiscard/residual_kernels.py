@@ -12,7 +12,7 @@ import numpy as np
 
 from incrowd._random import Floats, Integers
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_numpy import LANES, SHORTEST, Verdict
+from incrowd.drawdiscard.residual_numpy import LANES, SHORTEST, ResidualCode, Verdict
 
 BEYOND, UNUSUAL, USUAL = (int(verdict) for verdict in Verdict)
 
@@ -134,3 +134,6 @@ def straighten(directions: Floats) -> None:
         factor = 1 / max(length, SHORTEST)
         for place in range(direction.size):
             direction[place] *= factor
+
+
+CODE = ResidualCode(measures, weigh, straighten)

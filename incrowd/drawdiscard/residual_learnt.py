@@ -20,7 +20,7 @@ fixed limits, let in or not, so that a majority of honest answers sets what is u
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.drawdiscard import residual_numpy
 from incrowd.drawdiscard.pool import Instance
 from incrowd.drawdiscard.residual_limits import ResidualLimits, noise_limits
+from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -66,38 +67,14 @@ CENTRE_PART, DIRECTION_PART = 0.3, 0.7
 _TO_DEVIATION = 1.4826  # a median absolute deviation times this is a normal distribution's standard deviation
 
 
-class ResidualCode(Protocol):
-    """What a residual test computes, compiled or not: see `residual_numpy`, to whose last bit all of it is defined."""
-
-    def measures(self, answer: Instance, parent: Instance, inverse: float, /) -> tuple[float, float, float]:
-        """See `residual_numpy.measures`."""
-
-    def weigh(
-        self,
-        answer: Instance,
-        parent: Instance,
-        inverses: tuple[float, float],
-        bounds: Floats,
-        where: Integers,
-        directions: Floats,
-        pulled: Floats,
-        found: Floats,
-        /,
-    ) -> int:
-        """See `residual_numpy.weigh`."""
-
-    def straighten(self, directions: Floats, /) -> None:
-        """See `residual_numpy.straighten`."""
-
-
 @cache
 def fastest_code() -> ResidualCode:
     """Compiled, where numba is installed."""
     try:
         from incrowd.drawdiscard import residual_kernels
     except ImportError:
-        return residual_numpy
-    return residual_kernels
+        return residual_numpy.CODE
+    return residual_kernels.CODE
 
 
 class Learnt:

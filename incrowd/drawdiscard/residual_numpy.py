@@ -5,6 +5,8 @@ adds up in double precision from the first value to the last, and the lanes are 
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -102,3 +104,19 @@ def straighten(directions: Floats) -> None:
             np.subtract(direction, in_lanes(direction * other) * other, out=direction)
         length = math.sqrt(in_lanes(direction * direction))
         np.multiply(direction, 1 / max(length, SHORTEST), out=direction)
+
+
+_Measures = Callable[[Instance, Instance, float], tuple[float, float, float]]
+_Weigh = Callable[[Instance, Instance, tuple[float, float], Floats, Integers, Floats, Floats, Floats], int]
+
+
+@dataclass(frozen=True)
+class ResidualCode:
+    """What a residual test computes, compiled or not: the same to the last bit."""
+
+    measures: _Measures
+    weigh: _Weigh
+    straighten: Callable[[Floats], None]
+
+
+CODE = ResidualCode(measures, weigh, straighten)

@@ -16,8 +16,8 @@ from incrowd.drawdiscard.residual_learnt import (
     REMEMBERED_EVERY,
     SEEN,
     Learnt,
-    ResidualCode,
 )
+from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -245,7 +245,7 @@ def test_a_test_that_learns_nothing_has_no_state() -> None:
 def test_compiled_code_and_numpy_learn_the_same_to_the_last_bit() -> None:
     stream = SeededRandomness(13).stream("answers")
     given, _ = mixed(laplace(stream, 900), colluders(stream, 900), 0.2, stream)
-    compiled, plain = fresh(code=residual_kernels), fresh(code=residual_numpy)
+    compiled, plain = fresh(code=residual_kernels.CODE), fresh(code=residual_numpy.CODE)
     assert np.array_equal(shown(compiled, given), shown(plain, given))
     for name, array in compiled.state().items():
         assert np.array_equal(array, plain.state()[name])
