@@ -2,12 +2,14 @@
 
 What is written by hand is examples/tour.py, in cells that editors know. From it comes examples/tour.ipynb with all
 that it prints and shows, and from that docs/tour.md. With `--check` nothing is written: the notebook is run again, and
-what it prints has to be what is stored, numbers to within a hundredth, for processors round differently.
+what it prints has to be what is stored: rates of games (`62.3%`) to within a point and numbers with a decimal point to
+within a thousandth, for processors round differently, and whole numbers exactly.
 """
 
 import argparse
 import base64
 import json
+import math
 import os
 import re
 import tempfile
@@ -29,15 +31,16 @@ SECONDS = 300
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
 
-_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?%?")
 
 
 def main() -> None:
     """Write all anew, or say what is not current."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; say what is not current")
+    check = parser.parse_args().check
     fresh = run(notebook(SOURCE.read_text(encoding="utf-8")))
-    if parser.parse_args().check:
+    if check:
         finish([*stale(), *differences(stored(), fresh)])
     NOTEBOOK.write_text(json.dumps(fresh, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -105,6 +108,8 @@ def stale() -> list[str]:
 
 def differences(kept: Any, fresh: Notebook) -> list[str]:
     """What a run prints otherwise than is stored, or shows more or less often."""
+    if (kept_cells := len(kept["cells"])) != (cells := len(fresh["cells"])):
+        return [f"examples/tour.ipynb: {kept_cells} cells instead of {cells}"]
     found = []
     for old, new in zip(kept["cells"], fresh["cells"], strict=True):
         before, now = printed(old), printed(new)
@@ -116,12 +121,27 @@ def differences(kept: Any, fresh: Notebook) -> list[str]:
 
 
 def alike(before: str, now: str) -> bool:
-    """Whether two texts have the same words, and numbers that differ by a hundredth at most."""
-    if _NUMBER.sub("#", before) != _NUMBER.sub("#", now):
+    """Whether two texts have the same words and whole numbers, rates within a point, others within a thousandth."""
+    if _words(before) != _words(now):
         return False
-    pairs = zip(_NUMBER.findall(before), _NUMBER.findall(now), strict=True)
-    numbers = [(float(one.replace(",", "")), float(other.replace(",", ""))) for one, other in pairs]
-    return all(abs(one - other) <= 0.01 * max(1.0, abs(one), abs(other)) for one, other in numbers)
+    return all(map(_close, _NUMBER.findall(before), _NUMBER.findall(now)))
+
+
+def _words(text: str) -> str:
+    return _NUMBER.sub(lambda number: "%" if number[0].endswith("%") else "#", text)
+
+
+def _close(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    if one.endswith("%") and other.endswith("%"):
+        return abs(_value(one) - _value(other)) <= 1
+    whole = "." not in one or "." not in other
+    return not whole and math.isclose(_value(one), _value(other), rel_tol=1e-3)
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").rstrip("%"))
 
 
 def printed(cell: Cell) -> str:
