@@ -6,19 +6,21 @@ logarithm of the likelihood ratio of the stated noise.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd._random import Floats, SeededRandomness
+from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
+from incrowd.privacy.mechanism.grid import Whole
 
 _FAR = 1e3
 """A gradient is so many times longer than the bound, so that only the bound keeps it to it."""
@@ -35,6 +37,7 @@ class DevicePlay:
     """Contributions: whose was the first of the two tables, the adversary's scores, and noise in stated scales.
 
     `whole` says whether all that was released were whole steps, and `again` which share had noise that came before.
+    What was released are `steps` whole steps of the size `step`.
     """
 
     inside: NDArray[np.bool_]
@@ -42,6 +45,8 @@ class DevicePlay:
     noise: Floats
     whole: bool
     again: float
+    steps: Integers
+    step: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,13 @@ class DeviceGame:
         first = np.full(size, _FAR * clip) if self.mechanism.bound == "element" else np.eye(1, size)[0] * _FAR * clip
         return first, -first
 
+    @cached_property
+    def sent(self) -> tuple[Floats, Floats]:
+        """What a textbook's bound makes of the two gradients."""
+        clip = self.mechanism.clip
+        first, second = (np.clip(gradient, -clip, clip) for gradient in self.gradients)
+        return first, second
+
     def play(self, seed: int, trials: int) -> DevicePlay:
         """So many contributions, each of one of the two tables by a fair coin."""
         trials = max(16, min(trials, _NUMBERS // self.mechanism.size))
@@ -93,30 +105,35 @@ class DeviceGame:
             event = mechanism.event(mechanism.privacy)
             return ledger.charge(event, pays_for=mechanism.pays_for, randomness=randomness)
 
-        answers, whole = np.empty((trials, self.mechanism.size)), True
-        for row, first in enumerate(inside):
-            released = Contribution(self.mechanism, self.gradients[0 if first else 1]).release(charge=charge)
-            answers[row] = released.values
-            whole = whole and released.steps.dtype == np.int64 and math.frexp(released.step)[0] == 0.5
-        return self._seen(answers, inside, whole=whole)
+        released = [
+            Contribution(self.mechanism, self.gradients[0 if first else 1]).release(charge=charge) for first in inside
+        ]
+        return self._seen(released, inside)
 
-    def _seen(self, answers: Floats, inside: NDArray[np.bool_], *, whole: bool) -> DevicePlay:
-        mechanism = self.mechanism
-        sent = np.where(inside[:, None], *(self._bounded(gradient) for gradient in self.gradients))
-        scale = mechanism.noise_scale
-        first, second = (self._bounded(gradient) for gradient in self.gradients)
-        seen = answers[:, :1] if mechanism.privacy == "feature" else answers
-        places = slice(0, seen.shape[1])
-        if mechanism.noise == "laplace":
-            each = (np.abs(seen - second[places]) - np.abs(seen - first[places])) / scale
-        else:
-            each = ((seen - second[places]) ** 2 - (seen - first[places]) ** 2) / (2 * scale**2)
+    def _seen(self, released: Sequence[Whole], inside: NDArray[np.bool_]) -> DevicePlay:
+        mechanism, step = self.mechanism, released[0].step
+        whole = all(each.steps.dtype == np.int64 and math.frexp(each.step)[0] == 0.5 for each in released)
+        answers = np.array([each.values for each in released])
+        sent = np.where(inside[:, None], *self.sent)
+        first, second = self.sent
+        each = self.log_likely(answers - first) - self.log_likely(answers - second)
         deviation = np.sqrt(mechanism.noise_variance)
         noise = (answers - sent) / deviation
         again = 1 - len(np.unique(np.rint(noise * 2**20), axis=0)) / len(noise)
-        return DevicePlay(inside=inside, scores=each.sum(axis=1), noise=noise, whole=whole, again=again)
+        steps = np.array([each.steps for each in released])
+        return DevicePlay(inside=inside, scores=each, noise=noise, whole=whole, again=again, steps=steps, step=step)
 
-    def _bounded(self, gradient: Floats) -> Floats:
-        """What a textbook makes of a gradient beyond the bound."""
-        clip = self.mechanism.clip
-        return np.clip(gradient, -clip, clip)
+    def log_likely(self, noise: Floats) -> Floats:
+        """The logarithm of how likely such noise is, [..., numbers], up to a constant.
+
+        Edge cases: where the promise is for each number by itself, the first alone is looked at.
+        """
+        scale, seen = self.mechanism.noise_scale, noise[..., : self.looked_at]
+        if self.mechanism.noise == "laplace":
+            return np.asarray(-np.abs(seen).sum(axis=-1) / scale)
+        return np.asarray(-(seen**2).sum(axis=-1) / (2 * scale**2))
+
+    @property
+    def looked_at(self) -> int:
+        """How many numbers the promise is about."""
+        return 1 if self.mechanism.privacy == "feature" else self.mechanism.size

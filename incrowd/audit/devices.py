@@ -14,7 +14,10 @@ from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.finding import Check, Finding
+from incrowd.audit.lifetimes import lifetime_looks
 from incrowd.audit.odds import allowed, odds
+from incrowd.audit.pool_plays import PoolGame
+from incrowd.audit.pool_views import MOST_OTHERS, pool_findings
 from incrowd.drawdiscard.desk import Drawn, Reason
 from incrowd.drawdiscard.device import Device, NoExamplesWarning
 from incrowd.drawdiscard.policy import Policy
@@ -24,6 +27,9 @@ from incrowd.errors import BudgetExceeded
 from incrowd.privacy.account.accounting import Budget
 
 _LAPLACE_KURTOSIS = 6.0
+
+_FEWEST_LIVES, _CONTRIBUTIONS_A_LIFE = 40, 40
+"""A life takes about as long as so many contributions by themselves, and is tried so often at least."""
 
 
 def audit_specification(
@@ -37,8 +43,24 @@ def audit_specification(
     """
     game = DeviceGame(specification=asked)
     play = game.play(seed, trials)
-    findings = [_finding(game, play, confidence=confidence)]
-    return findings, [*contribution_checks(game, play), *device_checks(asked)]
+    findings = _findings(game, play, seed=seed, confidence=confidence)
+    lives = max(_FEWEST_LIVES, trials // _CONTRIBUTIONS_A_LIFE)
+    finding, looked = lifetime_looks(asked, lives=lives, seed=seed, confidence=confidence)
+    return [*findings, finding], [*contribution_checks(game, play), *device_checks(asked), *looked]
+
+
+def pooled(asked: Specification, *, trials: int, seed: int, confidence: float) -> list[Finding]:
+    """The attacks alone, of who listens, who looks at the pool, and who sees what is published."""
+    game = DeviceGame(specification=asked)
+    return _findings(game, game.play(seed, trials), seed=seed, confidence=confidence)
+
+
+def _findings(game: DeviceGame, play: DevicePlay, *, seed: int, confidence: float) -> list[Finding]:
+    pool = PoolGame(device=game, others=min(MOST_OTHERS, 2 * game.specification.instances))
+    return [
+        _finding(game, play, confidence=confidence),
+        *pool_findings(pool, play, seed=seed, confidence=confidence),
+    ]
 
 
 def _finding(game: DeviceGame, play: DevicePlay, *, confidence: float) -> Finding:
@@ -61,7 +83,7 @@ def _finding(game: DeviceGame, play: DevicePlay, *, confidence: float) -> Findin
         true_positives=known.true_positives,
         allowed=allowed(known.false_positives_at_most, epsilon=game.claimed, delta=game.delta),
         trials=play.scores.size,
-        note="the server, who draws, sees this; whoever reads the pool later sees less",
+        note="the server, who draws, and who listens on the way see this",
     )
 
 

@@ -1,5 +1,6 @@
 """What an audit says: what an attacker found out, beside what the promise allows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Finding:
     where it is given it decides, because an attack as good as the promise is tight would exceed a bound of 95 %
     confidence one time in twenty. `true_positives` are the share of members who are found at 0.1 % false positives,
     `allowed` the largest share that the promise allows there. `estimate` is no bound. Of `trials`, half are members.
+    `modelled` is what a model expects this attacker to learn: nobody promises it, and it decides nothing.
 
     Guarantee: `holds` is False only where what was proven exceeds what was claimed.
 
@@ -38,6 +40,7 @@ class Finding:
     note: str = ""
     sure_bound: float | None = None
     estimate: float | None = None
+    modelled: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -94,8 +97,11 @@ class Audited:
 
     @property
     def best(self) -> Finding | None:
-        """The finding with the largest lower bound, if there is one."""
-        bounded = [each for each in self.findings if each.lower_bound is not None]
+        """The finding with the largest lower bound, if there is one, among those for which no more is promised than
+        the epsilon that is claimed here: a device's whole life is not held against one contribution.
+        """
+        most = math.inf if self.claimed is None else self.claimed
+        bounded = [each for each in self.findings if each.lower_bound is not None and (each.claimed or 0.0) <= most]
         return max(bounded, key=lambda each: each.lower_bound or 0.0, default=None)
 
     @property

@@ -90,6 +90,7 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
         "epsilon at least": finding["lower_bound"],
         "estimate": finding["estimate"],
         "claimed": finding["claimed"],
+        "modelled": finding["modelled"],
         "area": finding["auc"],
         "true positives": finding["true_positives"],
         "allowed": finding["allowed"],

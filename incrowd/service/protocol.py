@@ -16,7 +16,7 @@ import httptools
 from incrowd.service.gateway import AsgiApplication, asgi_reply
 from incrowd.service.hot import DeviceRequest, HotPath, Pieces
 from incrowd.service.problems import BAD_REQUEST, FAILED, TOO_LARGE, Headers
-from incrowd.service.rates import TrustedProxies, network
+from incrowd.service.rates import Caller, TrustedProxies, network
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -36,6 +36,9 @@ UNFINISHED = 65_536
 
 QUEUE = 32
 """So many requests may wait on a connection for the reply to the first."""
+
+TOGETHER = 65_536
+"""Replies of fewer bytes than that go out together, after all requests that have arrived by now."""
 
 
 @dataclass
@@ -98,6 +101,14 @@ class Ways:
     rest: AsgiApplication
     bounds: Bounds
     at_once: bool
+    due: list["ServiceProtocol"] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Let go of what is to go out together."""
+        due = self.due.copy()
+        self.due.clear()
+        for connection in due:
+            connection.flush()
 
 
 class ServiceProtocol(asyncio.Protocol):
@@ -124,13 +135,15 @@ class ServiceProtocol(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._parser = httptools.HttpRequestParser(self)
-        self._peer = ""
+        self._caller = Caller("")
         self._ending = False
         self._full = False
         self._since: float | None = None
         self._quiet: float | None = None
         self._unread: float | None = None
         self._queue: deque[tuple[DeviceRequest, bytes | Pieces, bool]] = deque()
+        self._replies: list[bytes | memoryview] = []
+        self._replied = 0
         self._task: asyncio.Task[None] | None = None
         self._url = b""
         self._headers: Headers = []
@@ -146,9 +159,9 @@ class ServiceProtocol(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._caller = Caller(peer[0] if isinstance(peer, tuple) else "")
         self._since = self._loop.time()
-        if self.ways.bounds.admit(self, self._peer):
+        if self.ways.bounds.admit(self, self._caller.address):
             self._state.connections.add(self)  # type: ignore[arg-type]  # of these uvicorn needs `shutdown` only
         else:
             self._transport.abort()
@@ -194,7 +207,14 @@ class ServiceProtocol(asyncio.Protocol):
         """Take no more requests; replies that are due go out first. uvicorn calls it."""
         self._ending = True
         if not self._queue and self._task is None:
+            self.flush()
             self._transport.close()
+
+    def flush(self) -> None:
+        """Send the replies that are held."""
+        if self._replies and not self._transport.is_closing():
+            self._transport.writelines(self._replies)
+        self._replies, self._replied = [], 0
 
     def hurry(self, now: float) -> None:
         """End the connection where the client has taken too long."""
@@ -242,7 +262,7 @@ class ServiceProtocol(asyncio.Protocol):
             known.get(b"incrowd-fingerprint"),
         )
         hot = self.ways.hot
-        problem = hot.early(asked, self._peer)
+        problem = hot.early(asked, self._caller)
         if problem is None and not hot.due(asked) and not self._small(asked):
             problem = TOO_LARGE
         if problem is not None:
@@ -253,6 +273,7 @@ class ServiceProtocol(asyncio.Protocol):
             if self._closes:
                 self._end(self._refused)
         elif known.get(b"expect", b"").lower() == b"100-continue" and asked.length not in (None, b"0"):
+            self.flush()
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -324,19 +345,32 @@ class ServiceProtocol(asyncio.Protocol):
     def _reply(self, pieces: Pieces, *, closes: bool) -> None:
         if self._transport.is_closing():
             return
-        self._transport.writelines(pieces)
+        self._hold(pieces)
         self._state.total_requests += 1
         if closes or (self._ending and not self._queue):
             self._ending = True
+            self.flush()
             self._transport.close()
         else:
             self._quiet = self._loop.time()
+
+    def _hold(self, pieces: Pieces) -> None:
+        """Send these after what has arrived meanwhile is answered, too: one device that wakes up wakes the others."""
+        if not self._replies:
+            if not self.ways.due:
+                self._loop.call_soon(self.ways.send)
+            self.ways.due.append(self)
+        self._replies += pieces
+        self._replied += sum(map(len, pieces))
+        if self._replied >= TOGETHER:
+            self.flush()
 
     def _end(self, pieces: Pieces) -> None:
         """The last reply; what is asked after it is not looked at."""
         self._ending = True
         self._queue.clear()
         if not self._transport.is_closing():
+            self.flush()
             self._transport.writelines(pieces)
             self._transport.close()
 

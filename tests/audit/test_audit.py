@@ -102,7 +102,7 @@ def test_silos_are_audited_record_by_record(tmp_path: Path) -> None:
 def test_a_specification_is_audited_contribution_by_contribution() -> None:
     found = audit(Path("examples/phishing/phishing.toml"), effort=Effort(canaries=600))
     assert found.violations == ()
-    assert {each.unit for each in found.findings} == {"contribution"}
+    assert {each.unit for each in found.findings} == {"contribution", "device"}
 
 
 @pytest.mark.parametrize("field", ["canaries", "repeats"])

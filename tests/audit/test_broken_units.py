@@ -40,7 +40,7 @@ def silo(engine: EngineName = "own") -> list[Finding | Check]:
 
 def device(kind: str) -> list[Finding | Check]:
     given = Specification.from_formula("opened ~ sender * words", **{**KEYS, **SPECIFICATIONS[kind]})
-    findings, checks = audit_specification(given, trials=3_000, seed=3, confidence=0.95)
+    findings, checks = audit_specification(given, trials=1_500, seed=3, confidence=0.95)
     return [*findings, *checks]
 
 

@@ -50,3 +50,12 @@ def test_without_bounds_there_is_no_best() -> None:
     found = Audited(claimed=None, delta=None, findings=(finding(),), checks=(), settings={})
     assert found.holds
     assert found.to_json()["epsilon_lower_bound"] is None
+
+
+def test_what_more_was_promised_for_is_not_the_best() -> None:
+    """A device's life may tell more than one contribution, for which less is claimed."""
+    life = finding(unit="device", claimed=6.0, lower_bound=2.7)
+    found = Audited(claimed=2.0, delta=0.0, findings=(finding(lower_bound=1.0), life), checks=(), settings={})
+    assert found.best is not None
+    assert found.best.lower_bound == 1.0
+    assert found.holds

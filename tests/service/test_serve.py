@@ -97,7 +97,7 @@ def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_redis_gone_is_503_with_a_time_to_come_back(tmp_path: Path) -> None:
-    redis = RedisProcess(tmp_path, aof="everysec")
+    redis = RedisProcess(tmp_path, aof="always")
     try:
         with serve_process(tmp_path, asked(), "--store", redis.url) as process:
             accepted = contributed(process, 10)
