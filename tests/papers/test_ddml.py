@@ -158,6 +158,7 @@ def test_figures_3_and_4(study: Study) -> None:
     check(third, 3)
     assert [one["label"] for one in next(iter(third.panels.values()))] == list(STRATEGIES)
     fourth = figure4(quick, instances=(2, 4), learning_rate=1e-3)
+    assert list(fourth.references.values()) == [1, 1]
     check(fourth, 2)
     assert len(fourth.findings) == 2 * 4 + 2
 
