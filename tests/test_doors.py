@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 INSIDE = {
+    "benchmarks/adversaries.py",
     "benchmarks/audit.py",
     "benchmarks/contest/service_floor.py",
     "benchmarks/device.py",
