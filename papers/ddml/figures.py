@@ -62,8 +62,8 @@ class Figure:
                     left.plot(passed, one["loss"], **look)
                     right.plot(passed, one["accuracy"], label=None if names == named else one["label"], **look)
                 dress(left, y="loss, training examples", title=title)
-                form = {"loc": "lower right", "ncols": 1 + (len(series) > ONE_COLUMN)}
-                dress(right, y="accuracy, test examples", title=SIMULATION, **form)
+                many = 1 + (len(series) > ONE_COLUMN)
+                dress(right, y="accuracy, test examples", title=SIMULATION, loc="lower right", ncols=many)
                 named = names  # said once where all panels have the same curves
             for column in (panels[::2], panels[1::2]):
                 for panel in column[1:]:

@@ -93,6 +93,7 @@ def test_a_table_is_put_at_its_place_alone() -> None:
     assert gallery.with_table(page, "three", ["| x |"]) == page
 
 
+@pytest.mark.slow
 def test_an_exhibit_is_made_by_its_command_in_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
