@@ -40,10 +40,11 @@ _LEAST_SPREAD = 1e-3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shadows:
-    """What many models say of each client: [models, clients] each, and who was `inside` when a model was trained.
+    """What many models say of each client, or record: [models, clients] each, and who was `inside` when a model was
+    trained.
 
     `confidence` is the mean logarithm of the odds that a model gives the right labels of a client's examples, `right`
-    the share of them that it gets right.
+    the share of them that it gets right; a record is one example.
     """
 
     inside: NDArray[np.bool_]
@@ -66,16 +67,13 @@ def membership(work: ClientWork, *, models: int, seed: int) -> list[Finding]:
         remedy = "these attacks ask a model for the label of each example: give data whose labels are classes"
         raise ConfigError(field="people", value=work.data.describe()["data"], remedy=remedy)
     plan = work.plan
-    found = _findings(
-        shadows(work, plan, models=models, seed=seed), claimed=plan.price.epsilon, delta=plan.budget.delta
-    )
+    delta, seen = plan.budget.delta, shadows(work, plan, models=models, seed=seed)
+    found = attacked(seen, unit="client", claimed=plan.price.epsilon, delta=delta)
     control = without_privacy(plan)
     if control is None:
         return found
-    return [
-        *found,
-        *_findings(shadows(work, control, models=models, seed=seed + models), claimed=None, delta=plan.budget.delta),
-    ]
+    plain = shadows(work, control, models=models, seed=seed + models)
+    return [*found, *attacked(plain, unit="client", claimed=None, delta=delta)]
 
 
 def without_privacy(plan: Promise) -> Plan | None:
@@ -96,7 +94,7 @@ def shadows(work: ClientWork, plan: Promise, *, models: int, seed: int) -> Shado
         inside[number] = randomness.stream("inside").bits(clients) % np.uint64(2) == 1
         weights = _trained(work, plan, inside[number], randomness)
         outputs = outputs_of(work.model.with_weights(weights), examples)
-        odd, correct = _said(outputs, examples.labels.astype(np.int64))
+        odd, correct = said(outputs, examples.labels.astype(np.int64))
         counts = np.bincount(owners, minlength=clients)
         confidence[number] = np.bincount(owners, odd, minlength=clients) / counts
         right[number] = np.bincount(owners, correct, minlength=clients) / counts
@@ -130,32 +128,33 @@ def _everybody(work: ClientWork) -> tuple[Examples, Integers]:
     return data.examples.some(np.concatenate(rows)), owners
 
 
-def _said(outputs: NDArray[np.floating], labels: Integers) -> tuple[Floats, Floats]:
+def said(outputs: NDArray[np.floating], labels: Integers) -> tuple[Floats, Floats]:
     """Of each example the logarithm of the odds of its label, and whether it is the most probable."""
     likely = probabilities(outputs.astype(np.float64))
     own = np.clip(likely[np.arange(len(labels)), labels], 1e-12, 1 - 1e-12)
     return np.log(own) - np.log1p(-own), (likely.argmax(axis=1) == labels).astype(np.float64)
 
 
-def _findings(seen: Shadows, *, claimed: float | None, delta: float) -> list[Finding]:
+def attacked(seen: Shadows, *, unit: str, claimed: float | None, delta: float) -> list[Finding]:
+    """What each attack gains, on models of clients or of records; without a claim they are those of the control."""
     attacks: dict[str, Callable[[Shadows], Floats]] = {
-        "the odds of confidence, by what other models say of this client": _likelihood_ratio,
+        f"the odds of confidence, by what other models say of this {unit}": _likelihood_ratio,
         "confidence alone": lambda shadows: shadows.confidence,
-        "labels alone, beside what other models get right of this client": _labels,
+        f"labels alone, beside what other models get right of this {unit}": _labels,
     }
     where = "" if claimed is not None else ", without privacy"
     return [
-        _finding(f"was this client in? By {name}{where}", attack(seen), seen, claimed=claimed, delta=delta)
+        _finding(f"was this {unit} in? By {name}{where}", attack(seen), seen, unit=unit, claimed=claimed, delta=delta)
         for name, attack in attacks.items()
     ]
 
 
-def _finding(attack: str, scores: Floats, seen: Shadows, *, claimed: float | None, delta: float) -> Finding:
+def _finding(attack: str, scores: Floats, seen: Shadows, *, unit: str, claimed: float | None, delta: float) -> Finding:
     ins, outs = scores[seen.inside], scores[~seen.inside]
     found = odds(ins, outs, confidence=SURE)
     return Finding(
         attack=attack,
-        unit="client",
+        unit=unit,
         claimed=claimed,
         delta=delta,
         auc=found.auc,

@@ -3,8 +3,11 @@
 from incrowd.audit.audit import CONFIDENCE, Effort
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Audited
+from incrowd.audit.membership import FEW_MODELS, MODELS
+from incrowd.audit.record_membership import record_membership
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification
+from incrowd.runs.silo_build import assemble_silos
 from incrowd.runs.silo_config import SiloConfig
 
 _RECORDS, _FEW_RECORDS = 5_000, 1_000
@@ -12,17 +15,21 @@ _CONTRIBUTIONS, _FEW_CONTRIBUTIONS = 20_000, 4_000
 
 
 def audit_records(config: SiloConfig, *, effort: Effort) -> Audited:
-    """Attack the silos of some settings, each on canary records alone.
+    """Attack the silos of some settings, each on canary records alone; with `people` their released model, too.
 
-    Guarantee: nobody's records are trained on, and no ledger is opened.
+    Guarantee: nobody's records are trained on unless they are public and `people` is asked for; no ledger is opened.
     """
     trials = effort.canaries or (_FEW_RECORDS if effort.quick else _RECORDS)
+    tried = []
+    if effort.people:
+        models = FEW_MODELS if effort.quick else MODELS
+        tried = record_membership(assemble_silos(config), models=models, seed=effort.seed)
     findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed, confidence=CONFIDENCE)
     names = ", ".join(plan.name for plan in plans)
     return Audited(
         claimed=max([0.0, *(finding.claimed or 0.0 for finding in findings)]),
         delta=config.privacy.delta,
-        findings=tuple(findings),
+        findings=(*findings, *tried),
         checks=tuple(checks),
         settings={
             "unit": "record",

@@ -42,7 +42,9 @@ def audit(
         if overrides or data is not None:
             remedy = "a specification is audited as it is: these are for settings of runs"
             raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
-        _only_clients(effort, "contribution")
+        if effort.people:
+            remedy = "devices are told apart by what they send, not by what a model says of them: leave it out"
+            raise ConfigError(field="people", value="contribution", remedy=remedy)
         return audit_devices(read_specification(source), effort=effort)
     config = settings_of(tables(source, overrides=overrides, data=data))
     return _of_config(config, effort)
@@ -50,15 +52,8 @@ def audit(
 
 def _of_config(config: Config | SiloConfig, effort: Effort) -> Audited:
     if isinstance(config, SiloConfig):
-        _only_clients(effort, config.privacy.unit)
         return audit_records(config, effort=effort)
     return audit_work(assemble(config), effort=effort)
-
-
-def _only_clients(effort: Effort, unit: str) -> None:
-    if effort.people:
-        remedy = "what people would try is tried on federations of whole clients: leave it out"
-        raise ConfigError(field="people", value=unit, remedy=remedy)
 
 
 def _is_specification(path: Path) -> bool:

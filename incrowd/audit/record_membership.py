@@ -1,0 +1,165 @@
+"""Was this record in? What people would try on the model that a federation of silos releases.
+
+The run of silos is trained again and again: its own plans, accounts, batches, clip, noise and mean. In each silo some
+records are targets, and each is in or out by a fair coin; all others are always in. So few are out that every silo
+stays within what its declared number of records allows, and nothing of the settings has to be another for the audit.
+The attacks are those of `membership`.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd.audit.finding import Finding
+from incrowd.audit.membership import Shadows, attacked, said
+from incrowd.data.examples import Examples
+from incrowd.errors import ConfigError
+from incrowd.federated.evaluate import outputs_of
+from incrowd.federated.record_engines import record_engine
+from incrowd.federated.rehearsal import difference
+from incrowd.federated.silo import Answer
+from incrowd.federated.silo_fedavg import Ask, SiloFedAvg
+from incrowd.learning.inputs import chosen
+from incrowd.learning.records import Records
+from incrowd.learning.threads import with_threads
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.plan.declared import fewest
+from incrowd.privacy.plan.silo_plan import RELATION
+from incrowd.runs.silo_build import SiloFederation
+
+
+def record_membership(federation: SiloFederation, *, models: int, seed: int) -> list[Finding]:
+    """Try what people would try, on models of these silos, and on those of the same without privacy as a control.
+
+    Guarantee: no ledger is opened. As `membership`: what is found is no bound.
+
+    Edge cases: silos elsewhere, data that are not public, labels that are not classes, and silos that have so few
+    records that none may be left out are a `ConfigError`. Where silos promise different epsilons, the largest is held
+    against what was found.
+    """
+    if federation.elsewhere or not federation.data.public:
+        remedy = "the attacks train on the silos' records and pay for nothing: only public ones may be looked at"
+        raise ConfigError(field="data.public", value=False, remedy=remedy)
+    if federation.data.examples.classes is None or federation.data.examples.labels.ndim != 1:
+        remedy = "these attacks ask a model for the label of each record: give data whose labels are classes"
+        raise ConfigError(field="people", value=federation.data.describe()["data"], remedy=remedy)
+    targets = RecordTargets(federation=federation)
+    if not len(targets.rows):
+        remedy = "a record may be left out of ten or more: give silos with more records"
+        raise ConfigError(field="people", value=[plan.records for plan in federation.plans], remedy=remedy)
+    delta = federation.config.privacy.delta
+    seen, claimed = targets.shadows(models=models, seed=seed)
+    plain, _ = targets.shadows(models=models, seed=seed + models, private=False)
+    return [
+        *attacked(seen, unit="record", claimed=claimed, delta=delta),
+        *attacked(plain, unit="record", claimed=None, delta=delta),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordTargets:
+    """The records of some silos that are in or out by a coin: the first of each, so many as may be missing."""
+
+    federation: SiloFederation
+
+    @cached_property
+    def each(self) -> tuple[int, ...]:
+        """How many targets each silo has."""
+        both = zip(self.federation.records, self.federation.plans, strict=True)
+        return tuple(max(0, len(records) - fewest(plan.records)) for records, plan in both)
+
+    @cached_property
+    def rows(self) -> Integers:
+        """Which examples of the data they are, silo by silo."""
+        data = self.federation.data
+        return np.concatenate([data.client(silo)[:count] for silo, count in enumerate(self.each)]).astype(np.int64)
+
+    @property
+    def examples(self) -> Examples:
+        """The targets themselves."""
+        return self.federation.data.examples.some(self.rows)
+
+    def shadows(self, *, models: int, seed: int, private: bool = True) -> tuple[Shadows, float]:
+        """So many models, each with other targets, asked about all of them; and what the silos' ledgers say they cost
+        at most. Those that are not `private` are trained without noise, and nobody is charged.
+        """
+        targets, examples = len(self.rows), self.examples
+        inside = np.zeros((models, targets), np.bool_)
+        confidence, right = np.zeros((models, targets)), np.zeros((models, targets))
+        spent = 0.0
+        for number in range(models):
+            randomness = SeededRandomness(seed=seed + number)
+            inside[number] = randomness.stream("inside").bits(targets) % np.uint64(2) == 1
+            weights, epsilon = self._trained(inside[number], randomness, private=private)
+            outputs = outputs_of(self.federation.model.with_weights(weights), examples)
+            confidence[number], right[number] = said(outputs, examples.labels.astype(np.int64))
+            spent = max(spent, epsilon)
+        return Shadows(inside=inside, confidence=confidence, right=right), spent
+
+    def _trained(
+        self, inside: NDArray[np.bool_], randomness: SeededRandomness, *, private: bool
+    ) -> tuple[Floats, float]:
+        """The published weights of silos without the targets that are out, and the most that a silo spent."""
+        silos = self.without(inside, randomness)
+        if not private:
+            asks = tuple(_noiseless(silos, place) for place in range(len(silos.plans)))
+            return _published(replace(silos, clients=None).algorithm(asks, None, label="")), 0.0
+        ledgers = [Ledger.in_memory(budget=plan.budget, relation=RELATION) for plan in silos.plans]
+        members = [silos.silo(place, ledger, label="audit") for place, ledger in enumerate(ledgers)]
+        server = None
+        if silos.clients is not None:
+            server = Ledger.in_memory(budget=silos.clients.budget, relation=silos.clients.relation)
+        algorithm = silos.algorithm(tuple(member.answer for member in members), server, label="audit")
+        return _published(algorithm), max(member.epsilon for member in members)
+
+    def without(self, inside: NDArray[np.bool_], randomness: SeededRandomness) -> SiloFederation:
+        """The silos without the targets that are out; their plans are what they were."""
+        federation = self.federation
+        coins = np.split(inside, np.cumsum(self.each)[:-1])
+        records = tuple(_kept(held, coin) for held, coin in zip(federation.records, coins, strict=True))
+        config = federation.config
+        engines = tuple(
+            record_engine(
+                config.local.engine,
+                federation.model,
+                some,
+                config.local,
+                loss=federation.loss,
+                device=config.run.device,
+            )
+            for some in records
+        )
+        return replace(federation, records=records, engines=engines, randomness=randomness)
+
+
+def _kept(records: Records, coins: NDArray[np.bool_]) -> Records:
+    """A silo's records without the first ones whose coins say out."""
+    stay = np.concatenate([np.flatnonzero(coins), np.arange(len(coins), len(records))])
+    rows = torch.from_numpy(stay.astype(np.int64))
+    return replace(records, features=chosen(records.features, rows), labels=records.labels.index_select(0, rows))
+
+
+def _noiseless(silos: SiloFederation, place: int) -> Ask:
+    """A silo that learns as its plan has it, but for the noise."""
+    plan, engine = silos.plans[place], silos.engines[place]
+
+    def answer(number: int, weights: Floats) -> Answer:
+        start = weights.astype(np.float32)
+        batches = silos.randomness.stream("batches", place, number)
+        with with_threads(silos.config.run.threads):
+            trained = engine.train(start, plan.training(1.0), noise=lambda total: total, batches=batches)
+        return Answer(silo=plan.name, round=number, epsilon=0.0, update=difference(trained.weights, start))
+
+    return answer
+
+
+def _published(algorithm: SiloFedAvg) -> Floats:
+    """The weights after all rounds."""
+    state = algorithm.init()
+    for _ in range(algorithm.rounds):
+        state, _ = algorithm.apply(state)
+    return state.published
