@@ -20,7 +20,20 @@ PRICES = "INCROWD_TESTS_PRICES"
 # Coverage is not measured in these tests, which are about other rooms and would take half as long again: what only they
 # reach counts as untested.
 TESTS = Path(__file__).parent / "tests"
-OTHER_ROOMS = ("bench", "benchmarks", "data", "examples", "flower", "papers", "reproduce", "scripts")
+OTHER_ROOMS = (
+    "audit",
+    "bench",
+    "benchmarks",
+    "data",
+    "drawdiscard",
+    "examples",
+    "flower",
+    "papers",
+    "report",
+    "reproduce",
+    "scripts",
+    "service",
+)
 UNWATCHED = tuple(TESTS / name for name in OTHER_ROOMS)
 
 

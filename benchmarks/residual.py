@@ -43,10 +43,7 @@ def measure(size: int, rounds: int) -> Measured:
     stream = SeededRandomness(1).stream("rows")
     parents = stream.normals(ROUND * size).astype(np.float32).reshape(ROUND, size)
     answers = (parents - mechanism.noise_scale * stream.laplaces(ROUND * size).reshape(ROUND, size)).astype(np.float32)
-    plain = ResidualTest.of(mechanism)
-    plain._measures = residual_numpy.measures
-    if plain.learnt is not None:
-        plain.learnt._project, plain.learnt._straighten = residual_numpy.project, residual_numpy.straighten
+    plain = ResidualTest.of(mechanism, code=residual_numpy.CODE)
     tests = ResidualTest.of(mechanism), ResidualTest.of(mechanism, learns=False), plain
     return Measured(size, limits, *(fastest(test, answers, parents, rounds) for test in tests))
 

@@ -1,11 +1,14 @@
-"""Make the picture of docs/audit.md, what a curious server reads out of an update: `python -m scripts.inversion`.
+"""Make the pictures of docs/audit.md, what a curious server reads out of an update: `python -m scripts.inversion`.
 
-A simulation of the embedded digits: 100 clients, a softmax regression on pixels, the first of five rounds.
+Simulations of the embedded digits: 100 clients, a softmax regression or a perceptron on pixels, the first of five
+rounds.
 """
 
+from collections.abc import Mapping, Sequence
+
 from incrowd._random import Floats
-from incrowd.audit.inversion import Inverted, inverted
-from incrowd.runs.client_work import assemble
+from incrowd.audit.inversion import fired, inverted
+from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.plots import axes
 from incrowd.runs.settings import parse
 from scripts._common import ROOT
@@ -13,41 +16,70 @@ from scripts._common import ROOT
 CLIENT, SEED = 3, 1
 
 
-def read(*, epsilon: float, place: str) -> Inverted:
-    """What is read with the noise added here or there."""
+def federation(*, place: str, model: Mapping[str, object], rate: float) -> ClientWork:
+    """One whose noise is added here or there."""
     config = parse(
         {
             "data": {"clients": 100},
-            "model": {"kind": "linear", "bias": False},
-            "local": {"learning_rate": 1.0},
-            "privacy": {"epsilon": epsilon, "delta": 1e-3, "rounds": 5, "place": place},
+            "model": model,
+            "local": {"learning_rate": rate},
+            "privacy": {"epsilon": 8.0, "delta": 1e-3, "rounds": 5, "place": place},
             "run": {"randomness": "seeded", "seed": SEED},
         }
     )
-    return inverted(assemble(config), client=CLIENT, seed=SEED)
+    work = assemble(config)
+    if not isinstance(work, ClientWork):
+        raise TypeError("these are settings of clients")
+    return work
 
 
-def main() -> None:
-    """Draw, and say how alike."""
-    central, local = read(epsilon=8.0, place="central"), read(epsilon=8.0, place="local")
+def regression() -> None:
+    """The mean pictures of a client's classes."""
+    linear = {"kind": "linear", "bias": False}
+    central, local = (
+        inverted(federation(place=place, model=linear, rate=1.0), client=CLIENT, seed=SEED)
+        for place in ("central", "local")
+    )
     rows: list[tuple[str, Floats]] = [
         ("the client's digits", central.originals),
         (f"its update, without noise: {central.alike[0]:.2f}", central.from_update),
         (f"its update, with noise of its own: {local.alike[0]:.2f}", local.from_update),
         (f"the released mean of 100 clients: {central.alike[1]:.2f}", central.from_release),
     ]
-    count = len(central.classes)
-    with axes(ROOT / "docs/_static/inversion.png", columns=1, rows=len(rows), height=1.0) as places:
-        for place, (name, pictures) in zip(places, rows, strict=True):
+    draw("inversion.png", rows)
+
+
+def perceptron() -> None:
+    """A client's pictures, one by one."""
+    central, local = (
+        fired(federation(place=place, model={"kind": "mlp"}, rate=0.1), client=CLIENT, other=CLIENT + 1, seed=SEED)
+        for place in ("central", "local")
+    )
+    rows: list[tuple[str, Floats]] = [
+        ("the client's digits", central.originals),
+        (f"its update, without noise: {central.alike[0]:.2f}", central.from_update),
+        (f"its update, with noise of its own: {local.alike[0]:.2f}", local.from_update),
+        (f"the released mean of 100 clients: {central.alike[1]:.2f}", central.from_release),
+    ]
+    draw("inversion-perceptron.png", rows)
+    print(f"another client's update: {central.by_chance:.2f}")
+
+
+def draw(name: str, rows: Sequence[tuple[str, Floats]]) -> None:
+    """Rows of pictures, one below the other."""
+    count = len(rows[0][1])
+    with axes(ROOT / "docs/_static" / name, columns=1, rows=len(rows), height=min(1.0, 9 / count)) as places:
+        for place, (title, pictures) in zip(places, rows, strict=True):
             scaled = [(one - one.min()) / max(float(one.max() - one.min()), 1e-12) for one in pictures]
             for column, picture in enumerate(scaled):
                 place.imshow(picture, cmap="gray_r", extent=(1.1 * column, 1.1 * column + 1, 0, 1), vmin=0, vmax=1)
             place.set(xlim=(-0.05, 1.1 * count), ylim=(-0.02, 1.02), xticks=[], yticks=[])
-            place.set_title(name, loc="left", fontsize=9)
+            place.set_title(title, loc="left", fontsize=9)
             place.spines[:].set_visible(False)
-    for name, _ in rows:
-        print(name)
+    for title, _ in rows:
+        print(title)
 
 
 if __name__ == "__main__":
-    main()
+    regression()
+    perceptron()

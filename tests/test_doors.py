@@ -9,11 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 INSIDE = {
+    "benchmarks/adversaries.py",
     "benchmarks/audit.py",
     "benchmarks/contest/service_floor.py",
     "benchmarks/device.py",
     "benchmarks/messages.py",
     "benchmarks/redis_clients.py",
+    "benchmarks/reports.py",
     "benchmarks/residual.py",
 }
 """What measures parts of ours one by one, which nobody else uses alone."""

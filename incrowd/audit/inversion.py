@@ -1,10 +1,11 @@
-"""What a curious server reads out of one client's update: pictures, where a softmax regression learns from pixels.
+"""What a curious server reads out of one client's update: pictures, where a model learns from pixels.
 
-The first gradient of such a model is, class by class, the sum of the client's pictures of that class less a share of
-all its pictures (Zhu, Liu, Han 2019 invert any model by search; of this one nothing need be searched). Whoever has the
-update has the client's mean picture of each class: exactly where it has none of some class, otherwise up to one picture
-that all have in common. With noise of the client's own on the update (local privacy), or of the released mean in its
-place, it has noise.
+The first gradient of a softmax regression is, class by class, the sum of the client's pictures of that class less a
+share of all its pictures (Zhu, Liu, Han 2019 invert any model by search; of these nothing need be searched). Whoever
+has the update has the client's mean picture of each class: exactly where it has none of some class, otherwise up to one
+picture that all have in common. In the first layer of a perceptron the gradient of a unit's weights, over that of its
+bias, is a mean of the pictures that the unit fires at (Geiping et al. 2020), and some unit fires at one of them alone.
+With noise of the client's own on the update (local privacy), or of the released mean in its place, it has noise.
 """
 
 from dataclasses import dataclass
@@ -43,30 +44,93 @@ def inverted(work: ClientWork, *, client: int, seed: int) -> Inverted:
     Edge cases: models that are no softmax regression, examples that are no grey pictures, data that are not public, and
     noise that is correlated over rounds are a `ConfigError`.
     """
-    shape = work.data.examples.shape
-    classes = work.data.examples.classes
+    shape, classes = work.data.examples.shape, work.data.examples.classes
     if classes is None or len(shape) != 2 or work.model.layout.shapes[0] != (classes, shape[0] * shape[1]):
         remedy = "what is read here are pictures from a softmax regression: features none, model linear, grey pictures"
         raise ConfigError(field="model.kind", value=str(work.model.layout.shapes), remedy=remedy)
-    if not work.data.public:
-        remedy = "what is shown are examples of a client: only public ones may be"
-        raise ConfigError(field="data.public", value=False, remedy=remedy)
-    if not isinstance(work.plan, Plan):
-        raise ConfigError(field="privacy.noise", value="correlated", remedy="give independent noise")
-    update, released = _seen(work, work.plan, client=client, seed=seed)
-    examples = work.data.examples.some(work.data.client(client))
-    pictures = np.asarray(examples.values(slice(None)), dtype=np.float64).reshape(len(examples), *shape)
-    own = np.unique(examples.labels).astype(np.int64)
-    originals = np.array([pictures[examples.labels == label].mean(axis=0) for label in own])
+    plan = _plan(work)
+    update, released = _seen(work, plan, np.zeros(work.model.size), client=client, seed=seed)
+    pictures, labels = _own(work, client)
+    own = np.unique(labels).astype(np.int64)
+    originals = np.array([pictures[labels == label].mean(axis=0) for label in own])
     read = [_pictures(weights[: classes * shape[0] * shape[1]], classes, shape)[own] for weights in (update, released)]
     alike = (_alike(originals, read[0]), _alike(originals, read[1]))
     return Inverted(classes=own, originals=originals, from_update=read[0], from_release=read[1], alike=alike)
 
 
-def _seen(work: ClientWork, plan: Plan, *, client: int, seed: int) -> tuple[Floats, Floats]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fired:
+    """What was read of one client out of the first layer of a perceptron: its pictures, [pictures, height, width], and
+    for each the most alike of those that the units tell, from its update and from the released mean.
+
+    `alike` is the mean correlation of the two with what there was, and `by_chance` that of what another client's update
+    tells: pictures of one kind resemble each other.
+    """
+
+    originals: Floats
+    from_update: Floats
+    from_release: Floats
+    alike: tuple[float, float]
+    by_chance: float
+
+
+def fired(work: ClientWork, *, client: int, other: int, seed: int) -> Fired:
+    """Read the update of one client's first round unit by unit.
+
+    Guarantee: no ledger is opened.
+
+    Edge cases: models whose first layer has no bias or does not see the pixels of grey pictures, data that are not
+    public, and noise that is correlated over rounds are a `ConfigError`.
+    """
+    shape, shapes = work.data.examples.shape, work.model.layout.shapes
+    if len(shape) != 2 or len(shapes) < 4 or shapes[0] != (*shapes[1], shape[0] * shape[1]):
+        remedy = "what is read here are pictures from a perceptron: features none, model mlp with bias, grey pictures"
+        raise ConfigError(field="model.kind", value=str(shapes), remedy=remedy)
+    plan = _plan(work)
+    start = work.model.initial(SeededRandomness(seed=seed)).numpy().astype(np.float64)
+    update, released = _seen(work, plan, start, client=client, seed=seed)
+    of_another, _ = _seen(work, plan, start, client=other, seed=seed)
+    pictures, _ = _own(work, client)
+    best, alike = [], []
+    for weights in (update, released, of_another):
+        told = _units(weights, shapes[0])
+        likeness = _standard(pictures.reshape(len(pictures), -1)) @ _standard(told).T
+        best.append(told[likeness.argmax(axis=1)].reshape(pictures.shape))
+        alike.append(float(likeness.max(axis=1).mean()))
+    return Fired(
+        originals=pictures, from_update=best[0], from_release=best[1], alike=(alike[0], alike[1]), by_chance=alike[2]
+    )
+
+
+def _plan(work: ClientWork) -> Plan:
+    """The plan of what may be shown."""
+    if not work.data.public:
+        remedy = "what is shown are examples of a client: only public ones may be"
+        raise ConfigError(field="data.public", value=False, remedy=remedy)
+    if not isinstance(work.plan, Plan):
+        raise ConfigError(field="privacy.noise", value="correlated", remedy="give independent noise")
+    return work.plan
+
+
+def _own(work: ClientWork, client: int) -> tuple[Floats, Integers]:
+    """The pictures of a client, and their labels."""
+    examples = work.data.examples.some(work.data.client(client))
+    pictures = np.asarray(examples.values(slice(None)), dtype=np.float64)
+    return pictures.reshape(len(examples), *work.data.examples.shape), examples.labels.astype(np.int64)
+
+
+def _units(weights: Floats, shape: tuple[int, ...]) -> Floats:
+    """For each unit that fired, the change of its weights over that of its bias."""
+    units, pixels = shape
+    changed, of_bias = weights[: units * pixels].reshape(units, pixels), weights[units * pixels :][:units]
+    there = np.abs(of_bias) > 1e-9 * np.abs(of_bias).max()
+    told: Floats = changed[there] / of_bias[there, None]
+    return told
+
+
+def _seen(work: ClientWork, plan: Plan, start: Floats, *, client: int, seed: int) -> tuple[Floats, Floats]:
     """What a server sees of the client, with the client's own noise where that is local, and what the public sees."""
     randomness = SeededRandomness(seed=seed)
-    start = np.zeros(work.model.size)
     trainer = EngineTrainer(work.engine, start, randomness=randomness)
 
     def run() -> PrivateRun:
@@ -93,11 +157,13 @@ def _pictures(weights: Floats, classes: int, shape: tuple[int, ...]) -> Floats:
 
 def _alike(originals: Floats, read: Floats) -> float:
     """How much what was read is like what there was: the mean correlation over the classes."""
-    pairs = zip(originals.reshape(len(originals), -1), read.reshape(len(read), -1), strict=True)
-    return float(np.mean([_correlation(one, other) for one, other in pairs]))
+    pairs = _standard(originals.reshape(len(originals), -1)) * _standard(read.reshape(len(read), -1))
+    return float(pairs.sum(axis=1).mean())
 
 
-def _correlation(one: Floats, other: Floats) -> float:
-    first, second = one - one.mean(), other - other.mean()
-    length = float(np.linalg.norm(first) * np.linalg.norm(second))
-    return float(first @ second) / length if length > 0 else 0.0
+def _standard(rows: Floats) -> Floats:
+    """Each row less its mean, of length 1: then products are correlations. What does not vary is like nothing."""
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    found: Floats = np.divide(centred, lengths, out=np.zeros_like(centred), where=lengths > 0)
+    return found

@@ -306,7 +306,7 @@ class Pool:
     def weights(self) -> Floats:
         """The weights to predict with: the average of the instances, and over time where there is a tail."""
         with self._lock:
-            return self.mean_and_spread()[0] if self._average is None else self._average.copy()
+            return self._exact().mean(axis=0) if self._average is None else self._average.copy()
 
     def predict(self, model: FlatModel, features: Any) -> Any:
         """The average of the instances' predictions: the other way to use them."""
@@ -315,8 +315,7 @@ class Pool:
 
     def mean_and_spread(self) -> tuple[Floats, Floats]:
         """The mean of each weight over the instances, and its standard deviation (k - 1 in the denominator)."""
-        with self._lock:
-            held = np.array(self._rows, np.float64)
+        held = self._exact()
         return held.mean(axis=0), held.std(axis=0, ddof=1) if len(held) > 1 else np.zeros(self.size)
 
     def _replace(self, index: int, arrived: Instance) -> None:
@@ -330,8 +329,11 @@ class Pool:
 
     def _look(self, tail: float) -> None:
         self._looks += 1
-        mean = self.mean_and_spread()[0]
-        self._average = averaged(self._average, mean, self._looks, tail)
+        self._average = averaged(self._average, self._exact().mean(axis=0), self._looks, tail)
+
+    def _exact(self) -> Floats:
+        with self._lock:
+            return np.array(self._rows, np.float64)
 
 
 def merged(held: Instance, arrived: Instance, share: np.float32) -> Instance:

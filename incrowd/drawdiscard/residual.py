@@ -5,18 +5,17 @@ when the parent is taken off is the noise that the specification asks for and a 
 else: whoever shifts, replays, averages or invents weights leaves another residual. See `residual_limits`.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
 from incrowd._random import Randomness, SystemRandomness
-from incrowd.drawdiscard import residual_numpy
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_learnt import Learnt
+from incrowd.drawdiscard.residual_learnt import Learnt, fastest_code
 from incrowd.drawdiscard.residual_limits import ResidualLimits, fixed_limits
+from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -63,9 +62,19 @@ class ResidualTest:
     would be nothing to tell answers by. What is not finite is turned away.
     """
 
-    def __init__(self, mechanism: Mechanism, limits: ResidualLimits, *, learnt: Learnt | None = None) -> None:
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        limits: ResidualLimits,
+        *,
+        learnt: Learnt | None = None,
+        code: ResidualCode | None = None,
+    ) -> None:
         self.mechanism, self.limits, self.learnt = mechanism, limits, learnt
-        self._measures = _measures()
+        self._shape, self._scale = (mechanism.size,), mechanism.noise_scale
+        self._code = code or fastest_code()
+        if learnt is not None:
+            learnt.keep_within(limits)
 
     @classmethod
     def of(
@@ -75,6 +84,7 @@ class ResidualTest:
         turned_away: float = 0.01,
         learns: bool = True,
         randomness: Randomness | None = None,
+        code: ResidualCode | None = None,
     ) -> "ResidualTest":
         """The test of a specification's answers that turns away at most this share of the honest ones.
 
@@ -83,24 +93,22 @@ class ResidualTest:
         _validate.fraction(turned_away=turned_away)
         limits = fixed_limits(mechanism, share=FIXED_PART * turned_away)
         if not learns:
-            return cls(mechanism, limits)
-        share = (1 - FIXED_PART) * turned_away
-        return cls(
-            mechanism, limits, learnt=Learnt(mechanism, share=share, randomness=randomness or SystemRandomness())
-        )
+            return cls(mechanism, limits, code=code)
+        share, secret = (1 - FIXED_PART) * turned_away, randomness or SystemRandomness()
+        learnt = Learnt(mechanism, share=share, randomness=secret, code=code)
+        return cls(mechanism, limits, learnt=learnt, code=code)
 
     def accepts(self, answer: Instance, parent: Instance, gamma: float) -> bool:
         """Whether an honest device may have made this answer of its parent, with steps of this rate."""
-        size = self.mechanism.size
-        if answer.shape != (size,) or parent.shape != (size,):
-            raise DataError(f"answer and parent are {answer.shape} and {parent.shape}, not {size} weights")
-        inverse = 1 / (gamma * self.mechanism.noise_scale)
-        total, squares, most = self._measures(answer, parent, inverse)
-        mean, square, limits = total / size, squares / size, self.limits
+        if answer.shape != self._shape or parent.shape != self._shape:
+            raise DataError(f"answer and parent are {answer.shape} and {parent.shape}, not {self._shape[0]} weights")
+        inverse = 1 / (gamma * self._scale)
+        if self.learnt is not None:
+            return self.learnt.usual(answer, parent, inverse)
+        total, squares, most = self._code.measures(answer, parent, inverse)
+        mean, square, limits = total / len(answer), squares / len(answer), self.limits
         within = limits.low <= mean <= limits.high and limits.low_square <= square <= limits.high_square
-        if not (within and most <= limits.most):
-            return False
-        return self.learnt is None or self.learnt.usual(answer, parent, inverse, (mean, square))
+        return within and most <= limits.most
 
     def state(self) -> ResidualState:
         """What was learnt: all that `restore` needs."""
@@ -115,13 +123,3 @@ class ResidualTest:
             self.learnt.restore(state)
         elif state:
             raise DataError(f"this test learns nothing, and the state has {', '.join(sorted(state))}")
-
-
-@cache
-def _measures() -> Callable[[Instance, Instance, float], tuple[float, float, float]]:
-    """Compiled, where numba is installed."""
-    try:
-        from incrowd.drawdiscard import residual_kernels
-    except ImportError:
-        return residual_numpy.measures
-    return residual_kernels.measures

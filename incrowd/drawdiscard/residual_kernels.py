@@ -12,7 +12,9 @@ import numpy as np
 
 from incrowd._random import Floats, Integers
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_numpy import LANES, SHORTEST
+from incrowd.drawdiscard.residual_numpy import LANES, SHORTEST, ResidualCode, Verdict
+
+BEYOND, UNUSUAL, USUAL = (int(verdict) for verdict in Verdict)
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -72,21 +74,50 @@ def _product(first: Floats, second: Floats) -> float:
 
 @_compiled
 def project(
-    answer: Instance, parent: Instance, inverse: float, where: Integers, directions: Floats, pulled: Floats
-) -> Floats:
+    answer: Instance,
+    parent: Instance,
+    inverse: float,
+    where: Integers,
+    directions: Floats,
+    pulled: Floats,
+    found: Floats,
+) -> None:
     """See `residual_numpy.project`."""
     there = np.empty(where.size)
     for place in range(where.size):
         at = where[place]
         there[place] = (np.float64(parent[at]) - np.float64(answer[at])) * inverse
-    found = np.empty(len(directions))
     for number in range(len(directions)):
         projection = _product(directions[number], there)
         found[number] = projection
         row = pulled[number]
         for place in range(row.size):
             row[place] += projection * there[place]
-    return found
+
+
+@_compiled
+def weigh(
+    answer: Instance,
+    parent: Instance,
+    inverses: tuple[float, float],
+    bounds: Floats,
+    where: Integers,
+    directions: Floats,
+    pulled: Floats,
+    found: Floats,
+) -> int:
+    """See `residual_numpy.weigh`."""
+    total, squares, most = measures(answer, parent, inverses[0])
+    mean, square = total / answer.size, squares / answer.size
+    within = bounds[0, 0] <= mean <= bounds[0, 1] and bounds[1, 0] <= square <= bounds[1, 1]
+    if not (within and bounds[2, 0] <= most <= bounds[2, 1]):
+        return BEYOND
+    found[0], found[1] = mean, square
+    project(answer, parent, inverses[1], where, directions, pulled, found[2:])
+    for place in range(found.size):
+        if not bounds[3 + place, 0] <= found[place] <= bounds[3 + place, 1]:
+            return UNUSUAL
+    return USUAL
 
 
 @_compiled
@@ -103,3 +134,6 @@ def straighten(directions: Floats) -> None:
         factor = 1 / max(length, SHORTEST)
         for place in range(direction.size):
             direction[place] *= factor
+
+
+CODE = ResidualCode(measures, weigh, straighten)

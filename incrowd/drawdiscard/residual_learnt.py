@@ -18,7 +18,7 @@ fixed limits, let in or not, so that a majority of honest answers sets what is u
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,8 @@ from scipy.special import ndtri
 from incrowd._random import Floats, Integers, Randomness, Stream
 from incrowd.drawdiscard import residual_numpy
 from incrowd.drawdiscard.pool import Instance
-from incrowd.drawdiscard.residual_limits import noise_limits
+from incrowd.drawdiscard.residual_limits import ResidualLimits, noise_limits
+from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -65,7 +66,15 @@ CENTRE_PART, DIRECTION_PART = 0.3, 0.7
 
 _TO_DEVIATION = 1.4826  # a median absolute deviation times this is a normal distribution's standard deviation
 
-_Project = Callable[[Instance, Instance, float, Integers, Floats, Floats], Floats]
+
+@cache
+def fastest_code() -> ResidualCode:
+    """Compiled, where numba is installed."""
+    try:
+        from incrowd.drawdiscard import residual_kernels
+    except ImportError:
+        return residual_numpy.CODE
+    return residual_kernels.CODE
 
 
 class Learnt:
@@ -77,7 +86,9 @@ class Learnt:
     Guarantee: restored from its `state` it goes on bit for bit, with compiled code or without.
     """
 
-    def __init__(self, mechanism: Mechanism, *, share: float, randomness: Randomness) -> None:
+    def __init__(
+        self, mechanism: Mechanism, *, share: float, randomness: Randomness, code: ResidualCode | None = None
+    ) -> None:
         size, seen = mechanism.size, min(mechanism.size, SEEN)
         count = min(DIRECTIONS, seen)
         self._size, self._gaussian = size, mechanism.noise == "gaussian"
@@ -92,35 +103,46 @@ class Learnt:
         self._directions = stream.normals(count * seen).reshape(count, seen)
         residual_numpy.straighten(self._directions)
         self._pulled = np.zeros((count, seen))
-        self._centres, self._projections = np.zeros((2, MEMORY)), np.zeros((count, MEMORY))
+        self._found, self._lately = np.zeros(2 + count), np.zeros((2 + count, MEMORY))
+        self._centres, self._projections = self._lately[:2], self._lately[2:]
         self._offered = 0
         self._highest = np.full(2, math.inf)
         self._between = np.stack([np.full(count, -math.inf), np.full(count, math.inf)])
-        self._quick = self._pairs()
-        self._project, self._straighten = _functions()
+        self._bounds = np.full((3 + len(self._found), 2), (-math.inf, math.inf))
+        self._code = code or fastest_code()
 
-    def usual(self, answer: Instance, parent: Instance, inverse: float, means: tuple[float, float]) -> bool:
-        """Whether an answer is like the last ones, which it joins. `means` are its mean |r| and mean r^2."""
-        found = self._project(answer, parent, inverse / self._deviation, self._where, self._directions, self._pulled)
-        usual = True
-        for value, (low, high) in zip((*means, *found.tolist()), self._quick, strict=True):
-            if not low <= value <= high:  # plain numbers: for a handful of them NumPy takes longer
-                usual = False
-                break
+    def keep_within(self, limits: ResidualLimits) -> None:
+        """What is not within these is never usual, and is not learnt from."""
+        fixed = limits.low, limits.high, limits.low_square, limits.high_square, 0, limits.most
+        self._bounds[:3] = np.reshape(fixed, (3, 2))
+
+    def usual(self, answer: Instance, parent: Instance, inverse: float) -> bool:
+        """Whether an answer is within the limits and like the last ones, which it joins if it is within."""
+        verdict = self._code.weigh(
+            answer,
+            parent,
+            (inverse, inverse / self._deviation),
+            self._bounds,
+            self._where,
+            self._directions,
+            self._pulled,
+            self._found,
+        )
+        if verdict == _BEYOND:
+            return False
         if self._offered % REMEMBERED_EVERY == 0:
-            place = self._offered // REMEMBERED_EVERY % MEMORY
-            self._centres[:, place], self._projections[:, place] = means, found
+            self._lately[:, self._offered // REMEMBERED_EVERY % MEMORY] = self._found
         self._offered += 1
         if self._offered % REFRESHED_EVERY == 0:
             self._refresh()
-        return usual
+        return verdict == _USUAL
 
     def _refresh(self) -> None:
         """Turn the directions to what pulled them, and see anew what is usual."""
         self._pulled *= PULL / len(self._where)
         self._directions += self._pulled
         self._pulled[:] = 0.0
-        self._straighten(self._directions)
+        self._code.straighten(self._directions)
         remembered = -(-self._offered // REMEMBERED_EVERY)
         if remembered < LEAST:
             return
@@ -128,8 +150,8 @@ class Learnt:
         # direction. The excess kurtosis is 3 sum v^4 (Cornish and Fisher 1938).
         tails = 0.0 if self._gaussian else (self._aside**3 - 3 * self._aside) / 8
         floor = self._aside + tails * np.einsum("ij,ij,ij,ij->i", *[self._directions] * 4)
-        values = np.concatenate([self._centres[:, :remembered], self._projections[:, :remembered]])
-        kept = values
+        values = self._lately[:, :remembered]
+        kept, before = values, np.ones(values.shape[1], bool)
         for _ in range(PASSES):
             centre, spread = _middle(kept)
             self._highest = np.maximum(centre[:2] + self._wide * spread[:2], self._centre_floor)
@@ -138,10 +160,10 @@ class Learnt:
             inside = (values[:2] <= self._highest[:, None]).all(axis=0)
             inside &= (self._between[0][:, None] <= values[2:]).all(axis=0)
             inside &= (values[2:] <= self._between[1][:, None]).all(axis=0)
-            if 2 * inside.sum() <= len(inside):
-                break
-            kept = values[:, inside]
-        self._quick = self._pairs()
+            if 2 * inside.sum() <= len(inside) or np.array_equal(inside, before):
+                break  # of the same answers the medians are the same
+            kept, before = values[:, inside], inside
+        self._show()
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that `restore` needs."""
@@ -162,18 +184,20 @@ class Learnt:
         if set(state) != set(own) or offered < 0 or (np.diff(where) <= 0).any() or not self._fits(where):
             raise DataError(f"this is no state of a residual test: it has {', '.join(sorted(state))}")
         for name in _KEPT:
-            setattr(self, f"_{name}", state[name].copy())
-        self._offered, self._quick = offered, self._pairs()
+            getattr(self, f"_{name}")[...] = state[name]
+        self._offered = offered
+        self._show()
 
-    def _pairs(self) -> list[tuple[float, float]]:
-        """What is usual of mean |r|, mean r^2 and each projection: from, to."""
-        centre = [(-math.inf, high) for high in self._highest.tolist()]
-        return centre + list(zip(*self._between.tolist(), strict=True))
+    def _show(self) -> None:
+        """Put what is usual of mean |r|, mean r^2 and each projection where an answer is weighed."""
+        self._bounds[3:5, 1] = self._highest
+        self._bounds[5:] = self._between.T
 
     def _fits(self, where: Integers) -> bool:
         return bool(where[0] >= 0 and where[-1] < self._size)
 
 
+_BEYOND, _USUAL = int(residual_numpy.Verdict.BEYOND), int(residual_numpy.Verdict.USUAL)
 _KEPT = ("where", "directions", "pulled", "centres", "projections", "highest", "between")
 
 
@@ -205,13 +229,3 @@ def _medians(rows: Floats) -> Floats:
     ordered = np.partition(rows, (below, above), axis=1)
     medians: Floats = (ordered[:, below] + ordered[:, above]) / 2
     return medians
-
-
-@cache
-def _functions() -> tuple[_Project, Callable[[Floats], None]]:
-    """Compiled, where numba is installed."""
-    try:
-        from incrowd.drawdiscard import residual_kernels
-    except ImportError:
-        return residual_numpy.project, residual_numpy.straighten
-    return residual_kernels.project, residual_kernels.straighten

@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 
 from incrowd import _validate
@@ -80,11 +81,19 @@ class Tickets:
             raise Stranger
         return Ticket(version, epoch, expires)
 
-    @property
+    @cached_property
     def _specification(self) -> bytes:
         return bytes.fromhex(self.fingerprint[:16])
 
+    @cached_property
+    def _keyed(self) -> blake2b:
+        return blake2b(key=self.key, digest_size=_MAC)
+
+    @cached_property
+    def _whole_fingerprint(self) -> bytes:
+        return self.fingerprint.encode()
+
     def _mac(self, body: bytes) -> bytes:
-        mac = blake2b(body, key=self.key, digest_size=_MAC)
-        mac.update(self.fingerprint.encode())
+        mac = self._keyed.copy()
+        mac.update(body + self._whole_fingerprint)
         return mac.digest()

@@ -24,7 +24,7 @@ from incrowd.service.problems import (
     Headers,
     Problem,
 )
-from incrowd.service.rates import AddressRates, TrustedProxies
+from incrowd.service.rates import AddressRates, Caller, TrustedProxies
 from incrowd.service.store import HandedOut, StoreAway
 from incrowd.service.tending import Tending
 
@@ -73,12 +73,12 @@ class HotPath:
         self.draws = 0
         self.turned_back: dict[str, int] = {}
 
-    def early(self, asked: DeviceRequest, peer: str) -> Problem | None:
+    def early(self, asked: DeviceRequest, caller: Caller) -> Problem | None:
         """Why a request is turned away before its body is read; None where it is not."""
         if self._proxies.any:
             forwarded = b",".join(value for name, value in asked.headers if name == b"x-forwarded-for")
-            peer = self._proxies.client(peer, forwarded)
-        wait = self._rates.wait(peer)
+            caller = Caller(self._proxies.client(caller.address, forwarded))
+        wait = self._rates.wait(caller)
         if wait:
             return TOO_OFTEN.after(wait)
         if asked.path == ANSWER and asked.method == b"POST":

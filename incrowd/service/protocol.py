@@ -16,7 +16,7 @@ import httptools
 from incrowd.service.gateway import AsgiApplication, asgi_reply
 from incrowd.service.hot import DeviceRequest, HotPath, Pieces
 from incrowd.service.problems import BAD_REQUEST, FAILED, TOO_LARGE, Headers
-from incrowd.service.rates import TrustedProxies, network
+from incrowd.service.rates import Caller, TrustedProxies, network
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -135,7 +135,7 @@ class ServiceProtocol(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._parser = httptools.HttpRequestParser(self)
-        self._peer = ""
+        self._caller = Caller("")
         self._ending = False
         self._full = False
         self._since: float | None = None
@@ -159,9 +159,9 @@ class ServiceProtocol(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._caller = Caller(peer[0] if isinstance(peer, tuple) else "")
         self._since = self._loop.time()
-        if self.ways.bounds.admit(self, self._peer):
+        if self.ways.bounds.admit(self, self._caller.address):
             self._state.connections.add(self)  # type: ignore[arg-type]  # of these uvicorn needs `shutdown` only
         else:
             self._transport.abort()
@@ -262,7 +262,7 @@ class ServiceProtocol(asyncio.Protocol):
             known.get(b"incrowd-fingerprint"),
         )
         hot = self.ways.hot
-        problem = hot.early(asked, self._peer)
+        problem = hot.early(asked, self._caller)
         if problem is None and not hot.due(asked) and not self._small(asked):
             problem = TOO_LARGE
         if problem is not None:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.pictures import axes, dress, files
+from harness.pictures import axes, dress, files, kinds, shades
 from harness.results import Finding
 from harness.seeds import Entry
 from papers.ddml.study import BATCHING, PER_DEVICE, STRATEGIES, Case, Study
@@ -26,14 +26,25 @@ CLOSE = 0.01
 SLIGHT = 0.05
 """An accuracy lower by no more than this is no substantial impact."""
 
+THOUSAND = 1_000
+
+ONE_COLUMN = 5
+"""A legend of more curves has two."""
+
+SIMULATION = "SIMULATION: seeded"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure as measured: panels of curves, and the findings."""
+    """A figure as measured: panels of curves, and the findings.
+
+    The first so many curves of a panel may be `references`, what others are compared with: they are drawn in black.
+    """
 
     name: str
     panels: Mapping[str, Sequence[Entry]]
     findings: Sequence[Finding]
+    references: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; a curve that is in several panels is in each."""
@@ -41,16 +52,28 @@ class Figure:
         return {"figure": self.name, "panels": panels, "findings": [one.to_json() for one in self.findings]}
 
     def plot(self, folder: Path) -> list[str]:
-        """Loss above, accuracy below, a column a panel; gives the names of the files."""
-        paths = files(folder, self.name)
-        with axes(*paths, columns=len(self.panels), rows=2, height=3.6) as panels:
-            for column, (title, series) in enumerate(self.panels.items()):
-                above, below = panels[column], panels[column + len(self.panels)]
-                for one in series:
-                    above.plot(one["examples"], one["loss"])
-                    below.plot(one["examples"], one["accuracy"], label=one["label"])
-                dress(above, y="loss, training examples", title=title)
-                dress(below, "examples read", "accuracy, test examples", title="", fontsize="small")
+        """A row a panel, loss to the left, accuracy to the right; gives the names of the files."""
+        paths, named = files(folder, self.name), None
+        with axes(*paths, columns=2, rows=len(self.panels), height=2.7) as panels:
+            for (title, series), left, right in zip(self.panels.items(), panels[::2], panels[1::2], strict=True):
+                names = [one["label"] for one in series]
+                for one, look in zip(series, looks(series, references=self.references.get(title, 0)), strict=True):
+                    passed = [examples / THOUSAND for examples in one["examples"]]
+                    left.plot(passed, one["loss"], **look)
+                    right.plot(passed, one["accuracy"], label=None if names == named else one["label"], **look)
+                dress(left, y="loss, training examples", title=title)
+                many = 1 + (len(series) > ONE_COLUMN)
+                dress(right, y="accuracy, test examples", title=SIMULATION, loc="lower right", ncols=many)
+                named = names  # said once where all panels have the same curves
+            for column in (panels[::2], panels[1::2]):
+                for panel in column[1:]:
+                    panel.sharey(column[0])
+                for panel in column[:-1]:
+                    panel.sharex(column[-1])
+                    panel.tick_params(labelbottom=False)
+                column[0].autoscale(axis="y")
+                column[0].locator_params(axis="y", nbins=5)
+                column[-1].set_xlabel("thousand examples read")
         return [str(path) for path in paths]
 
 
@@ -58,7 +81,7 @@ def figure2(study: Study) -> Figure:
     """The number of instances; batches on the server; the privacy of an update."""
     instances = study.curves([Case(label=f"k = {k}", instances=k) for k in INSTANCES])
     batches = study.curves(
-        [Case(label=f"batches of {n}", instances=n // PER_DEVICE, strategy=BATCHING) for n in BATCHES]
+        [Case(label=f"batches of {n:,}", instances=n // PER_DEVICE, strategy=BATCHING) for n in BATCHES]
     )
     privacy = study.curves([Case(label=f"epsilon = log {e}", epsilon=math.log(e)) for e in PRIVACY])
     by_k = dict(zip(INSTANCES, instances, strict=True))
@@ -71,6 +94,7 @@ def figure2(study: Study) -> Figure:
             "batches on the server, no noise": [by_k[10], by_k[20], *batches],
             "privacy of an update, k = 10": [quiet, *privacy],
         },
+        references={"batches on the server, no noise": 2, "privacy of an update, k = 10": 1},
         findings=[
             _ordered("more instances learn more slowly (k = 1 is best)", instances),
             _overlap("k = 10 and batches of 100 examples (10 devices) overlap", by_k[10], by_batch[100], study),
@@ -89,12 +113,12 @@ def figure3(study: Study, *, instances: int = 20, epsilon: float = math.log(16))
     """What a server may do with an update; the paper without noise, and beside it with noise and with stale draws."""
     quiet = strategies(study, instances=instances)
     noisy = strategies(study, instances=instances, epsilon=epsilon)
-    stale = study.curves([Case(label=f"{c} in flight", instances=instances, in_flight=c) for c in IN_FLIGHT])
+    stale = study.curves([Case(label=f"{c:,} in flight", instances=instances, in_flight=c) for c in IN_FLIGHT])
     return Figure(
         name="ddml-figure3",
         panels={
             f"k = {instances}, no noise": list(quiet.values()),
-            f"k = {instances}, epsilon = {epsilon:.3g}": list(noisy.values()),
+            f"k = {instances}, epsilon = log {math.exp(epsilon):.3g}": list(noisy.values()),
             f"k = {instances}, devices in flight, no noise": stale,
         },
         findings=[*_equalities(quiet, study), _noise_tells(noisy), _staleness(stale)],
@@ -123,7 +147,15 @@ def figure4(study: Study, *, instances: Sequence[int] = (5, 10, 20, 50), learnin
         )
     )
     panels = {f"k = {k}, learning rate {learning_rate:g}": [alone, *by_instances[k].values()] for k in instances}
-    return Figure(name="ddml-figure4", panels=panels, findings=findings)
+    return Figure(name="ddml-figure4", panels=panels, findings=findings, references=dict.fromkeys(panels, 1))
+
+
+def looks(series: Sequence[Entry], *, references: int = 0) -> list[dict[str, Any]]:
+    """How each curve is drawn: references black, strategies in colours, numbers of one strategy from dark to light."""
+    black = [{"color": "black", "linestyle": line} for line in ("--", ":")][:references]
+    rest = series[references:]
+    ordered = len({one["strategy"] for one in rest}) == 1
+    return [*black, *(shades(len(rest)) if ordered else kinds(len(rest)))]
 
 
 def strategies(study: Study, *, instances: int, **given: Any) -> dict[str, Entry]:

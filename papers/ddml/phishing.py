@@ -268,11 +268,16 @@ def plot_phishing(folder: Path, report: Entry) -> list[str]:
     curves: Sequence[Entry] = [*report["table"][:2], report["without_noise"]]
     with axes(*paths) as (panel,):
         for one in curves:
-            panel.plot(one["moments"], one["roc_auc_over_time"], label=one["label"])
-        panel.axhline(report["not_private"]["roc_auc"], color="black", linestyle="--", label="not private, fitted")
-        panel.axhline(report["paper"]["roc_auc"], color="grey", linestyle=":", label="the paper, on its own data")
+            label = {AS_PAPER.label: "the paper's setting"}.get(one["label"], one["label"])
+            panel.plot(one["moments"], one["roc_auc_over_time"], label=label)
+        panel.axhline(
+            report["not_private"]["roc_auc"], color="black", linestyle="--", linewidth=1, label="not private, fitted"
+        )
+        panel.axhline(
+            report["paper"]["roc_auc"], color="grey", linestyle=":", linewidth=1, label="the paper, on its own data"
+        )
         panel.set_xscale("log")
-        dress(panel, "updates", "ROC AUC, URLs of other hosts", title="SIMULATION", fontsize="small")
+        dress(panel, "updates", "ROC AUC, URLs of other hosts", title="SIMULATION: seeded", loc="lower right")
     return [str(path) for path in paths]
 
 

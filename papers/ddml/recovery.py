@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats, Matrix
-from harness.pictures import axes, dress, files
+from harness.pictures import BLUE, axes, dress, files, logarithmic
 from harness.results import Finding
 from harness.seeds import Entry, Say, silent
 from incrowd import SeededRandomness
@@ -174,16 +174,19 @@ def _findings(report: Entry) -> list[Finding]:
 def plot_recovery(folder: Path, report: Entry) -> list[str]:
     """True and estimated weights; error and accuracy over the updates. Gives the names of the files."""
     paths = files(folder, "ddml-figure5")
-    with axes(*paths, columns=3) as (both, error, accuracy):
+    with axes(*paths, columns=3, height=3.4) as (both, error, accuracy):
         ends = [min(report["true"]), max(report["true"])]
-        both.plot(ends, ends, color="grey", linewidth=1)
-        both.plot(report["true"], report["estimated"], "o", markersize=4)
-        error.loglog(report["moments"], report["root_mean_square_error"], label="root mean square")
-        error.loglog(report["moments"], report["largest_error"], label="largest")
-        accuracy.semilogx(report["moments"], report["accuracy_over_time"], label="learnt")
-        accuracy.axhline(report["truth"]["accuracy"], color="black", linestyle="--", label="true weights")
+        both.plot(ends, ends, color="grey", linewidth=1, linestyle="-", label="estimate = truth")
+        both.plot(report["true"], report["estimated"], "o", color=BLUE, markersize=4, label="a weight")
+        error.plot(report["moments"], report["root_mean_square_error"], label="root mean square")
+        error.plot(report["moments"], report["largest_error"], label="largest")
+        logarithmic(error, "y")
+        for panel in (error, accuracy):
+            panel.set_xscale("log")
+        accuracy.plot(report["moments"], report["accuracy_over_time"], label="learnt")
+        accuracy.axhline(report["truth"]["accuracy"], color="black", linestyle="--", label="with the true weights")
         accuracy.axhline(report["paper"]["accuracy"], color="grey", linestyle=":", label="the paper")
-        dress(both, "true weight", f"estimate after {report['updates']:,} updates", title="SIMULATION")
-        dress(error, "updates", "error of the weights", title="SIMULATION", fontsize="small")
-        dress(accuracy, "updates", "accuracy", title="SIMULATION", fontsize="small")
+        dress(both, "true weight", f"estimate, {report['updates']:,} updates", title="SIMULATION")
+        dress(error, "updates", "error of the weights", title="SIMULATION, no noise")
+        dress(accuracy, "updates", "accuracy on other examples", title="SIMULATION, no noise")
     return [str(path) for path in paths]

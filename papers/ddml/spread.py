@@ -15,7 +15,7 @@ import numpy as np
 
 from harness import checks
 from harness.arrays import Floats
-from harness.pictures import axes, dress, files
+from harness.pictures import BLUE, RED, SIMULATED, axes, dress, files
 from harness.results import Finding
 from incrowd import ConfigError, SeededRandomness
 from incrowd.drawdiscard import DrawAndDiscard, Pool, SameInstance, Strategy, stable_variance
@@ -24,6 +24,9 @@ WEIGHTS = 50
 """So many weights share the coins of a pool."""
 
 NAME = "ddml-figure1"
+
+SHOWN = 125
+"""So many moments are drawn: with more, a picture becomes larger, not clearer."""
 
 Kind = Callable[[Pool], Strategy]
 
@@ -104,17 +107,21 @@ class Spread:
 
 def plot_spread(folder: Path, report: dict[str, Any]) -> list[str]:
     """Paths above, variances below; gives the names of the files."""
-    paths = files(folder, NAME)
-    with axes(*paths, columns=2, rows=2, height=3.2) as panels:
-        for column, panel in enumerate(report["panels"]):
+    paths, every = files(folder, NAME), max(1, len(report["updates"]) // SHOWN)
+    updates = report["updates"][::every]
+    titles = (f"draw and discard, k = {report['instances']}", "each update replaces what it drew")
+    with axes(*paths, columns=2, rows=2, height=3.0) as panels:
+        for column, (panel, title) in enumerate(zip(report["panels"], titles, strict=True)):
             above, below = panels[column], panels[column + 2]
-            for line in panel["paths"]:
-                above.plot(report["updates"], line, linewidth=0.6)
-            above.plot(report["updates"], np.mean(panel["paths"], axis=0), color="darkred", label="average")
-            below.plot(report["updates"], panel["variance"], label="measured")
-            below.axhline(report["stable_variance"], linestyle="--", color="black", label="k/2 of the noise's")
-            dress(above, y="a weight in each instance", title=panel["title"], fontsize="small")
-            dress(below, "updates", "variance over the instances", title="", fontsize="small")
+            instances = np.asarray(panel["paths"])[:, ::every]
+            for number, line in enumerate(instances):
+                label = "" if number else "an instance"
+                above.plot(updates, line, color=BLUE, linestyle="-", linewidth=0.6, alpha=0.7, label=label)
+            above.plot(updates, instances.mean(axis=0), color=RED, linestyle="-", linewidth=2, label="their average")
+            below.plot(updates, panel["variance"][::every], label="measured")
+            below.axhline(report["stable_variance"], linestyle="--", color="black", label="theorem 1: k/2")
+            dress(above, y="a weight (noise: 1)", title=title, loc="upper left")
+            dress(below, "updates", "variance over the instances", title=SIMULATED, loc="upper left")
         for left, right in (panels[:2], panels[2:]):
             left.sharey(right)
             left.autoscale()

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from harness import checks
 from harness.arrays import Floats
-from harness.pictures import axes
+from harness.pictures import BLUE, RED, axes
 from incrowd import Relation
 from incrowd.privacy.account import delta_at, price
 
@@ -100,12 +100,14 @@ def plot_average_query(path: Path, query: AverageQuery) -> None:
         above.axhline(query.largest_loss, color="0.6", linewidth=0.8)
         above.set_ylabel("privacy loss")
         below.plot(answers, likely, label="with the user")
-        below.plot(answers, norm.pdf(answers, query.without, query.noise_std), color="0.6", label="without")
+        below.plot(
+            answers, norm.pdf(answers, query.without, query.noise_std), color="0.6", linestyle="-", label="without"
+        )
         for tail in (answers <= query.low, answers >= query.high):
-            below.fill_between(answers[tail], likely[tail], alpha=0.4, color="C0")
+            below.fill_between(answers[tail], likely[tail], alpha=0.4, color=BLUE)
         below.set_ylabel("probability density")
         below.set_xlabel("answer")
         below.legend()
         for panel in (above, below):
             for place in (query.low, query.high):
-                panel.axvline(place, color="C3", linestyle=":")
+                panel.axvline(place, color=RED, linestyle=":")

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness import checks
-from harness.pictures import axes, dress, files
+from harness.pictures import RED, axes, dress, files, logarithmic
 from harness.results import columns
 from harness.seeds import Entry, Say, means, repeated, silent
 from incrowd import Budget
@@ -106,27 +107,42 @@ class Figures:
 
 
 def plot_figure1(folder: Path, curves: Sequence[Entry]) -> list[str]:
-    """The curves in a picture; a dot marks where a budget ended."""
+    """The curves in a picture; a dot marks where a budget ended, a hollow square where the paper's curve does."""
     paths = files(folder, "geyer-figure1")
-    with axes(*paths) as (panel,):
+    with axes(*paths, height=4.2) as (panel,):
         for one in curves:
-            label = f"{one['clients']} clients" + ("" if one["epsilon"] else ", no privacy")
-            (line,) = panel.plot(one["rounds"], one["accuracy"], "-" if one["epsilon"] else "k--", label=label)
+            label = f"{one['clients']:,} clients" + ("" if one["epsilon"] else ", no privacy")
+            look: dict[str, Any] = {} if one["epsilon"] else {"color": "black", "linestyle": "--"}
+            (line,) = panel.plot(one["rounds"], one["accuracy"], label=label, **look)
+            colour = line.get_color()
             if one["ended"] is not None:
-                panel.plot(one["ended"]["round"], one["ended"]["accuracy"], "o", color=line.get_color())
-        panel.set_xscale("log")
-        dress(panel, "rounds", "accuracy on the test examples")
+                panel.plot(one["ended"]["round"], one["ended"]["accuracy"], "o", color=colour)
+            panel.plot(
+                one["paper_rounds"], one["paper_accuracy"], "s", markersize=10, markerfacecolor="none", color=colour
+            )
+        panel.plot([], [], "o", color="grey", label="the budget ends")
+        panel.plot([], [], "s", markersize=10, markerfacecolor="none", color="grey", label="the paper's end")
+        logarithmic(panel, "x")
+        panel.set_ylim(0, 1)
+        dress(panel, "communication rounds", "accuracy on the test examples", loc="lower right")
     return [str(path) for path in paths]
 
 
 def plot_figure2(folder: Path, series: Entry) -> list[str]:
-    """Accuracy, V_c and U_s side by side."""
+    """Accuracy, V_c, U_s, and how many times U_s V_c is."""
     paths = files(folder, "geyer-figure2")
-    shown = {"accuracy": "accuracy", "between_client_variance": "V_c", "update_scale": "U_s"}
-    with axes(*paths, columns=len(shown), height=3.5) as panels:
-        for panel, (name, label) in zip(panels, shown.items(), strict=True):
-            panel.plot(series["rounds"], series[name])
-            dress(panel, "rounds", label, title="SIMULATION, without privacy")
+    variances, scales = series["between_client_variance"], series["update_scale"]
+    shown = {
+        "accuracy on the test examples": series["accuracy"],
+        "between-client variance V_c": variances,
+        "update scale U_s": scales,
+        "V_c / U_s": [variance / scale for variance, scale in zip(variances, scales, strict=True)],
+    }
+    with axes(*paths, columns=2, rows=2, height=3.0) as panels:
+        for panel, (label, values) in zip(panels, shown.items(), strict=True):
+            panel.plot(series["rounds"], values, color=RED if "/" in label else None)
+            logarithmic(panel, "x" if values is series["accuracy"] else "xy")
+            dress(panel, "communication rounds", label, title="SIMULATION, without privacy")
     return [str(path) for path in paths]
 
 

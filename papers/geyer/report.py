@@ -67,6 +67,15 @@ def plot_table(path: Path, entries: Sequence[Entry]) -> None:
             clients, accuracies, spreads = zip(*sorted(points), strict=True)
             panel.errorbar(clients, accuracies, yerr=spreads, marker="o", capsize=3, label=label)
         rows = sorted({entry["clients"] for entry in private})
-        panel.plot(rows, [ROWS[row].accuracy for row in rows], "k--", marker="s", label="paper, epsilon 8")
+        panel.plot(
+            rows,
+            [ROWS[row].accuracy for row in rows],
+            "k--",
+            marker="s",
+            markerfacecolor="none",
+            label="the paper, epsilon 8",
+        )
         panel.set_xscale("log")
-        dress(panel, "clients", "accuracy on the test examples")
+        panel.set_xticks(rows, [f"{row:,}" for row in rows])
+        panel.set_xticks([], minor=True)
+        dress(panel, "clients", "accuracy on the test examples", loc="lower right")

@@ -53,6 +53,7 @@ def test_a_question_that_needs_what_is_not_there_ends_nothing(failure: type[Exce
     assert line.sent == []
 
 
+@pytest.mark.slow
 def test_small_plans_without_end_do_not_fill_the_disk(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs a thousandth of an epsilon, and is as long as a message can be."""
     monkeypatch.setattr(brake, "MOST_OFFERED", 2**20)

@@ -11,7 +11,7 @@ import pytest
 from incrowd.service import rates
 from incrowd.service.application import Surface
 from incrowd.service.embedded import EmbeddedStore
-from incrowd.service.rates import AddressRates, TrustedProxies
+from incrowd.service.rates import AddressRates, Caller, TrustedProxies
 from tests.drawdiscard.mail import asked
 from tests.service.running import Running, run, service
 
@@ -51,19 +51,19 @@ def test_what_a_client_prepends_to_a_proxys_header_is_not_believed() -> None:
 
 def test_a_house_full_of_addresses_of_ipv6_is_one() -> None:
     limits = AddressRates(0.01, 3)
-    through = sum(limits.wait(f"2001:db8:1:2::{number:x}") == 0 for number in range(50))
+    through = sum(limits.wait(Caller(f"2001:db8:1:2::{number:x}")) == 0 for number in range(50))
     assert through == 3
-    assert limits.wait("2001:db8:1:3::1") == 0
+    assert limits.wait(Caller("2001:db8:1:3::1")) == 0
 
 
 def test_a_flood_of_addresses_does_not_give_a_busy_one_its_rate_back() -> None:
     limits = AddressRates(0.01, 3)
     busy = "198.51.100.7"
-    while limits.wait(busy) == 0:
+    while limits.wait(Caller(busy)) == 0:
         pass
     for number in range(200_000):
-        limits.wait(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert limits.wait(busy) > 0
+        limits.wait(Caller(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))
+    assert limits.wait(Caller(busy)) > 0
 
 
 def blocked(rate_places: int, monkeypatch: pytest.MonkeyPatch) -> float:
@@ -73,9 +73,9 @@ def blocked(rate_places: int, monkeypatch: pytest.MonkeyPatch) -> float:
         limits = AddressRates(0.01, 2)
         for number in range(20_000):
             for _ in range(3):
-                limits.wait(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+                limits.wait(Caller(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))
         honest = [f"192.0.{number >> 8}.{number & 255}" for number in range(2_000)]
-        return float(np.mean([limits.wait(address) > 0 for address in honest]))
+        return float(np.mean([limits.wait(Caller(address)) > 0 for address in honest]))
 
 
 def test_a_flood_shuts_few_others_out_and_in_a_smaller_table_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,20 +87,20 @@ def test_the_table_is_of_one_size_and_its_key_lives_for_an_hour() -> None:
     now = [0.0]
     limits = AddressRates(0.0001, 1, now=lambda: now[0])
     key = limits._key
-    assert limits.wait("198.51.100.7") == 0
-    assert limits.wait("198.51.100.7") > 0
+    assert limits.wait(Caller("198.51.100.7")) == 0
+    assert limits.wait(Caller("198.51.100.7")) > 0
     now[0] = 3599.0
     assert limits._key == key
-    assert limits.wait("198.51.100.7") > 0
+    assert limits.wait(Caller("198.51.100.7")) > 0
     now[0] = 3600.0
-    assert limits.wait("198.51.100.7") == 0
+    assert limits.wait(Caller("198.51.100.7")) == 0
     assert limits._key != key
     assert len(limits._full) == rates.BUCKETS
 
 
 def test_no_address_is_in_the_memory_of_what_limits_it() -> None:
     limits = AddressRates(1, 5)
-    limits.wait("198.51.100.7")
+    limits.wait(Caller("198.51.100.7"))
     held = repr(vars(limits)) + limits._full.tobytes().hex()
     assert "198.51.100.7" not in held
     assert bytes([198, 51, 100, 7]).hex() not in held

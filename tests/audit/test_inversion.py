@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from incrowd.audit.inversion import inverted
+from incrowd.audit.inversion import fired, inverted
 from incrowd.errors import ConfigError
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
@@ -36,6 +36,29 @@ def test_an_update_without_noise_is_the_client_s_pictures() -> None:
 def test_noise_of_the_client_s_own_hides_them() -> None:
     found = inverted(federation(privacy={"place": "local"}), client=3, seed=1)
     assert abs(found.alike[0]) < 0.4  # of some eight pictures of 64 pixels, noise alone is alike by .045 on average
+
+
+def test_units_of_a_perceptron_tell_pictures_one_by_one() -> None:
+    found = fired(
+        federation(model={"kind": "mlp", "bias": True}, local={"learning_rate": 0.1}), client=3, other=4, seed=1
+    )
+    assert found.alike[0] > 0.97
+    assert found.by_chance < 0.9  # what another client's update tells, of digits that are like each other
+    assert found.alike[1] < found.alike[0] - 0.1
+    assert found.originals.shape == found.from_update.shape == found.from_release.shape
+
+
+def test_noise_of_the_client_s_own_hides_them_from_a_perceptron_too() -> None:
+    changed: dict[str, dict[str, Any]] = {"model": {"kind": "mlp", "bias": True}, "privacy": {"place": "local"}}
+    found = fired(federation(**changed), client=3, other=4, seed=1)
+    assert found.alike[0] < 0.6  # the best of two hundred pictures of noise
+    assert abs(found.alike[0] - found.by_chance) < 0.1
+
+
+@pytest.mark.parametrize("model", [{"kind": "linear", "bias": True}, {"kind": "mlp", "bias": False}])
+def test_units_without_a_bias_or_behind_nothing_are_refused(model: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.kind"):
+        fired(federation(model=model), client=0, other=1, seed=1)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 import json
 import math
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from harness import checks
-from harness.pictures import axes, dress, files
+from harness.pictures import axes, dress, files, kinds, logarithmic, shades
 from harness.results import Finding, columns, markdown, show
 from harness.seeds import means, repeated, spread, summary
 from incrowd import ConfigError
@@ -103,6 +105,54 @@ def test_a_picture_is_in_all_its_files(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["curve.png", "curve.svg"]
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     assert "SIMULATION: seeded noise" in paths[1].read_text()
+
+
+def test_the_same_picture_is_the_same_file_and_says_no_date(tmp_path: Path) -> None:
+    several = [files(tmp_path / name, "curve") for name in ("one", "other")]
+    for paths in several:
+        with axes(*paths) as (panel,):
+            panel.plot([1, 2], [1 / 3, 2 / 3])
+            dress(panel, "rounds", "accuracy")
+    for one, other in zip(*several, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert not re.search(rb"dc:date|20\d\d-\d\d-\d\d", one.read_bytes())
+
+
+def test_a_drawing_is_still_one_where_its_numbers_are_cut(tmp_path: Path) -> None:
+    with axes(tmp_path / "curve.svg") as (panel,):
+        panel.plot([0, 1, 2], [0.0, 1 / 3, 1.0], gid="line")
+    drawing = ElementTree.parse(tmp_path / "curve.svg")  # noqa: S314 - drawn a moment ago
+    (line,) = (one for one in drawing.iter() if one.get("id") == "line")
+    first, *rest = re.findall(r"([ML])([\d.]+) ([\d.]+)", line[0].get("d") or "")
+    assert (first[0], [one[0] for one in rest]) == ("M", ["L", "L"])
+    places = [(float(x), float(y)) for _, x, y in (first, *rest)]
+    assert (places[1][0] - places[0][0]) == pytest.approx(places[2][0] - places[1][0], abs=0.2)
+    assert (places[0][1] - places[1][1]) == pytest.approx((places[0][1] - places[2][1]) / 3, abs=0.2)
+
+
+def test_numbers_go_from_dark_to_light_and_kinds_differ_in_colour_and_line() -> None:
+    light = [
+        sum(weight * part for weight, part in zip((0.3, 0.6, 0.1), one["color"], strict=False)) for one in shades(8)
+    ]
+    assert light == sorted(light)
+    assert light[-1] < 0.8  # seen on white
+    assert shades(1) == shades(2)[:1]
+    six = kinds(6)
+    assert len({one["color"] for one in six}) == len({str(one["linestyle"]) for one in six}) == 6
+    assert kinds(7)[6] == six[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"), [((1, 40), ["1", "2", "5", "10", "20"]), ((1, 100_000), ["1", "10", "100", "1,000"])]
+)
+def test_logarithmic_axes_have_numbers_as_people_write_them(
+    tmp_path: Path, values: tuple[float, float], shown: list[str]
+) -> None:
+    with axes(tmp_path / "curve.svg") as (panel,):
+        panel.plot(values, values)
+        logarithmic(panel)
+    text = (tmp_path / "curve.svg").read_text()
+    assert [one for one in shown if text.count(f">{one}</text>") != 2] == []
 
 
 @pytest.mark.parametrize("name", ["curve.doc", "nowhere/curve.png"])

@@ -17,6 +17,7 @@ from incrowd.drawdiscard.residual_learnt import (
     SEEN,
     Learnt,
 )
+from incrowd.drawdiscard.residual_numpy import ResidualCode
 from incrowd.errors import DataError
 from incrowd.privacy.mechanism.device import Mechanism
 
@@ -27,8 +28,10 @@ PARENT = np.zeros(SIZE, np.float32)
 SHARE = 0.01
 
 
-def fresh(mechanism: Mechanism = MECHANISM, *, seed: int = 1, wanted: float = SHARE) -> ResidualTest:
-    return ResidualTest.of(mechanism, turned_away=wanted, randomness=SeededRandomness(seed))
+def fresh(
+    mechanism: Mechanism = MECHANISM, *, seed: int = 1, wanted: float = SHARE, code: ResidualCode | None = None
+) -> ResidualTest:
+    return ResidualTest.of(mechanism, turned_away=wanted, randomness=SeededRandomness(seed), code=code)
 
 
 def shown(test: ResidualTest, residuals: Floats) -> NDArray[np.bool_]:
@@ -242,11 +245,7 @@ def test_a_test_that_learns_nothing_has_no_state() -> None:
 def test_compiled_code_and_numpy_learn_the_same_to_the_last_bit() -> None:
     stream = SeededRandomness(13).stream("answers")
     given, _ = mixed(laplace(stream, 900), colluders(stream, 900), 0.2, stream)
-    compiled, plain = fresh(), fresh()
-    assert plain.learnt is not None
-    plain.learnt._project, plain.learnt._straighten = residual_numpy.project, residual_numpy.straighten
-    plain._measures = residual_numpy.measures
-    assert compiled._measures is residual_kernels.measures
+    compiled, plain = fresh(code=residual_kernels.CODE), fresh(code=residual_numpy.CODE)
     assert np.array_equal(shown(compiled, given), shown(plain, given))
     for name, array in compiled.state().items():
         assert np.array_equal(array, plain.state()[name])
@@ -286,6 +285,7 @@ def test_of_many_weights_some_are_seen_that_nobody_knows() -> None:
     assert 3 * SEEN - SEEN / 10 < first.max() < 3 * SEEN
 
 
+@pytest.mark.slow
 def test_every_one_of_many_weights_may_be_seen() -> None:
     size = SEEN + 21
     mechanism = Mechanism(size=size, clip=0.1, epsilon=1.0)

@@ -53,6 +53,7 @@ def steps_of(mechanism: Mechanism, seed: int = 5) -> list[Floats]:
     return [length * shape / np.linalg.norm(shape, order, axis=1, keepdims=True) for shape in shapes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=NAMES)
 def test_noise_alone_is_turned_away_nearly_as_often_as_wanted(mechanism: Mechanism) -> None:
     share, rows = 0.02, 40_000
@@ -67,6 +68,7 @@ def test_noise_alone_is_turned_away_nearly_as_often_as_wanted(mechanism: Mechani
     assert double > share + 4 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=NAMES)
 def test_no_step_is_turned_away_more_often_than_wanted(mechanism: Mechanism) -> None:
     share, rows = 0.02, 8_000
@@ -146,6 +148,7 @@ def test_the_largest_of_many_is_beyond_its_quantile_with_its_chance(gaussian: bo
     assert found == pytest.approx(chance, abs=4 * math.sqrt(chance / rows))
 
 
+@pytest.mark.slow
 def test_limits_take_two_seconds_at_most_and_are_the_same_always() -> None:
     for size, share in itertools.product((33, 50_000), (0.009, 1e-3)):
         mechanism = Mechanism(size=size, clip=0.1 + 1e-6 * size, epsilon=1.0, privacy="feature")

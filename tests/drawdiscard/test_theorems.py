@@ -38,6 +38,7 @@ def agrees(sample: Floats, mean: float) -> bool:
     return float(stats.ttest_1samp(sample, mean).pvalue) > ODD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "updates", "runs"), [(2, 40, 400), (10, 150, 150), (30, 500, 150)])
 def test_theorem_1_the_variance_over_the_instances_stays(k: int, updates: int, runs: int) -> None:
     stable = stable_variance(k, 2.0)

@@ -55,6 +55,7 @@ def weights(folder: Path) -> dict[str, list[float]]:
     return {name: array.tolist() for name, array in load_file(folder / "model.safetensors").items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_release_the_model_of_one_machine(kind: str, tmp_path: Path) -> None:
     here, there = (Run.create(seeded(*KINDS[kind]), tmp_path / name) for name in ("here", "there"))

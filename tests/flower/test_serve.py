@@ -46,6 +46,7 @@ def served(hospitals: Hospitals, line: MemberLine, **rest: object) -> Summary:
     return hospitals.server(say=lambda _: None, **rest).train_over(line, run_of(hospitals))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PRIVACIES)
 def test_parties_with_their_own_tables_release_the_model_of_one_machine(
     kind: str, hospitals: Hospitals, line: MemberLine
@@ -199,6 +200,7 @@ def silo_settings(hospitals: Hospitals, more: str) -> None:
         hospitals.state(name, more='unit = "record"\nrecords = 30\n', allow="epsilon = 80.0\ndelta = 1e-3\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SILOS)
 def test_silos_with_their_own_tables_release_the_model_of_one_machine(
     kind: str, hospitals: Hospitals, line: MemberLine

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.pictures import kinds, shades
+from harness.seeds import Entry
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
 from incrowd.drawdiscard.glm import one_hot
 from incrowd.errors import ConfigError, DataError
 from papers.ddml.best import best, ladder
-from papers.ddml.figures import Figure, figure2, figure3, figure4
+from papers.ddml.figures import Figure, figure2, figure3, figure4, looks
 from papers.ddml.spread import Spread, plot_spread
 from papers.ddml.study import BATCHING, STRATEGIES, Case, Study, order_of
 from papers.shared import load
@@ -152,14 +154,27 @@ def test_figure_2(study: Study) -> None:
     assert [one["epsilon"] for one in last] == pytest.approx([None, *map(math.log, (3, 5, 8, 16, 32))])
 
 
-def test_figures_3_and_4(study: Study) -> None:
+def test_figures_3_and_4(study: Study, tmp_path: Path) -> None:
     quick = replace(study, passes=1)
     third = figure3(quick, instances=3)
     check(third, 3)
     assert [one["label"] for one in next(iter(third.panels.values()))] == list(STRATEGIES)
     fourth = figure4(quick, instances=(2, 4), learning_rate=1e-3)
+    assert list(fourth.references.values()) == [1, 1]
+    drawing = Path(fourth.plot(tmp_path)[1]).read_text()
+    assert drawing.count(">k = 1</text>") == 1  # both panels have the same curves, named once
     check(fourth, 2)
     assert len(fourth.findings) == 2 * 4 + 2
+
+
+def test_references_are_black_strategies_coloured_and_numbers_shaded() -> None:
+    def curve(strategy: str) -> Entry:
+        return {"strategy": strategy}
+
+    first, *others = looks([curve("a"), curve("a"), curve("b")], references=1)
+    assert first["color"] == "black"
+    assert others == kinds(2)
+    assert looks([curve("a"), curve("a"), curve("a")]) == shades(3)
 
 
 def test_figure_1_is_theorem_1(tmp_path: Path) -> None:

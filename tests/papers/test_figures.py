@@ -74,14 +74,20 @@ def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
     assert [Path(file).name for file in files] == ["geyer-figure1.png", "geyer-figure1.svg"]
     assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
     text = Path(files[1]).read_text()
-    for words in ("100 clients", "100 clients, no privacy", "SIMULATION: seeded noise"):
-        assert f"<!-- {words} -->" in text
+    for words in (
+        "100 clients",
+        "100 clients, no privacy",
+        "the budget ends",
+        "the paper's end",
+        "SIMULATION: seeded noise",
+    ):
+        assert f">{words}</text>" in text
     names = ("accuracy", "between_client_variance", "update_scale")
     series = {"rounds": [1, 2]} | {name: [0.1, 0.2] for name in names}
     files = plot_figure2(tmp_path / "new", series)
     text = Path(files[1]).read_text()
-    for words in ("V_c", "U_s", "SIMULATION, without privacy"):
-        assert f"<!-- {words} -->" in text
+    for words in ("between-client variance V_c", "update scale U_s", "V_c / U_s", "SIMULATION, without privacy"):
+        assert f">{words}</text>" in text
 
 
 def test_tables_for_people() -> None:

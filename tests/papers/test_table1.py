@@ -100,7 +100,7 @@ def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_
     assert public["weights"] == private["weights"] == 531_400
     assert len(public["accuracies"]) == 2
     assert [tuple(row) for row in shown] == [tuple(SHOWN)] * 2
-    assert "<!-- paper, epsilon 3 -->" in picture.read_text()
+    assert ">paper, epsilon 3</text>" in picture.read_text()
     json.dumps(found, allow_nan=False)
 
 
@@ -130,8 +130,8 @@ def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
     assert found["plot"] == str(picture)
     assert [tuple(row) for row in shown] == [tuple(SHOWN)]
     text = picture.read_text()
-    for words in ("general, epsilon 0.7", "paper, epsilon 8", "SIMULATION: seeded noise"):
-        assert f"<!-- {words} -->" in text
+    for words in ("general, epsilon 0.7", "the paper, epsilon 8", "SIMULATION: seeded noise"):
+        assert f">{words}</text>" in text
 
 
 @pytest.mark.slow

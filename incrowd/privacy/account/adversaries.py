@@ -239,7 +239,7 @@ def internal_threat(situation: Situation) -> dict[str, Any]:
         "worst_case_pre_image_overwritten": 0.0,
         "meaning": "expected loss over the server's coins, not a DP guarantee; the guarantee is epsilon",
         "assumes": (
-            "for all figures but epsilon: every state of the pool before the update is equally likely, which is not so: "
+            "for all figures but epsilon: all states of the pool before the update are as likely, which is not so: "
             "an attack on pools as they are got beyond them"
         ),
     }
