@@ -4,10 +4,10 @@ Simulations of the embedded digits: 100 clients, a softmax regression or a perce
 rounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from incrowd._random import Floats
-from incrowd.audit.inversion import fired, inverted
+from incrowd.audit.inversion import Fired, Inverted, fired, inverted
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.plots import axes
 from incrowd.runs.settings import parse
@@ -40,13 +40,7 @@ def regression() -> None:
         inverted(federation(place=place, model=linear, rate=1.0), client=CLIENT, seed=SEED)
         for place in ("central", "local")
     )
-    rows: list[tuple[str, Floats]] = [
-        ("the client's digits", central.originals),
-        (f"its update, without noise: {central.alike[0]:.2f}", central.from_update),
-        (f"its update, with noise of its own: {local.alike[0]:.2f}", local.from_update),
-        (f"the released mean of 100 clients: {central.alike[1]:.2f}", central.from_release),
-    ]
-    draw("inversion.png", rows)
+    draw("inversion.png", central, local)
 
 
 def perceptron() -> None:
@@ -55,18 +49,18 @@ def perceptron() -> None:
         fired(federation(place=place, model={"kind": "mlp"}, rate=0.1), client=CLIENT, other=CLIENT + 1, seed=SEED)
         for place in ("central", "local")
     )
+    draw("inversion-perceptron.png", central, local)
+    print(f"another client's update: {central.by_chance:.2f}")
+
+
+def draw(name: str, central: Inverted | Fired, local: Inverted | Fired) -> None:
+    """Rows of pictures, one below the other."""
     rows: list[tuple[str, Floats]] = [
         ("the client's digits", central.originals),
         (f"its update, without noise: {central.alike[0]:.2f}", central.from_update),
         (f"its update, with noise of its own: {local.alike[0]:.2f}", local.from_update),
         (f"the released mean of 100 clients: {central.alike[1]:.2f}", central.from_release),
     ]
-    draw("inversion-perceptron.png", rows)
-    print(f"another client's update: {central.by_chance:.2f}")
-
-
-def draw(name: str, rows: Sequence[tuple[str, Floats]]) -> None:
-    """Rows of pictures, one below the other."""
     count = len(rows[0][1])
     with axes(ROOT / "docs/_static" / name, columns=1, rows=len(rows), height=min(1.0, 9 / count)) as places:
         for place, (title, pictures) in zip(places, rows, strict=True):
