@@ -16,6 +16,7 @@ from incrowd.learning.batches import draw_batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
+from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.paths import PATHS
@@ -69,8 +70,11 @@ class CohortEngine:
         self.execution = execution or Execution()
         self._data = data.to(torch.device(self.execution.device))
         refuse_dropout(model.module, whose="client", own=True)
-        tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
-        task = TrainingTask(model=model, loss=self.loss, data=self._data, local=local, execution=self.execution)
+        check_label_shares(local.label_shares, self.loss)
+        outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
+        task = TrainingTask(
+            model=model, loss=self.loss, data=self._data, local=local, execution=self.execution, outputs=outputs
+        )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
         self.paths: list[TrainingPath] = []

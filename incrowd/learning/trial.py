@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import calling, meant, shown, zeros
-from incrowd.learning.losses import Loss
+from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.modules import working_copy
 from incrowd.learning.threads import one_thread
@@ -21,8 +21,9 @@ _SEVERAL = 3
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
 
 
-def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_alone: bool, what: str) -> None:
+def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_alone: bool, what: str) -> OutputShape:
     """Refuse a model, or a loss, that does not fit such features and labels; `what` is what an example is called.
+    Gives the shape of the outputs for one.
 
     With `each_alone`, as records need it, also a module in which the examples of a batch change each other's outputs,
     and a loss that is not the mean over a batch of what each example gives alone.
@@ -38,6 +39,7 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
         _check_loss(loss, outputs, labels, each_alone=each_alone)
         if each_alone:
             _check_module(module, features)
+        return tuple(outputs.shape[1:])
 
 
 @contextmanager

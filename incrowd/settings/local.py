@@ -31,7 +31,8 @@ class Local(Descent):
     can be, or, when neither is given, all at once. Every batch is one step: with the gradient of its mean loss,
     g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
     w = w - learning_rate * velocity. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the labels unless it
-    is given.
+    is given. With `label_shares` a client adds log(share of the class among its own labels + label_shares) to its
+    logits, which is the right likelihood where clients' labels differ; the published model goes without.
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused.
@@ -43,6 +44,7 @@ class Local(Descent):
     proximal: float = 0.0
     loss: LossName | None = None
     shuffle: bool = True
+    label_shares: float | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers that make no sense."""
@@ -50,6 +52,8 @@ class Local(Descent):
         counts = ("epochs", *(name for name in ("batch_size", "batches") if getattr(self, name) is not None))
         _validate.count(**self.named("local", *counts))
         _validate.non_negative(**self.named("local", "proximal"))
+        if self.label_shares is not None:
+            _validate.positive(**self.named("local", "label_shares"))
         if self.batches is not None and self.batch_size is not None:
             raise ConfigError(field="local.batches", value=self.batches, remedy="give batch_size or batches, not both")
 

@@ -136,6 +136,7 @@ class _ModuleCopy:
         module, self._device = path.task.model.module, path.task.device
         self._make_steps = path.steps
         self._loss = path.task.loss
+        self._offset = path.task.offset
         self._turned = Turned()
         self._masked = has_dropout(module)
         self._masks = torch.Generator(self._device)
@@ -159,33 +160,37 @@ class _ModuleCopy:
         if self._masked:
             self._masks.manual_seed(one.masks_seed())
         with remembering_nothing(self._module, self._device, whose="client"):
+            offset = self._offset(one.client)
             if feed.columns is None:
-                return self._train_whole(starts, feed)
-            return self._train_narrow(starts, feed, feed.columns)
+                return self._train_whole(starts, feed, offset)
+            return self._train_narrow(starts, feed, feed.columns, offset)
 
-    def _train_whole(self, starts: Sequence[Tensor], feed: Feed) -> list[WeightDelta]:
+    def _train_whole(self, starts: Sequence[Tensor], feed: Feed, offset: Tensor | None) -> list[WeightDelta]:
         self._parameters[0].data = self._whole
-        self._train(list(starts), feed)
+        self._train(list(starts), feed, offset)
         return [_changed(self._parameters, starts)]
 
-    def _train_narrow(self, starts: Sequence[Tensor], feed: Feed, columns: Tensor) -> list[WeightDelta]:
+    def _train_narrow(
+        self, starts: Sequence[Tensor], feed: Feed, columns: Tensor, offset: Tensor | None
+    ) -> list[WeightDelta]:
         """Train without the features left out, on a first weight that is stored by input and stays in place."""
         by_input = self._turned.of(starts[0])
         first = by_input.index_select(0, columns[0])
         value = torch.empty_like(first)
         self._parameters[0].data = value.t()
-        self._train([first.t(), *starts[1:]], feed)
+        self._train([first.t(), *starts[1:]], feed, offset)
         changed = InputDelta(value.sub_(first)[None], None, columns, len(by_input))
         return [changed, _changed(self._parameters[1:], starts[1:])]
 
-    def _train(self, starts: list[Tensor], feed: Feed) -> None:
+    def _train(self, starts: list[Tensor], feed: Feed, offset: Tensor | None) -> None:
         """Take the steps."""
         with torch.no_grad():
             torch._foreach_copy_(self._parameters, starts)
         self._steps.begin(starts)
         call = self._module if feed.plain else calling(self._module, feed.table)
         for examples, labels in _batches(feed) if feed.plain else _batches_of_any(feed):
-            self._steps.step(self._loss.value(call(examples), labels))
+            outputs = call(examples)
+            self._steps.step(self._loss.value(outputs if offset is None else outputs + offset, labels))
 
 
 def _changed(now: Sequence[Tensor], starts: Sequence[Tensor]) -> FlatDelta:

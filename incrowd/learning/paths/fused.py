@@ -73,7 +73,14 @@ class Fused(TrainingPath):
         first, *others = self._task.model.by_parameter(weights)
         if self._program.wide or feed.columns is not None:
             first = self._turned.of(first).t()
-        return _Stack(self._program, [first, *others], feed, self._task.local).train()
+        stack = _Stack(self._program, [first, *others], feed, self._task.local)
+        stack.offset = self._offset(clients)
+        return stack.train()
+
+    def _offset(self, clients: Sequence[ClientRound]) -> Tensor | None:
+        offsets = [self._task.offset(one.client) for one in clients]
+        several = [one for one in offsets if one is not None]
+        return torch.stack(several)[:, None] if several else None
 
 
 class _Parameter:
@@ -158,6 +165,7 @@ class _Stack:
         self.one_batch = self.ones[..., : self.width]
         self.targets = self._by_batch(self.loss.target(feed.labels.view(-1), program.layers[-1].outputs))
         self.weights = None if feed.weights is None else self._by_batch(feed.weights)
+        self.offset: Tensor | None = None  # of the outputs, [c, 1, outputs]
 
     def _empty(self, rows: int, columns: int) -> Tensor:
         return torch.empty(*self.clients, rows, columns, device=self.feed.table.device)
@@ -229,6 +237,8 @@ class _Stack:
                 self.layers[number].forward(values[number - 1], out=values[number])
             if activation is not None:
                 activation.apply(values[number])
+        if self.offset is not None:
+            values[last].add_(self.offset if self.clients else self.offset[0])
         self.loss.mean(values[last], out=gradients[last])
         gradients[last].sub_(self.targets[step])
         if self.weights is not None:

@@ -13,7 +13,8 @@ from incrowd._random import Randomness
 from incrowd.learning.batches import Batches
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.execution import Execution
-from incrowd.learning.losses import Loss
+from incrowd.learning.label_shares import logit_offset
+from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.program import Program, compile_program
 from incrowd.learning.store import MEMORY, ClientTensors, Store
@@ -29,6 +30,7 @@ class TrainingTask:
     data: ClientTensors
     local: Local
     execution: Execution
+    outputs: OutputShape
 
     @property
     def device(self) -> torch.device:
@@ -48,6 +50,14 @@ class TrainingTask:
     def program(self) -> Program | None:
         """The program of the model and its loss, if they have one."""
         return compile_program(self.model.module, self.loss, self.data)
+
+    def offset(self, client: int) -> Tensor | None:
+        """What the client adds to its outputs before they are compared with its labels; see `label_shares`."""
+        smoothing = self.local.label_shares
+        if smoothing is None:
+            return None
+        rows = torch.from_numpy(self.data.examples(client).astype(np.int64)).to(self.data.device)
+        return logit_offset(self.data.labels[rows], smoothing, loss=self.loss, outputs=self.outputs)
 
     def store(self, *, sparing: bool) -> Store:
         """The examples; `sparing` says whether the model's first layer can do without features that are all zero."""

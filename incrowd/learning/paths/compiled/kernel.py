@@ -62,6 +62,7 @@ class ClientSteps(NamedTuple):
     sizes: Integers  # [c, steps], how many of a step's rows count
     used: NDArray[np.int64]  # [c, features]
     counts: NDArray[np.int64]  # how many of them count
+    offsets: NDArray[np.float32]  # [c, outputs], added to the last outputs
 
 
 class Workspace(NamedTuple):
@@ -107,7 +108,7 @@ def train(
                 for i in range(sizes[step + 1]):
                     _fetch_example(objective.examples, rows[step + 1, i])
             if sizes[step]:
-                _step(objective, space, rows[step], sizes[step], used)
+                _step(objective, space, rows[step], sizes[step], used, clients.offsets[j])
         _write_flat(space, start, used, flat[j], apart)
         if apart:
             _subtract(space, start, used)
@@ -121,7 +122,14 @@ def _fetch_example(examples: Pairs, row: int) -> None:
 
 
 @inserted
-def _step(objective: Objective, space: Workspace, rows: Integers, count: int, used: NDArray[np.int64]) -> None:
+def _step(
+    objective: Objective,
+    space: Workspace,
+    rows: Integers,
+    count: int,
+    used: NDArray[np.int64],
+    offset: NDArray[np.float32],
+) -> None:
     """Learn from the first examples of a batch, which use no other features."""
     last = len(space.layers) - 1
     change = np.float32(-objective.rate / count)
@@ -130,7 +138,7 @@ def _step(objective: Objective, space: Workspace, rows: Integers, count: int, us
         _activate(space, layer - 1, count)
         _collect(space, layer, count)
         _read(space, layer, _collected(space, layer), space.numbered, count, _ONE)
-    _compare(objective, space, rows, count)
+    _compare(objective, space, rows, count, offset)
     for layer in range(last, 0, -1):
         inputs = space.numbered[: space.layers[layer, INPUTS]]
         several = _transpose(space, _collected(space, layer), space.numbered, count, inputs)
@@ -230,7 +238,7 @@ def _collect(space: Workspace, layer: int, count: int) -> None:
 
 
 @inner
-def _compare(objective: Objective, space: Workspace, rows: Integers, count: int) -> None:
+def _compare(objective: Objective, space: Workspace, rows: Integers, count: int, offset: NDArray[np.float32]) -> None:
     """The gradient of the loss with respect to the last outputs: the mean that they stand for minus the label."""
     layer = len(space.layers) - 1
     outputs = space.layers[layer, OUTPUTS]
@@ -239,6 +247,8 @@ def _compare(objective: Objective, space: Workspace, rows: Integers, count: int)
         z = space.values[at + i * width : at + i * width + outputs]
         d = space.gradients[at + i * width : at + i * width + outputs]
         label = objective.labels[rows[i]]
+        for h in range(outputs):
+            z[h] += offset[h]
         if objective.loss == SOFTMAX:
             largest, total = z[0], np.float32(0)
             for h in range(outputs):

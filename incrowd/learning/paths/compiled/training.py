@@ -43,6 +43,7 @@ class Compiled(TrainingPath):
         self.takes = sparse | program.small
         # One client's first weight may stay where it is, which spares the caches a lot; else calls take a while.
         self.at_once = 1 if program.wide else min(_FEW, task.execution.chunk or _FEW)
+        self._task = task
         self._program = program
         self._store = task.store(sparing=True)
         self._features: NDArray[Any] = data.features.flatten(1).numpy()
@@ -76,6 +77,7 @@ class Compiled(TrainingPath):
             sizes=_filled([batches.sizes for batches in several], np.int64),
             used=_filled(used, np.int64),
             counts=np.array([len(features) for features in used]),
+            offsets=self._offsets(numbers),
         )
         apart = self._program.wide
         space, start = self._space(max(batches.width for batches in several)), self._arranged(weights)
@@ -91,12 +93,25 @@ class Compiled(TrainingPath):
         """Train nobody, so that processes that are forked from this one find the machine code ready."""
         space, none = self._space(1), np.zeros(0, np.int64)
         nobody = kernel.ClientSteps(
-            rows=none.reshape(0, 1, 1), sizes=none.reshape(0, 1), used=none.reshape(0, 1), counts=none
+            rows=none.reshape(0, 1, 1),
+            sizes=none.reshape(0, 1),
+            used=none.reshape(0, 1),
+            counts=none,
+            offsets=self._offsets(()),
         )
         kernel.train(self._objective, space, space.weights, nobody, np.zeros((0, 1), np.float32), 0)
         for delta in (FlatDelta(torch.zeros(1, 1), LOOPS), ApartDelta(space, none)):
             LOOPS.run_squares(delta, slice(None))
             LOOPS.add_steps(delta.empty_total(torch.float32), delta, slice(None), np.ones(1))
+
+    def _offsets(self, clients: Sequence[int]) -> NDArray[np.float32]:
+        """What each client adds to its outputs."""
+        offsets = np.zeros((len(clients), self._program.layers[-1].outputs), np.float32)
+        for place, client in zip(offsets, clients, strict=True):
+            offset = self._task.offset(client)
+            if offset is not None:
+                place[:] = offset.numpy()
+        return offsets
 
     def _gathered(
         self, own: Sequence[NDArray[Any]], several: Sequence[Batches]
