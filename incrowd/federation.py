@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from incrowd.data import Clients
@@ -22,6 +23,7 @@ from incrowd.runs.evaluation import EvaluationConfig
 from incrowd.runs.folder import DATABASE, Summary
 from incrowd.runs.progress import progress as shown
 from incrowd.runs.progress import say
+from incrowd.runs.recipes import with_recipe
 from incrowd.runs.result import Result
 from incrowd.runs.run import Run
 from incrowd.runs.settings import settings_of, tables
@@ -99,6 +101,40 @@ class Federation:
         self.given = Given(data=data if isinstance(data, Clients) else None, model=model)
         if loss is not None:
             self._take(loss)
+
+    @classmethod
+    def by_recipe(
+        cls,
+        recipe: str,
+        data: Clients | Table,
+        *,
+        privacy: Private,
+        module: nn.Module | None = None,
+        local: Local | None = None,
+        **sections: Unpack[Sections],
+    ) -> "Federation":
+        """A federation with settings that suit it (`incrowd.runs.recipes`), found from what everybody may know of it.
+
+        `privacy` states the budget, and more if it likes: what is stated here stays as it is. With a `module` the
+        recipe says how to train it.
+        """
+        _a(data, (Clients, Table), "data")
+        _a(privacy, (Private,), "privacy")
+        model = None if module is None else Model(_module(module))
+        given = Given(data=data if isinstance(data, Clients) else None, model=model)
+        known = ("privacy", "local", *Sections.__annotations__)
+        stated: dict[str, Any] = {"data": {"name": "given"} if isinstance(data, Clients) else _stated(data)}
+        if model is not None:
+            stated["model"] = {"kind": "given"}
+        for name, value in {"privacy": privacy, "local": local, **sections}.items():
+            if name not in known:
+                remedy = f"there is no such argument; known are module, {', '.join(known)}"
+                raise ConfigError(field=name, value=value, remedy=remedy)
+            if isinstance(value, BaseModel):
+                stated[name] = _stated(value)
+        federation = cls.from_tables(with_recipe(stated, recipe, given=given))
+        federation.given = given
+        return federation
 
     @classmethod
     def from_settings(
@@ -183,6 +219,12 @@ class Federation:
         self.settings = self.settings.model_copy(update=update)
         if not isinstance(loss, str):
             self.given = replace(self.given, loss=as_loss(loss))
+
+
+def _stated(section: BaseModel) -> dict[str, Any]:
+    """What somebody stated in a section, as a file would have it."""
+    stated = section.model_dump(exclude_unset=True)
+    return stated | ({"name": section.name} if isinstance(section, Table) else {})
 
 
 def _module(module: Any) -> nn.Module:

@@ -298,3 +298,34 @@ def test_a_run_that_a_program_began_goes_on_with_that_program_alone(tmp_path: Pa
     federation().start(tmp_path / "run")
     with pytest.raises(ConfigError, match="the run was begun by a program: let that go on"):
         Run.open(tmp_path / "run")
+
+
+def test_a_recipe_fills_in_what_is_not_stated(tmp_path: Path) -> None:
+    federation = incrowd.Federation.by_recipe(
+        "general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=3), run=QUICK
+    )
+    assert federation.settings.privacy.rounds == 3
+    assert federation.settings.local.label_shares is not None  # type: ignore[union-attr]  # of clients, not of records
+    result = federation.train(tmp_path / "run", progress=False)
+    assert result.summary["accuracy"] > 0.6
+    again = incrowd.Federation.by_recipe(
+        "general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3, rounds=3), run=QUICK
+    )
+    assert again.train(tmp_path / "run", progress=False).summary["accuracy"] == result.summary["accuracy"]
+
+
+def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
+    budget = incrowd.Private(epsilon=8, delta=1e-3, rounds=2)
+    server = incrowd.ServerOptimizer(learning_rate=0.5)
+    federation = incrowd.Federation.by_recipe(
+        "general", clients(), privacy=budget, module=module(), server=server, run=QUICK
+    )
+    assert federation.settings.server.learning_rate == 0.5
+    assert federation.settings.server.decay == "linear"
+    assert federation.settings.local.batches == 10  # type: ignore[union-attr]  # of clients, not of records
+    assert federation.train(tmp_path / "run", progress=False).summary["rounds"] == 2
+
+
+def test_a_recipe_refuses_what_is_no_argument() -> None:
+    with pytest.raises(ConfigError, match=r"rounds = 3: there is no such argument"):
+        incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), rounds=3)  # type: ignore[call-arg]  # on purpose

@@ -35,6 +35,10 @@ def train(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the run; out/run-1, -2, ... without it.")
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Settings that suit it, where CONFIG has none: general, images."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
     ledger: LedgerOption = None,
     witness: WitnessOption = None,
@@ -44,6 +48,7 @@ def train(
 
     Without CONFIG it is the embedded digits, in under a minute. All runs on the same data are charged to one ledger,
     which is in your state folder unless it is named; runs on public data, such as the digits, have a ledger each.
+    With --recipe the settings have to state no more than data and budget, and what they state stays as it is.
 
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
@@ -52,7 +57,12 @@ def train(
 
     overrides = [*(override or []), *([] if device is None else [f"run.device={json.dumps(device)}"])]
     overrides += ledger_overrides(ledger, witness)
-    wanted = settings_of(tables(config, overrides=overrides, data=data))
+    stated = tables(config, overrides=overrides, data=data, promise_only=recipe is not None)
+    if recipe is not None:
+        from incrowd.runs.recipes import with_recipe
+
+        stated = with_recipe(stated, recipe)
+    wanted = settings_of(stated)
     from incrowd.runs.run import Run, free_folder  # after the settings were read: it takes seconds
 
     finish(Run.create(wanted, free_folder(Path("out")) if out is None else out), as_json)

@@ -47,6 +47,7 @@ from incrowd.learning.features import (
     MomentNormalisation,
     OrientedEnergies,
     UnitNorm,
+    WithConstant,
     compose,
     transform,
     transform_federated,
@@ -209,7 +210,8 @@ def _seeded(name: str, seed: int) -> SeededRandomness:
 
 def _feature_map(wanted: UnitFeatures | StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if isinstance(wanted, UnitFeatures):
-        return UnitNorm(centred=wanted.centred)
+        unit = UnitNorm(centred=wanted.centred)
+        return compose(unit, WithConstant(value=wanted.constant)) if wanted.constant else unit
     if len(shape) != 2:
         raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
     width = wanted.stroke_width

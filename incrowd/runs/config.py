@@ -29,10 +29,13 @@ class NoFeatures(Section):
 
 
 class UnitFeatures(Section):
-    """Every example as a vector of length one; its own mean is taken off first."""
+    """Every example as a vector of length one; its own mean is taken off first. With `constant` there is one more
+    feature, which every example has: the bias of a linear model.
+    """
 
     name: Literal["unit"] = "unit"
     centred: bool = True
+    constant: float = 0.0
     cache: str | None = None
 
 

@@ -33,9 +33,14 @@ def load(path: Path | str | None = None, *, overrides: Sequence[str] = (), data:
 
 
 def tables(
-    path: Path | str | None = None, *, overrides: Sequence[str] = (), data: Path | str | None = None
+    path: Path | str | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    data: Path | str | None = None,
+    promise_only: bool = False,
 ) -> dict[str, Any]:
-    """What a file says, with `key=value` overrides and another data folder; without a file, the demonstration.
+    """What a file says, with `key=value` overrides and another data folder; without a file, the demonstration, or with
+    `promise_only` of it the data and the budget.
 
     An override has the type that TOML gives to its value; a plain word needs no quotes. A relative path in the file is
     seen from the file, one in an override or in `data` from the working directory; the files of a table are seen from
@@ -45,6 +50,9 @@ def tables(
     """
     source = DEMONSTRATION if path is None else Path(path)
     settings = _read(source)
+    if promise_only and path is None:
+        budget = {name: settings["privacy"][name] for name in ("epsilon", "delta")}
+        settings = {"data": settings["data"], "privacy": budget, "run": settings["run"]}
     moved = data is not None or any(override.partition("=")[0].strip() == "data.folder" for override in overrides)
     _make_absolute(settings, source.parent, files=not moved)
     for override in overrides:

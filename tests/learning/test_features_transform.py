@@ -22,6 +22,7 @@ from incrowd.learning.features import (
     OrientedEnergies,
     SecondOrderEnergies,
     UnitNorm,
+    WithConstant,
     compose,
     from_callable,
     from_module,
@@ -396,3 +397,11 @@ class TestAlone:
             not np.array_equal(self.in_company(first, last, alone=False), everyone[first:last])
             for first, last in ((0, 1), (7, 40), (13, 50), (49, 50))
         )
+
+
+def test_a_constant_is_one_more_feature_of_every_example() -> None:
+    found = WithConstant(value=0.5)(np.ones((2, 2, 3), np.float32))
+    assert found.shape == (2, 7)
+    assert (found[:, -1] == 0.5).all()
+    with pytest.raises(ConfigError, match=r"constant = 0"):
+        WithConstant(value=0.0)

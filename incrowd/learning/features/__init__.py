@@ -13,7 +13,7 @@ from incrowd.learning.features.feature_map import FeatureMap, compose
 from incrowd.learning.features.glyphs import Glyphs
 from incrowd.learning.features.metric import GlyphMetric
 from incrowd.learning.features.moments import MomentNormalisation
-from incrowd.learning.features.norms import UnitNorm
+from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.transform import transform, transform_federated
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "OrientedEnergies",
     "SecondOrderEnergies",
     "UnitNorm",
+    "WithConstant",
     "compose",
     "from_callable",
     "from_module",

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
+from incrowd import _validate
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.images import as_tensor
 
@@ -31,6 +33,26 @@ class UnitNorm:
             features = features - features.mean(dim=1, keepdim=True)
         scaled: Values = unit(features).numpy()
         return scaled
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithConstant:
+    """One more feature, the same for every example: a linear model's bias, whose share of a contribution it sets."""
+
+    value: float = 0.1
+
+    def __post_init__(self) -> None:
+        _validate.positive(constant=self.value)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        features = values.reshape(len(values), -1)
+        return np.concatenate([features, np.full((len(features), 1), self.value, np.float32)], axis=1)
 
 
 def unit(features: Tensor) -> Tensor:

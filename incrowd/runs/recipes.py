@@ -1,0 +1,184 @@
+"""Recipes: settings that suit a federation, from what everybody may know of it.
+
+| recipe    | what it knows beforehand                                                      |
+| --------- | ----------------------------------------------------------------------------- |
+| `general` | nothing: each example as a vector of length one, or a module of your own      |
+
+A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
+what it chooses costs nothing. What settings state themselves stays as they state it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from incrowd.data import Clients
+from incrowd.data.inputs import form
+from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.plan import PlanConfig
+from incrowd.privacy.plan.sampling import Everyone
+from incrowd.privacy.plan.schedule import constant
+from incrowd.runs.build import NOTHING, Given, federated_data
+from incrowd.runs.config import Config, LinearSection
+from incrowd.runs.settings import settings_of
+
+Tables = dict[str, dict[str, Any]]
+
+MANY = 5000
+"""From so many clients on, a share of them in each round does what all of them would, in less time."""
+
+CONSTANT = 0.1
+"""A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """What everybody may know of a federation, which is all that a recipe may know.
+
+    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), and `own_model` whether
+    somebody brings a model of their own.
+    """
+
+    clients: int
+    budget: Budget
+    shape: tuple[int, ...]
+    classes: int | None
+    whole: bool = False
+    own_model: bool = False
+
+    @classmethod
+    def of(cls, data: Clients, budget: Budget, *, own_model: bool) -> "Outline":
+        """The public facts of some clients.
+
+        Guarantee: of examples and labels only shapes and types are read.
+        """
+        forms = form(data.examples.features)
+        return cls(
+            clients=data.clients,
+            budget=budget,
+            shape=forms[0][1],
+            classes=2 if data.examples.classes is None and data.examples.labels.ndim > 1 else data.examples.classes,
+            whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
+            own_model=own_model,
+        )
+
+    @cached_property
+    def signal(self) -> float:
+        """How far the sum over all clients, if they agree, stands above the noise of a single release about everyone.
+
+        It says how many numbers the budget can teach, whatever the number of clients.
+        """
+        once = constant(rounds=1, cohort=self.clients)
+        plan = PlanConfig(clients=self.clients, schedule=once, sampling=Everyone).calibrate(self.budget)
+        return self.clients / plan.noise_multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A way to learn: `settings` turns public facts into tables of settings."""
+
+    name: str
+    prior: str
+    settings: Callable[[Outline], Tables]
+
+
+def general(facts: Outline) -> Tables:
+    """Softmax regression on examples of length one; of a model of somebody's own, how to train it."""
+    if facts.own_model:
+        return network(facts)
+    if facts.whole:
+        remedy = "examples are tokens, or several inputs: bring a model that takes them (model.module)"
+        raise ConfigError(field="recipe", value="general", remedy=remedy)
+    return {"features": {"name": "unit", "constant": CONSTANT}, "model": _LINEAR, **mechanism(facts)}
+
+
+RECIPES = {recipe.name: recipe for recipe in (Recipe(name="general", prior="nothing", settings=general),)}
+
+_LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
+
+
+def mechanism(facts: Outline) -> Tables:
+    """How a linear model is learned: one step a round along the gradient of all of a client's examples, at length 1.
+
+    Noise is allocated by what a round counts for, everyone takes part unless they are many, and a client weighs classes
+    by its own labels' shares.
+    """
+    strong = facts.signal >= 1000
+    server = {"kind": "momentum", "learning_rate": 15.0} if strong else {"learning_rate": 12.0}
+    rounds = 30 if facts.signal >= 120 else 15
+    local: dict[str, Any] = {"learning_rate": 1.0, "shuffle": False}
+    if facts.classes is not None:
+        local["label_shares"] = 0.1 if strong else 0.03
+    return {
+        "local": local,
+        "server": {**server, "decay": "linear", "average": "tail"},
+        "privacy": {"rounds": rounds, "allocation": "weighted", **_who(facts)},
+    }
+
+
+def network(facts: Outline) -> Tables:
+    """How a network is trained: two passes in ten batches at home, long steps of the server."""
+    rounds = 12 if facts.signal < 1000 else 30
+    local: dict[str, Any] = {"learning_rate": 0.1, "batches": 10, "epochs": 2}
+    if facts.classes is not None:
+        local["label_shares"] = 0.1
+    return {
+        "local": local,
+        "server": {"learning_rate": 4.0, "decay": "linear", "average": "tail"},
+        "privacy": {"rounds": rounds, "allocation": "weighted", **_who(facts)},
+    }
+
+
+def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHING) -> Tables:
+    """Settings, as the tables of a TOML file, completed by the recipe of this name.
+
+    Edge cases: an unknown recipe, settings that cannot be used, and labels that are numbers, whose scale no recipe
+    knows, without a server.learning_rate: `ConfigError`.
+    """
+    recipe, config = named(name), settings_of(settings)
+    if not isinstance(config, Config):
+        remedy = 'recipes are for whole clients: leave it out, or leave out privacy.unit = "record"'
+        raise ConfigError(field="recipe", value=name, remedy=remedy)
+    data = federated_data(config, given)
+    budget = Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)
+    own_model = not isinstance(config.model, LinearSection)
+    facts = Outline.of(data, budget, own_model=own_model)
+    if facts.classes is None and "learning_rate" not in settings.get("server", {}):
+        remedy = "labels are numbers, of a scale that no recipe knows: state server.learning_rate, too, or leave it out"
+        raise ConfigError(field="recipe", value=name, remedy=remedy)
+    return completed(settings, recipe, facts)
+
+
+def _who(facts: Outline) -> dict[str, Any]:
+    """Everyone, or a share of many."""
+    if facts.clients < MANY:
+        return {"sampling": "everyone"}
+    return {"sampling": "poisson", "cohort": float(math.ceil(facts.clients / 10))}
+
+
+def named(name: str) -> Recipe:
+    """The recipe of this name."""
+    if name not in RECIPES:
+        raise ConfigError(field="recipe", value=name, remedy=f"choose from {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Tables:
+    """The settings, and the recipe's wherever they state nothing.
+
+    Guarantee: no value that the settings state is changed. Features or a model that they name go without the recipe's
+    keys for others.
+    """
+    advised = recipe.settings(facts)
+    for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
+        if key in settings.get(section, {}):
+            advised.pop(section, None)
+    privacy = settings.get("privacy", {})
+    clash = {"noise": ("sampling", "cohort", "allocation"), "grow_from": ("allocation",), "sampling": ("cohort",)}
+    for stated, without in clash.items():
+        for name in without if stated in privacy else ():
+            advised["privacy"].pop(name, None)
+    return {name: {**advised.get(name, {}), **settings.get(name, {})} for name in {**advised, **settings}}

@@ -1,0 +1,124 @@
+"""Recipes: what they may know, and what of the settings they leave alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd import Budget, Clients
+from incrowd.errors import ConfigError
+from incrowd.runs.recipes import MANY, RECIPES, Outline, completed, named, with_recipe
+from incrowd.runs.settings import settings_of, tables
+
+BUDGET = Budget(epsilon=8.0, delta=1e-6)
+PROMISE: dict[str, Any] = {"data": {"name": "digits"}, "privacy": {"epsilon": 8.0, "delta": 1e-3}}
+
+
+def facts(**changed: Any) -> Outline:
+    usual: dict[str, Any] = {"clients": 100, "budget": BUDGET, "shape": (8, 8), "classes": 10}
+    return Outline(**usual | changed)
+
+
+@pytest.mark.parametrize("clients", [1, 30, 100, 1000, MANY, 20_000])
+@pytest.mark.parametrize("epsilon", [0.3, 8.0])
+@pytest.mark.parametrize("own_model", [False, True])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_makes_settings_for_whatever_facts(
+    name: str, clients: int, epsilon: float, own_model: bool
+) -> None:
+    known = facts(clients=clients, budget=Budget(epsilon=epsilon, delta=1e-6), own_model=own_model)
+    made = completed(PROMISE, named(name), known)
+    config = settings_of(made)
+    assert made["privacy"]["epsilon"] == 8.0
+    assert config.privacy.rounds >= 10
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_settings_state_stays(name: str) -> None:
+    stated = {
+        **PROMISE,
+        "local": {"learning_rate": 0.7},
+        "server": {"kind": "adam", "adaptivity": 0.1},
+        "privacy": {"epsilon": 2.0, "delta": 1e-3, "rounds": 3, "allocation": "even"},
+    }
+    made = completed(stated, named(name), facts())
+    for section, values in stated.items():
+        assert made[section].items() >= values.items()
+    assert settings_of(made).privacy.rounds == 3
+
+
+def test_stated_features_or_a_model_go_without_the_recipes_keys_for_others() -> None:
+    made = completed(
+        {**PROMISE, "features": {"name": "strokes"}, "model": {"kind": "mlp", "hidden": [5]}},
+        named("general"),
+        facts(own_model=True),
+    )
+    assert made["features"] == {"name": "strokes"}
+    assert made["model"] == {"kind": "mlp", "hidden": [5]}
+    settings_of(made)
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"noise": "correlated", "groups": 10},
+        {"grow_from": 10.0, "cohort": 50.0, "sampling": "poisson"},
+        {"sampling": "fixed", "cohort": 20.0},
+    ],
+    ids=["correlated", "growing", "fixed"],
+)
+@pytest.mark.parametrize("clients", [100, MANY])
+def test_who_takes_part_may_be_stated(privacy: dict[str, Any], clients: int) -> None:
+    stated = {**PROMISE, "privacy": {**PROMISE["privacy"], **privacy}}
+    settings_of(completed(stated, named("general"), facts(clients=clients)))
+
+
+def test_facts_are_shapes_and_types_not_numbers() -> None:
+    def clients(values: float, label: int) -> Clients:
+        features = np.full((20, 3, 4), values, np.float32)
+        labels = np.arange(20) % 2 if label else np.zeros(20, np.int64)
+        return Clients.from_arrays(features, labels, owner=np.arange(20), classes=2, name="made up", clients=20)
+
+    one, two = (Outline.of(clients(*each), BUDGET, own_model=False) for each in ((0.0, 0), (9.0, 1)))
+    assert one == two
+    assert one.shape == (3, 4)
+    assert one.classes == 2
+
+
+def test_tokens_need_a_model_of_ones_own() -> None:
+    with pytest.raises(ConfigError, match=r"recipe = 'general': examples are tokens"):
+        named("general").settings(facts(whole=True))
+    named("general").settings(facts(whole=True, own_model=True))
+
+
+def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("who,a,b\n" + "".join(f"{k},{k / 20},{k}\n" for k in range(20)))
+    stated: dict[str, Any] = {
+        "data": {"name": "table", "file": str(table), "client": "who", "label": "b", "public": True},
+        "privacy": {"epsilon": 8.0, "delta": 1e-3},
+    }
+    with pytest.raises(ConfigError, match=r"recipe = 'general': labels are numbers"):
+        with_recipe(stated, "general")
+    made = with_recipe({**stated, "server": {"learning_rate": 0.5}}, "general")
+    assert made["server"]["learning_rate"] == 0.5
+    assert "label_shares" not in made["local"]
+
+
+def test_an_unknown_recipe_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general"):
+        with_recipe(PROMISE, "best")
+
+
+def test_records_have_no_recipe() -> None:
+    stated = {**PROMISE, "privacy": {**PROMISE["privacy"], "unit": "record"}}
+    with pytest.raises(ConfigError, match=r"recipes are for whole clients"):
+        with_recipe(stated, "general")
+
+
+def test_without_a_file_a_recipe_takes_data_and_budget_of_the_demonstration_alone() -> None:
+    promise = tables(promise_only=True)
+    assert promise.keys() == {"data", "privacy", "run"}
+    assert promise["privacy"] == {"epsilon": 8.0, "delta": 1e-3}
+    assert with_recipe(promise, "general")["features"] == {"name": "unit", "constant": 0.1}
