@@ -49,9 +49,12 @@ from incrowd.learning.features import (
     UnitNorm,
     WithConstant,
     compose,
+    is_picture,
+    picture_map,
     transform,
     transform_federated,
 )
+from incrowd.privacy.ledger.state import state_folder
 from incrowd.runs.config import (
     CnnSection,
     CommonSections,
@@ -60,6 +63,7 @@ from incrowd.runs.config import (
     GivenModel,
     MlpSection,
     NoFeatures,
+    PictureFeatures,
     StrokeFeatures,
     UnitFeatures,
     Weights,
@@ -109,6 +113,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
+AnyFeatures = UnitFeatures | StrokeFeatures | PictureFeatures
 Object = TypeVar("Object")
 
 
@@ -176,7 +181,7 @@ def featured_examples(config: CommonSections, examples: Examples, *, alone: bool
     if isinstance(wanted, NoFeatures):
         return examples
     with section("features"):
-        return transform(_feature_map(wanted, examples.shape), examples, alone=alone)
+        return transform(feature_map_of(wanted, examples.shape), examples, alone=alone)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:
@@ -185,8 +190,9 @@ def featured(config: CommonSections, data: Clients) -> Clients:
     if isinstance(wanted, NoFeatures):
         return data
     with section("features"):
-        cache = None if wanted.cache is None else Path(wanted.cache)
-        return transform_federated(_feature_map(wanted, data.examples.shape), data, cache=cache, alone=not data.public)
+        return transform_federated(
+            feature_map_of(wanted, data.examples.shape), data, cache=_cache(wanted), alone=not data.public
+        )
 
 
 def randomness(config: CommonSections) -> Randomness:
@@ -208,10 +214,15 @@ def _seeded(name: str, seed: int) -> SeededRandomness:
         return SeededRandomness(seed=seed)
 
 
-def _feature_map(wanted: UnitFeatures | StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
-    if isinstance(wanted, UnitFeatures):
-        unit = UnitNorm(centred=wanted.centred)
-        return compose(unit, WithConstant(value=wanted.constant)) if wanted.constant else unit
+def _cache(wanted: AnyFeatures) -> Path | None:
+    return None if wanted.cache is None else Path(wanted.cache)
+
+
+def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...]) -> FeatureMap:
+    """The map that settings name, for examples of this shape."""
+    if isinstance(wanted, UnitFeatures | PictureFeatures):
+        alone = UnitNorm(centred=wanted.centred) if isinstance(wanted, UnitFeatures) else _pictures(wanted, shape)
+        return compose(alone, WithConstant(value=wanted.constant)) if wanted.constant else alone
     if len(shape) != 2:
         raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
     width = wanted.stroke_width
@@ -222,6 +233,15 @@ def _feature_map(wanted: UnitFeatures | StrokeFeatures, shape: tuple[int, ...]) 
     if wanted.dimensions is None:
         return compose(base, UnitNorm(centred=True))
     return GlyphMetric(base=base, shape=(shape[0], shape[1]), dimensions=wanted.dimensions)
+
+
+def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
+    if not is_picture(shape):
+        remedy = f"it needs pictures of 6 x 6 pixels or more, [h, w] or three colours; these examples are {shape}"
+        raise ConfigError(field="name", value="pictures", remedy=remedy)
+    # Its own cache may be seen by all: it knows made-up pictures alone.
+    cache = _cache(wanted) or state_folder() / "features"
+    return picture_map(shape, dimensions=wanted.dimensions, whitening=wanted.whitening, cache=cache)
 
 
 def mnist_folder(folder: str | None) -> Path:

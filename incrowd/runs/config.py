@@ -55,6 +55,19 @@ class StrokeFeatures(Section):
     cache: str | None = None
 
 
+class PictureFeatures(Section):
+    """What is in a picture, grey or in colours, pixels between 0 and 1, seen along `dimensions` directions in which
+    made-up pictures differ, whitened by their spectrum (`incrowd.learning.features.whitened`), of length one. With
+    `constant` there is one more feature, which every example has: the bias of a linear model.
+    """
+
+    name: Literal["pictures"] = "pictures"
+    dimensions: int = 256
+    whitening: float | None = None
+    constant: float = 0.1
+    cache: str | None = None
+
+
 class Weights(Section):
     """What every model has: its first weights are fresh ones times `init_scale`."""
 
@@ -102,7 +115,8 @@ class FunctionModel(Section):
 FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
     | Annotated[UnitFeatures, Tag("unit")]
-    | Annotated[StrokeFeatures, Tag("strokes")],
+    | Annotated[StrokeFeatures, Tag("strokes")]
+    | Annotated[PictureFeatures, Tag("pictures")],
     tag("name", "none"),
 ]
 ModelSection = Annotated[

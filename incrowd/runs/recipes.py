@@ -3,6 +3,7 @@
 | recipe    | what it knows beforehand                                                      |
 | --------- | ----------------------------------------------------------------------------- |
 | `general` | nothing: each example as a vector of length one, or a module of your own      |
+| `images`  | that examples are pictures, of things of a few parts, edges and textures      |
 
 A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
 what it chooses costs nothing. What settings state themselves stays as they state it.
@@ -32,6 +33,9 @@ MANY = 5000
 
 CONSTANT = 0.1
 """A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
+
+SHARES = 0.03
+"""What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +99,31 @@ def general(facts: Outline) -> Tables:
     return {"features": {"name": "unit", "constant": CONSTANT}, "model": _LINEAR, **mechanism(facts)}
 
 
-RECIPES = {recipe.name: recipe for recipe in (Recipe(name="general", prior="nothing", settings=general),)}
+def images(facts: Outline) -> Tables:
+    """Softmax regression on features of pictures; the stronger the signal, the more directions."""
+    if facts.own_model:
+        return network(facts)
+    features = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
+    return {"features": features, "model": _LINEAR, **mechanism(facts)}
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="general", prior="nothing", settings=general),
+        Recipe(name="images", prior="pictures look like made-up ones", settings=images),
+    )
+}
 
 _LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
+
+
+def directions(facts: Outline) -> int:
+    """How many numbers of an example are looked at."""
+    for least, count in ((10_000, 1024), (400, 512), (150, 256), (60, 128)):
+        if facts.signal >= least:
+            return count
+    return 64
 
 
 def mechanism(facts: Outline) -> Tables:
@@ -106,12 +132,13 @@ def mechanism(facts: Outline) -> Tables:
     Noise is allocated by what a round counts for, everyone takes part unless they are many, and a client weighs classes
     by its own labels' shares.
     """
-    strong = facts.signal >= 1000
-    server = {"kind": "momentum", "learning_rate": 15.0} if strong else {"learning_rate": 12.0}
-    rounds = 30 if facts.signal >= 120 else 15
     local: dict[str, Any] = {"learning_rate": 1.0, "shuffle": False}
     if facts.classes is not None:
-        local["label_shares"] = 0.1 if strong else 0.03
+        local["label_shares"] = SHARES
+    rounds = 15 if facts.signal < 150 else 30
+    server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < 60 else 12.0}
+    if facts.signal >= 400:
+        server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
     return {
         "local": local,
         "server": {**server, "decay": "linear", "average": "tail"},

@@ -86,6 +86,13 @@ def test_facts_are_shapes_and_types_not_numbers() -> None:
     assert one.classes == 2
 
 
+def test_the_stronger_the_signal_the_more_is_learned() -> None:
+    few, many = facts(budget=Budget(epsilon=0.5, delta=1e-5)), facts(clients=2000)
+    assert few.signal < 150 < 400 < many.signal
+    assert named("images").settings(few)["features"]["dimensions"] < 256
+    assert named("images").settings(many)["features"]["dimensions"] == 512
+
+
 def test_tokens_need_a_model_of_ones_own() -> None:
     with pytest.raises(ConfigError, match=r"recipe = 'general': examples are tokens"):
         named("general").settings(facts(whole=True))
@@ -107,7 +114,7 @@ def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general"):
+    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images"):
         with_recipe(PROMISE, "best")
 
 

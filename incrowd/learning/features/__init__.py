@@ -11,23 +11,34 @@ from incrowd.learning.features.encoder import from_callable, from_module
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import FeatureMap, compose
 from incrowd.learning.features.glyphs import Glyphs
+from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.metric import GlyphMetric
 from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm, WithConstant
+from incrowd.learning.features.patches import PatchResponses
+from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
 from incrowd.learning.features.transform import transform, transform_federated
+from incrowd.learning.features.whitened import Whitened, picture_map
 
 __all__ = [
+    "ColourPictures",
     "FeatureMap",
     "GlyphMetric",
     "Glyphs",
+    "GreyPictures",
+    "MadeUpPictures",
     "MomentNormalisation",
     "OrientedEnergies",
+    "PatchResponses",
     "SecondOrderEnergies",
     "UnitNorm",
+    "Whitened",
     "WithConstant",
     "compose",
     "from_callable",
     "from_module",
+    "is_picture",
+    "picture_map",
     "transform",
     "transform_federated",
 ]

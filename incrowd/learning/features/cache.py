@@ -26,8 +26,12 @@ def place(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: b
     and who knows all examples but one could try out what that one is.
     """
     data = checksum(examples.features).hex()
-    key = json.dumps([_REVISION, feature_map.name, data, examples.scale, examples.offset, alone])
-    name = hmac.digest(key_in(state_folder()), b"features:" + key.encode(), "sha256").hex()
+    return named(folder, json.dumps([feature_map.name, data, examples.scale, examples.offset, alone]))
+
+
+def named(folder: Path, key: str) -> Path:
+    """The file for what this key says."""
+    name = hmac.digest(key_in(state_folder()), f"features:{_REVISION} {key}".encode(), "sha256").hex()
     return folder / f"features-{name[:40]}.npy"
 
 

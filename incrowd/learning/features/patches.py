@@ -1,0 +1,139 @@
+"""Responses of small patches to directions that were learnt from made-up pictures."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import unfold
+
+from incrowd import _validate
+from incrowd._random import SeededRandomness, Stream
+from incrowd.learning.features import cache as disk
+from incrowd.learning.features.feature_map import Values
+from incrowd.learning.features.images import as_tensor
+from incrowd.learning.features.made_up import MadeUpPictures
+
+_FLOOR = 10 / 255  # what a patch's contrast is at least divided by
+_LEAST_CONTRAST = 0.02  # patches with less teach nothing
+_PER_PICTURE, _PATCHES = 60, 100_000  # that directions are learnt from
+_RIDGE = 0.1  # of the mean variance
+_PASSES = 12  # of k-means; more change nothing
+_SHAPE = (32, 32)  # of the pictures that patches are cut from
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchResponses:
+    """How strongly patches around each place point along so many directions, or against them.
+
+    A patch is taken less its mean and over its contrast, whitened, and seen along directions that spherical k-means
+    found in made-up pictures (Coates and Ng 2012). What goes beyond a threshold is averaged around `grid` x `grid`
+    places, and divided by its norm there. For pictures [3, h, w] or [h, w]. The directions are learnt at the first use,
+    in seconds; with `cache`, a folder, they are kept.
+    """
+
+    pictures: MadeUpPictures = field(default_factory=lambda: MadeUpPictures(colour=True, blank=0.1, variants=2))
+    directions: int = 200
+    side: int = 6
+    grid: int = 4
+    threshold: float = 0.5
+    cache: Path | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _validate.count(directions=self.directions, side=self.side, grid=self.grid)
+        _validate.non_negative(threshold=self.threshold)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        pictures = as_tensor(values)
+        pictures = pictures if pictures.ndim == 4 else pictures[:, None]
+        filters, offset = self._learnt
+        rows, columns = (side - self.side + 1 for side in pictures.shape[2:])
+        responses = _contrasted(unfold(pictures, self.side).transpose(1, 2)) @ filters - offset
+        both = torch.cat([(responses - self.threshold).relu_(), (-responses - self.threshold).relu_()], dim=2)
+        by_row, by_column = around(rows, self.grid), around(columns, self.grid)
+        maps = both.view(len(pictures), rows, -1)
+        pooled = (by_row @ maps).view(len(pictures) * self.grid, columns, -1)
+        found = (by_column @ pooled).view(len(pictures), self.grid * self.grid, -1).sqrt_()
+        found /= found.norm(dim=2, keepdim=True) + 0.03 * found.shape[2] ** 0.5
+        flat: Values = found.flatten(1).numpy()
+        return flat
+
+    @cached_property
+    def _learnt(self) -> tuple[Tensor, Tensor]:
+        """What a patch is multiplied with [numbers, directions], and what is taken away; responses have variance 1."""
+        path = None if self.cache is None else disk.named(self.cache, self.name)
+        found = None if path is None else disk.load(path)
+        if found is None:
+            found = self._learn().numpy()
+            if path is not None:
+                disk.save(path, found)
+        return torch.from_numpy(found[:-1]), torch.from_numpy(found[-1])
+
+    def _learn(self) -> Tensor:
+        """Both, one below the other."""
+        stream = SeededRandomness(self.pictures.seed).stream("patches")
+        patches = self._patches(stream).double()
+        mean = patches.mean(0)
+        centred = patches - mean
+        variances, axes = torch.linalg.eigh(centred.T @ centred / len(patches))
+        whitening = (axes * (variances.clamp_min(0) + _RIDGE * variances.mean()) ** -0.5) @ axes.T
+        white = (centred @ whitening).float()
+        directions = spherical_means(white, self.directions, stream)
+        scale = float((white @ directions.T).std())
+        filters = (whitening.float() @ directions.T) / scale
+        return torch.cat([filters, (mean.float() @ filters)[None]])
+
+    def _patches(self, stream: Stream) -> Tensor:
+        """Patches of made-up pictures that have something in them, at random places."""
+        found: list[Tensor] = []
+        count = 0
+        for number in range(self.pictures.count):
+            pictures = as_tensor(self.pictures.render(number, shape=_SHAPE))
+            pictures = pictures if pictures.ndim == 4 else pictures[:, None]
+            cut = unfold(pictures, self.side).transpose(1, 2).flatten(0, 1)
+            order = np.argsort(stream.bits(len(cut)), kind="stable")[: _PER_PICTURE * len(pictures)]
+            chosen = cut[torch.from_numpy(order)]
+            found.append(_contrasted(chosen[chosen.std(1, correction=0) > _LEAST_CONTRAST]))
+            count += len(found[-1])
+            if count >= _PATCHES:
+                break
+        return torch.cat(found)
+
+
+def spherical_means(points: Tensor, count: int, stream: Stream) -> Tensor:
+    """Directions [count, numbers] of length 1 such that every point is near the line of one of them."""
+    start = np.argsort(stream.bits(len(points)), kind="stable")[:count]
+    directions = points[torch.from_numpy(start)]
+    for _ in range(_PASSES):
+        directions = directions / (directions.norm(dim=1, keepdim=True) + 1e-9)
+        along = points @ directions.T
+        nearest = along.abs().argmax(1)
+        weighted = points * along.gather(1, nearest[:, None])
+        moved = torch.zeros_like(directions).index_add_(0, nearest, weighted)
+        directions = torch.where(moved.norm(dim=1, keepdim=True) > 1e-6, moved, directions)
+    found: Tensor = directions / (directions.norm(dim=1, keepdim=True) + 1e-9)
+    return found
+
+
+def around(points: int, places: int) -> Tensor:
+    """Gaussian means [places, points] around evenly spaced places, half a step wide."""
+    step = points / places
+    centres = (np.arange(places) + 0.5) * step
+    distance = np.abs(np.arange(points) + 0.5 - centres[:, None]) / step
+    weights = np.where(distance <= 1.25, np.exp(-2 * distance**2), 0.0)
+    return torch.from_numpy((weights / weights.sum(1, keepdims=True)).astype(np.float32))
+
+
+def _contrasted(patches: Tensor) -> Tensor:
+    """Patches [..., numbers] less their means, over their contrasts."""
+    centred = patches - patches.mean(-1, keepdim=True)
+    found: Tensor = centred / (centred.square().mean(-1, keepdim=True).sqrt() + _FLOOR)
+    return found

@@ -1,0 +1,131 @@
+"""What is in a picture, grey or in colours, in numbers that know no data set: energies, patches, coarse brightness."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from incrowd.errors import DataError
+from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
+from incrowd.learning.features.feature_map import FeatureMap, Values
+from incrowd.learning.features.images import as_tensor
+from incrowd.learning.features.patches import PatchResponses, around
+
+_LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels
+_SMALL = 6
+_OPPONENTS = torch.tensor([[0.3, 0.59, 0.11], [0.5, 0.0, -0.5], [-0.25, 0.5, -0.25]])
+"""Brightness, red against blue, green against magenta."""
+
+PictureShape = tuple[int, ...]
+
+
+def is_picture(shape: PictureShape) -> bool:
+    """Whether examples of this shape are pictures: [h, w], [1, h, w], [3, h, w] or [h, w, 3]."""
+    sides = sides_of(shape)
+    return sides is not None and min(sides) >= _SMALL
+
+
+def sides_of(shape: PictureShape) -> tuple[int, int] | None:
+    """Height and width, or None."""
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    if len(shape) == 3 and shape[0] in (1, 3):
+        return shape[1], shape[2]
+    if len(shape) == 3 and shape[2] in (1, 3):
+        return shape[0], shape[1]
+    return None
+
+
+def in_colour(shape: PictureShape) -> bool:
+    """Whether they have three colours."""
+    return len(shape) == 3 and (shape[0] == 3 or (shape[0] != 1 and shape[2] == 3))
+
+
+def reduced(shape: PictureShape) -> tuple[int, int]:
+    """The sides of pictures of this shape when they are looked at."""
+    sides = sides_of(shape)
+    if sides is None or min(sides) < _SMALL:
+        raise DataError(f"examples of the shape {shape} are no pictures: give [height, width], or three colours of it")
+    by = math.ceil(max(sides) / _LARGE)
+    return sides[0] // by, sides[1] // by
+
+
+def as_pictures(values: Values) -> Tensor:
+    """Pictures [n, 1 or 3, h, w], small enough to be looked at."""
+    shape = values.shape[1:]
+    height, width = reduced(shape)
+    pictures = as_tensor(values)
+    if len(shape) == 2:
+        pictures = pictures[:, None]
+    elif shape[0] not in (1, 3):
+        pictures = pictures.permute(0, 3, 1, 2)
+    by = math.ceil(max(pictures.shape[2:]) / _LARGE)
+    pictures = pictures if by == 1 else avg_pool2d(pictures, by)
+    return pictures[:, :, :height, :width].contiguous()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreyPictures:
+    """Second-order energies, oriented energies, coarse brightness: 4557 features for 28 x 28 pixels between 0 and 1."""
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        pictures = as_pictures(values)[:, 0]
+        grey: Values = pictures.numpy()
+        stride = 4 if max(grey.shape[1:]) > 16 else 2
+        second = SecondOrderEnergies(stride=stride)(grey)
+        first = OrientedEnergies(stride=stride, octave=1 if stride == 4 else 0)(grey)
+        return np.concatenate([second, 0.5 * first, 0.1 * _coarse(pictures[:, None], 14)], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourPictures:
+    """Patches, energies of brightness and of the two opponent colours, coarse colours: 9664 features for 32 x 32.
+
+    What patches are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
+    """
+
+    cache: Path | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return repr(self)
+
+    @cached_property
+    def _patches(self) -> PatchResponses:
+        return PatchResponses(cache=self.cache)
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        pictures = as_pictures(values)
+        opponents = torch.einsum("kc,nchw->nkhw", _OPPONENTS, pictures)
+        stride = 4 if max(pictures.shape[2:]) > 16 else 2
+        fine, coarse = (OrientedEnergies(octave=octave, stride=stride, floor=0.04) for octave in (0, 1))
+        weighted: tuple[tuple[float, FeatureMap], ...] = ((0.15, fine), (0.3, coarse))
+        groups = [0.25 * self._patches(pictures.numpy()), 0.1 * _coarse(opponents * _AS_BRIGHT, 8)]
+        for channel in range(3):
+            one: Values = opponents[:, channel].contiguous().numpy()
+            groups += [weight * energies(one) for weight, energies in weighted]
+        return np.concatenate(groups, axis=1)
+
+
+_AS_BRIGHT = torch.tensor([1.0, 2.0, 2.0])[:, None, None]  # colours differ less than brightness
+
+
+def _coarse(pictures: Tensor, places: int) -> Values:
+    """Means around so many places a side, at most half of the pixels."""
+    height, width = pictures.shape[2:]
+    by_row, by_column = (around(side, min(places, side // 2)) for side in (height, width))
+    flat: Values = (by_row @ pictures @ by_column.T).flatten(1).numpy()
+    return flat
