@@ -55,7 +55,12 @@ class Program:
     @property
     def small(self) -> bool:
         """Whether calling torch's operations would take longer than their work."""
-        return sum(layer.inputs * layer.outputs for layer in self.layers) <= _SMALL
+        return self.weights <= _SMALL
+
+    @property
+    def weights(self) -> int:
+        """How many there are, biases apart."""
+        return sum(layer.inputs * layer.outputs for layer in self.layers)
 
 
 class Labelled(Protocol):

@@ -78,6 +78,15 @@ def test_a_model_that_no_path_takes_is_refused() -> None:
         CohortEngine(large(), clients(), LOCAL, paths=[compiled.make, fused.make])
 
 
+def test_who_has_few_examples_goes_the_compiled_way_by_their_own_number() -> None:
+    """An operation on one example takes longer to call than to do."""
+    model = mlp((FEATURES, 1000, CLASSES))  # too many weights to be small
+    engine = CohortEngine(model, clients((1, 4, 60, 200), dead=0.0), LOCAL)
+    assert [type(engine._path_of(k)).__name__ for k in range(4)] == ["Compiled", "Compiled", "Fused", "Fused"]
+    more = CohortEngine(model, clients((1, 400, 400, 400), dead=0.0), LOCAL)
+    assert type(more._path_of(0)).__name__ == "Compiled"
+
+
 @pytest.mark.parametrize("dead", [0.5, 0.8])
 def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: float) -> None:
     model, data = mlp((FEATURES, 70, CLASSES)), clients(dead=dead)

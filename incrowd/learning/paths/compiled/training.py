@@ -33,14 +33,16 @@ class Compiled(TrainingPath):
     """Trains clients with a program, one after the other in one call.
 
     The examples of `sparse` clients are held as pairs of what is not zero; others' are made such pairs when they train,
-    which they do where the model is small.
+    which they do where that is `little` work.
 
     Guarantee: what a client learns, and the bits of its norm, do not depend on who else is in the call.
     """
 
-    def __init__(self, task: TrainingTask, program: Program, sparse: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, task: TrainingTask, program: Program, sparse: NDArray[np.bool_], little: NDArray[np.bool_]
+    ) -> None:
         data = task.data
-        self.takes = sparse | program.small
+        self.takes = sparse | little
         # One client's first weight may stay where it is, which spares the caches a lot; else calls take a while.
         self.at_once = 1 if program.wide else min(_FEW, task.execution.chunk or _FEW)
         self._task = task

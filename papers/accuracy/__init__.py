@@ -1,0 +1,1 @@
+"""What a budget buys on data that nobody tuned for, beside what others published."""

@@ -1,0 +1,175 @@
+"""One private federation for each seed, as anybody may begin it: by a recipe, through the front door."""
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import checks
+from harness.seeds import Entry, Say, repeated, silent
+from incrowd import (
+    Clients,
+    DataError,
+    Federation,
+    Local,
+    Private,
+    RunOptions,
+    SeededRandomness,
+    ServerOptimizer,
+)
+from incrowd.data import Examples, Partition, Split, hold_out, iid, sorted_shards
+from incrowd.learning.features import FeatureMap, UnitNorm, picture_map, transform
+from papers.accuracy.ceiling import fitted
+from papers.accuracy.published import published
+
+DELTAS = {100: 1e-3, 1000: 1e-5, 10_000: 1e-6}
+"""Of Geyer, Klein and Nabi (2017); for other numbers of clients it is 1 / (10 clients)."""
+
+RAW = "general"
+"""The recipe that knows nothing: raw pixels, the same mechanism."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What is the same in all rows. With `held_out`, so many training examples, declared public, take the place of the
+    test examples: for whoever chooses settings. With `ceiling` a fit without noise is measured, too.
+    """
+
+    split: Split
+    seeds: int = 3
+    cache: Path | None = None
+    ceiling: bool = True
+    say: Say = field(default=silent, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.count(seeds=self.seeds)
+
+    @classmethod
+    def on(cls, split: Split, *, held_out: int, **others: Any) -> "Bench":
+        """The same on training examples that are held out, if there are such."""
+        if held_out:
+            split = hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(0))
+        return cls(split=split, **others)
+
+    @property
+    def test(self) -> Examples:
+        """The examples that accuracies are of."""
+        if self.split.test is None:
+            raise DataError("accuracies are stated: give test examples")
+        return self.split.test
+
+    def clients(self, recipe: str, *, clients: int, epsilon: float) -> Entry:
+        """A row in which whole clients are protected, who hold two labels each, mostly."""
+        delta = DELTAS.get(clients, 1 / (10 * clients))
+        privacy = Private(epsilon=epsilon, delta=delta)
+        self.say(f"{self.split.name}, {recipe}, {clients} clients, epsilon {epsilon:g}")
+
+        def begin(seed: int) -> Federation:
+            return Federation.by_recipe(recipe, self._dealt(clients, seed), privacy=privacy, run=_seeded(seed))
+
+        return self._row(begin, recipe=recipe, unit="client", clients=clients, epsilon=epsilon, delta=delta)
+
+    def records(self, recipe: str, *, epsilon: float, delta: float) -> Entry:
+        """A row in which single records are protected from each other: each is a client of its own, in every round.
+
+        That is gradient descent on all records, each gradient at length 1 at most (DP-GD). A record has one label,
+        whose share tells nothing, so that label shares are left out.
+        """
+        self.say(f"{self.split.name}, {recipe}, records, epsilon {epsilon:g}")
+        count = len(self.split.train)
+        clip = {"kind": "fixed", "clip_norm": 1.0}
+        promise = {"epsilon": epsilon, "delta": delta, "rounds": 50, "sampling": "everyone", "clip": clip}
+        server = ServerOptimizer(kind="momentum", learning_rate=200.0, decay="linear", average="tail")
+
+        def begin(seed: int) -> Federation:
+            alone = iid(self.split.train.labels, clients=count, randomness=SeededRandomness(seed=seed))
+            return Federation.by_recipe(
+                recipe,
+                self._of(alone),
+                privacy=Private.model_validate(promise),
+                local=Local(label_shares=None),
+                server=server,
+                run=_seeded(seed),
+            )
+
+        return self._row(begin, recipe=recipe, unit="record", clients=count, epsilon=epsilon, delta=delta)
+
+    def majority(self) -> float:
+        """How right is who always says the most frequent class."""
+        return float(np.bincount(self.test.labels).max() / len(self.test))
+
+    def _dealt(self, clients: int, seed: int) -> Clients:
+        """Two shards of one label each for every client; a set with fewer images than that is dealt repeatedly."""
+        labels = self.split.train.labels
+        each = len(labels) // 100 // 2 * 2
+        randomness = SeededRandomness(seed=seed)
+        return self._of(sorted_shards(labels, clients=clients, per_client=each, randomness=randomness))
+
+    def _of(self, partition: Partition) -> Clients:
+        return Clients.of(self.split, partition, public=True)
+
+    def _row(self, begin: Callable[[int], Federation], **row: Any) -> Entry:
+        """What several seeds of a federation reach."""
+        first = self._with_cache(begin(0))
+        repeats = repeated(
+            lambda seed: trained(self._with_cache(begin(seed))),
+            seeds=self.seeds,
+            told="accuracy {:.4f}".format,
+            say=self.say,
+        )
+        known = published(self.split.name, unit=row["unit"], epsilon=row["epsilon"], delta=row["delta"])
+        return {
+            "data_set": self.split.name,
+            **row,
+            "accuracy": statistics.fmean(repeats.runs),
+            "standard_error": standard_error(repeats.runs),
+            "accuracies": list(repeats.runs),
+            "seeds": self.seeds,
+            "without_noise": self._without_noise(first) if self.ceiling else None,
+            "majority": self.majority(),
+            "published": [{"accuracy": one.accuracy, "source": one.source} for one in known],
+            "seconds": repeats.seconds,
+        }
+
+    def _with_cache(self, federation: Federation) -> Federation:
+        if self.cache is not None:
+            federation.settings = federation.settings.replaced(
+                features=federation.settings.features.replaced(cache=str(self.cache.resolve()))
+            )
+        return federation
+
+    def _without_noise(self, federation: Federation) -> float:
+        """A linear fit on the features that the federation sees."""
+        features = self._features(federation)
+        train, test = (transform(features, one, cache=self.cache, alone=False) for one in (self.split.train, self.test))
+        return fitted(train, test)
+
+    def _features(self, federation: Federation) -> FeatureMap:
+        wanted = federation.settings.features
+        if wanted.name == "pictures":
+            shape = self.split.train.shape
+            return picture_map(shape, dimensions=wanted.dimensions, whitening=wanted.whitening, cache=self.cache)
+        return UnitNorm(centred=True)
+
+
+def trained(federation: Federation) -> float:
+    """The accuracy of the model that a federation releases; its folder is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        accuracy = federation.train(Path(folder, "run"), progress=False).accuracy
+    if accuracy is None:
+        raise DataError("accuracies are stated: give labels that are classes")
+    return accuracy
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean over the seeds; None for one seed."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def _seeded(seed: int) -> RunOptions:
+    return RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False)
