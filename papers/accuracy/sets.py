@@ -9,8 +9,9 @@
 | `mnist-shifted` | each digit 4 pixels off, in a direction of its own |
 | `mnist-noise` | noise of up to half the brightness behind each digit |
 | `mnist-permuted` | the pixels in another order, the same for all |
-| `adult` | 20,000 + 5,000 rows of a census, in `adult/adult.csv.gz`: who earns more than 50,000 a year |
 | `letters` | capital letters of the fonts that matplotlib brings, turned, slanted and moved |
+| `adult` | a census table of 25,000 rows, the ranges and levels of its columns stated |
+| `adult-raw` | its six numbers as they are |
 """
 
 import io
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from harness import checks
-from incrowd import Columns, DataError, SeededRandomness
-from incrowd.data import Category, Examples, Ignored, Number, Split, hold_out, load_mnist, read_table
+from incrowd import DataError
+from incrowd.data import Columns, Examples, Split, load_mnist, read_table
 
 Pixels = NDArray[np.uint8]
 
@@ -32,7 +33,6 @@ _BYTE = 1 / 255
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _EACH = (1000, 200)  # training and test images of a letter
 _SHIFT = 4
-_ROWS_HELD_OUT = 5000  # which ones never changes
 
 
 def load_set(name: str, folder: Path) -> Split:
@@ -159,50 +159,66 @@ def _letter(letter: str, font: ImageFont.FreeTypeFont, generator: np.random.Gene
     return np.asarray(seen, np.uint8)
 
 
-def _adult(folder: Path) -> Split:
-    """What a column may hold is said by its codebook: no row was asked."""
-    examples, _ = read_table(folder / "adult" / "adult.csv.gz", CENSUS)
-    test = min(_ROWS_HELD_OUT, len(examples) // 5)
-    return hold_out(examples, name="adult", test_examples=test, randomness=SeededRandomness(seed=0))
-
-
-def _levels(words: str) -> Category:
-    return Category(levels=tuple(words.split()), missing="?" if "?" in words.split() else None, other=True)
-
-
-CENSUS = Columns(
+_ADULT = Columns(
     client="",
     label="income",
     classes=("<=50K", ">50K"),
     schema={
-        "age": Number(range=(17, 90), outside="clip"),
-        "workclass": _levels(
-            "? Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"
-        ),
-        "fnlwgt": Ignored(),
-        "education": _levels(
-            "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors Doctorate HS-grad Masters "
-            "Preschool Prof-school Some-college"
-        ),
-        "education_num": Number(range=(1, 16), outside="clip"),
-        "marital_status": _levels(
-            "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed"
-        ),
-        "occupation": _levels(
-            "? Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners "
-            "Machine-op-inspct Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support "
-            "Transport-moving"
-        ),
-        "relationship": _levels("Husband Not-in-family Other-relative Own-child Unmarried Wife"),
-        "race": _levels("Amer-Indian-Eskimo Asian-Pac-Islander Black Other White"),
-        "sex": _levels("Female Male"),
-        "capital_gain": Number(range=(0, 20_000), outside="clip"),
-        "capital_loss": Number(range=(0, 3000), outside="clip"),
-        "hours_per_week": Number(range=(1, 99), outside="clip"),
-        "native_country": _levels("? United-States Mexico"),
+        "age": {"range": [15, 95], "knots": 9},
+        "workclass": {
+            "levels": [
+                "Federal-gov", "Local-gov", "Never-worked", "Private", "Self-emp-inc", "Self-emp-not-inc", "State-gov",
+                "Without-pay",
+            ],
+            "other": True,
+        },
+        "fnlwgt": "ignore",
+        "education": "ignore",  # in words what education_num says
+        "education_num": {"range": [1, 16], "knots": 6},
+        "marital_status": {
+            "levels": [
+                "Divorced", "Married-AF-spouse", "Married-civ-spouse", "Married-spouse-absent", "Never-married",
+                "Separated", "Widowed",
+            ]
+        },
+        "occupation": {
+            "levels": [
+                "Adm-clerical", "Armed-Forces", "Craft-repair", "Exec-managerial", "Farming-fishing",
+                "Handlers-cleaners", "Machine-op-inspct", "Other-service", "Priv-house-serv", "Prof-specialty",
+                "Protective-serv", "Sales", "Tech-support", "Transport-moving",
+            ],
+            "other": True,
+        },
+        "relationship": {
+            "levels": ["Husband", "Not-in-family", "Other-relative", "Own-child", "Unmarried", "Wife"]
+        },
+        "race": {"levels": ["Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"]},
+        "sex": {"levels": ["Female", "Male"]},
+        "capital_gain": {"range": [0, 100000], "log": True, "knots": 4},
+        "capital_loss": {"range": [0, 5000], "log": True, "knots": 4},
+        "hours_per_week": {"range": [0, 100], "knots": 6},
+        "native_country": {"levels": ["United-States", "Mexico"], "other": True},
     },
-)
-"""What the census' codebook says of its columns; a country is one of the two largest, or another."""
+)  # fmt: skip
+"""What everybody may know of a census form: ages, grades, hours, sums."""
+
+
+def _adult(folder: Path) -> Split:
+    """Census income, the last fifth of the rows for testing."""
+    return _last_fifth("adult", read_table(folder / "adult" / "adult.csv.gz", _ADULT)[0])
+
+
+def _adult_raw(folder: Path) -> Split:
+    """Its numbers as they are, as a newcomer would give them."""
+    numbers = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+    columns = Columns(client="", label="income", classes=_ADULT.classes, features=numbers)
+    return _last_fifth("adult-raw", read_table(folder / "adult" / "adult.csv.gz", columns)[0])
+
+
+def _last_fifth(name: str, rows: Examples) -> Split:
+    kept = len(rows) - len(rows) // 5
+    return Split(name=name, train=rows.some(slice(kept)), test=rows.some(slice(kept, None)))
+
 
 SETS: dict[str, Callable[[Path], Split]] = {
     "mnist": _idx("mnist"),
@@ -213,6 +229,7 @@ SETS: dict[str, Callable[[Path], Split]] = {
     "mnist-shifted": _mnist_changed("mnist-shifted", _shifted),
     "mnist-noise": _mnist_changed("mnist-noise", _noisy),
     "mnist-permuted": _mnist_changed("mnist-permuted", _permuted),
-    "adult": _adult,
     "letters": _letters,
+    "adult": _adult,
+    "adult-raw": _adult_raw,
 }

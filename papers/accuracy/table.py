@@ -61,8 +61,10 @@ class Table:
                     yield plays_row(bench, speakers, recipe, epsilon=epsilon)
 
     def fitting(self, split: Split) -> tuple[str, ...]:
-        """Those of the recipes that take such examples: the one for pictures takes nothing else."""
-        return tuple(name for name in self.recipes if name != "images" or is_picture(split.train.shape))
+        """Those of the recipes that are for such examples: one is for pictures alone, one for the rows of a table."""
+        shape = split.train.shape
+        unfit = {"tables"} if is_picture(shape) else {"images"}
+        return tuple(name for name in self.recipes if name not in unfit)
 
     def _of_set(self, name: str) -> Iterator[Entry]:
         bench = Bench.on(load_set(name, self.folder), **self.bench)

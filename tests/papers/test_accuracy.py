@@ -9,24 +9,20 @@ import pytest
 from PIL import Image
 
 from incrowd import ConfigError, DataError
-from incrowd.data import Examples, Split
+from incrowd.data import Examples
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.measure import Bench, standard_error
-from papers.accuracy.pfl_setup import as_it_is, as_we_would, honest_epsilon, partition, scaled_noise
-from papers.accuracy.plays import PLACES, SYMBOLS, load_plays, speakers_of
 from papers.accuracy.published import FIGURES, published
 from papers.accuracy.sets import SETS, load_set
 from tests.command import Command, command
 from tests.papers.small import write_set
 
-LINES = {
-    "Anna": "who is there? it is dark.",
-    "First Guard": "nay, answer me: stand.",
-    "Bob": "long live the king!",
-    "Old Man": "the night is cold; i go.",
-    "Clown": "a riddle, a riddle!",
-}
-PLAY = "\n".join(f"{speaker}:\n{line}\n" for speaker, line in LINES.items())
+HEADER = (
+    "age,workclass,fnlwgt,education,education_num,marital_status,occupation,relationship,race,sex,capital_gain,"
+    "capital_loss,hours_per_week,native_country,income"
+)
+ROWS = "44,?,90000,Masters,14,Divorced,Sales,Wife,Other,Female,0,0,40,Peru,<=50K\n50,Private,5,HS-grad,9,Widowed,?,"
+ROWS += "Husband,White,Male,9000,0,60,United-States,>50K"
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +34,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cifar10").mkdir()
     for part in ("train", "test"):
         write_jpegs(folder / "cifar10" / f"{part}.npz")
-    write_census(folder / "adult")
-    (folder / "shakespeare").mkdir()
-    (folder / "shakespeare" / "plays.txt.gz").write_bytes(gzip.compress(PLAY.encode()))
+    (folder / "adult").mkdir()
+    with gzip.open(folder / "adult" / "adult.csv.gz", "wt") as file:
+        file.write(f"{HEADER}\n" + 10 * f"{ROWS}\n")
     return folder
-
-
-def write_census(folder: Path) -> None:
-    """Fifty rows, with missing and surprising values, and a column that nobody is to learn from."""
-    columns = ["age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation"]
-    columns += ["relationship", "race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country"]
-    row = "{},?,77516,HS-grad,9,Divorced,Sales,Wife,White,Female,99999,0,40,Atlantis,{}"
-    rows = [row.format(17 + number, ">50K" if number % 4 == 0 else "<=50K") for number in range(50)]
-    folder.mkdir()
-    (folder / "adult.csv.gz").write_bytes(
-        gzip.compress("\n".join([",".join([*columns, "income"]), *rows, ""]).encode())
-    )
 
 
 def write_jpegs(path: Path) -> None:
@@ -73,13 +57,21 @@ def bench_accuracy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     return command(monkeypatch, capsys, "bench-accuracy")
 
 
-@pytest.mark.parametrize("name", [name for name in SETS if name not in ("letters", "adult")])
+@pytest.mark.parametrize("name", [name for name in SETS if name != "letters" and "adult" not in name])
 def test_every_set_is_two_parts_of_pictures(name: str, data: Path) -> None:
     split = load_set(name, data)
     assert split.name == name
     assert split.test is not None
     assert split.train.shape == ((3, 32, 32) if name == "cifar10" else (32, 32) if "cifar" in name else (28, 28))
     assert split.train.shape == split.test.shape
+
+
+def test_the_census_is_rows_of_stated_columns_or_numbers_as_they_are(data: Path) -> None:
+    stated, raw = load_set("adult", data), load_set("adult-raw", data)
+    assert len(stated.train) == len(raw.train) == 16
+    assert stated.train.labels.tolist() == [0, 1] * 8
+    assert np.abs(stated.train.values(slice(None))).max() == 1
+    assert raw.train.values(slice(1)).tolist() == [[44, 90000, 14, 0, 0, 40]]
 
 
 @pytest.mark.slow
@@ -176,71 +168,3 @@ def test_held_out_examples_take_the_place_of_the_test_examples(data: Path) -> No
     assert len(bench.split.train) == 250
     assert split.test is not None
     assert Bench.on(split, held_out=0).test is split.test
-
-
-def test_rows_of_a_census_are_read_as_its_codebook_says(data: Path) -> None:
-    split = load_set("adult", data)
-    assert split.test is not None
-    assert (len(split.train), len(split.test)) == (40, 10)
-    assert len(split.train.shape) == 1
-    assert np.asarray(split.train.features).min() >= -1
-    assert np.asarray(split.train.features).max() <= 1
-    assert split.train.classes == 2
-
-
-def test_speakers_are_clients_and_those_for_testing_are_others() -> None:
-    split, speakers = speakers_of(PLAY)
-    assert split.test is not None
-    assert speakers.clients == 4
-    seen = np.asarray(split.train.features).reshape(len(split.train), PLACES, len(SYMBOLS))
-    assert (seen.sum(2) == 1).all()
-    whole = "".join(SYMBOLS[label] for label in [*split.train.labels, *split.test.labels])
-    assert sorted(whole) == sorted("".join(f"{line}\n"[PLACES:] for line in LINES.values()))
-    first = SYMBOLS.index(next(iter(LINES.values()))[PLACES - 1])
-    assert any(seen[speakers.indices[speakers.offsets[client]], 0].argmax() == first for client in range(4))
-
-
-def test_one_speaker_alone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not two speakers"):
-        speakers_of("Anna:\nnobody answers\n\nBob:\nno\n")
-    with pytest.raises(DataError, match="cannot be read"):
-        load_plays(tmp_path)
-
-
-def test_what_pfl_states_is_not_what_its_users_are_promised() -> None:
-    noise = scaled_noise(30)
-    honest = honest_epsilon(30, noise)
-    assert honest > 20 * 2
-    assert honest_epsilon(30, 20 * noise) < honest / 20
-
-
-@pytest.mark.parametrize("name", ["iid", "dirichlet"])
-def test_every_image_is_one_user_s(name: str, data: Path) -> None:
-    bench = Bench(split=load_set("mnist", data))
-    users = partition(name, bench, 0)
-    assert users.clients == 300
-    assert sorted(users.indices.tolist()) == list(range(300))
-
-
-def test_the_rows_of_census_and_plays_stand_in_the_table(bench_accuracy: Command, data: Path) -> None:
-    asked = ("--data", str(data), "--sets", "adult", "--clients", "4", "--seeds", "1", "--plays", "--epsilon", "8,1")
-    rows = bench_accuracy(*asked, "--json").object()["rows"]
-    assert [(row["data_set"], row["epsilon"]) for row in rows] == [
-        ("adult", 8.0),
-        ("adult", 1.0),
-        ("plays", 8.0),
-        ("plays", 1.0),
-    ]
-    assert {row["recipe"] for row in rows} == {"general"}
-    assert [row["clients"] for row in rows] == [4] * 4
-
-
-def test_pfl_s_own_setting_stands_beside_its_honest_epsilon() -> None:
-    generator = np.random.default_rng(0)
-    pictures = generator.integers(0, 256, (60, 3, 16, 16), dtype=np.uint8)
-    examples = Examples(features=pictures, labels=np.arange(60) % 10, classes=10, scale=1 / 255)
-    bench = Bench(split=Split(name="cifar10", train=examples, test=examples.some(slice(10))), seeds=1, ceiling=False)
-    own = as_it_is(bench, "iid", 2)
-    assert own["epsilon"] > own["stated_epsilon"] == 2.0
-    ours = as_we_would(bench, "dirichlet", "general")
-    assert (ours["epsilon"], ours["delta"], ours["partition"]) == (2.0, 1e-6, "dirichlet")
