@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_speakers_stand_in_the_table_and_images_is_not_for_them(
 
 
 def test_numbers_that_make_no_sense_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    asked = {"sets": ("mnist",), "clients": (10,), "epsilons": (8.0,), "recipes": ("general",)}
+    asked: dict[str, Any] = {"sets": ("mnist",), "clients": (10,), "epsilons": (8.0,), "recipes": ("general",)}
     for field, value in (("pfl", -1), ("clients", (0,)), ("epsilons", (-1.0,)), ("sets", ("mnits",))):
         with pytest.raises(ConfigError):
             Table(folder=tmp_path / "nowhere", **{**asked, field: value})
