@@ -4,6 +4,7 @@
 | --------- | ----------------------------------------------------------------------------- |
 | `general` | nothing: each example as a vector of length one, or a module of your own      |
 | `images`  | that examples are pictures, of things of a few parts, edges and textures      |
+| `tables`  | what is stated of a table's columns: ranges, levels, texts                    |
 
 A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
 what it chooses costs nothing. What settings state themselves stays as they state it.
@@ -107,11 +108,24 @@ def images(facts: Outline) -> Tables:
     return {"features": features, "model": _LINEAR, **mechanism(facts)}
 
 
+def tables(facts: Outline) -> Tables:
+    """Softmax regression on rows whose numbers are ramps over their stated ranges; a clip leaves small updates small.
+
+    Rows of a table are noisy: nobody's are right all the time, so that an update says by its length how much is left to
+    learn. And where clients have rows of one class alone, updates of length 1 would count clients, not rows.
+    """
+    if facts.own_model:
+        return network(facts)
+    features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": 0.3}
+    return {"features": features, "model": _LINEAR, **clipped(facts)}
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(name="general", prior="nothing", settings=general),
         Recipe(name="images", prior="pictures look like made-up ones", settings=images),
+        Recipe(name="tables", prior="what is stated of the columns", settings=tables),
     )
 }
 
@@ -143,6 +157,25 @@ def mechanism(facts: Outline) -> Tables:
         "local": local,
         "server": {**server, "decay": "linear", "average": "tail"},
         "privacy": {"rounds": rounds, "allocation": "weighted", **_who(facts)},
+    }
+
+
+def clipped(facts: Outline) -> Tables:
+    """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
+    rounds: int = 15
+    server: dict[str, Any] = {"learning_rate": 60.0}
+    if facts.signal >= 150:
+        rounds = 30 if facts.signal < 400 else 60
+        server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}
+    return {
+        "local": {"learning_rate": 1.0, "shuffle": False},
+        "server": {**server, "decay": "linear", "average": "tail"},
+        "privacy": {
+            "rounds": rounds,
+            "allocation": "weighted",
+            "clip": {"kind": "fixed", "clip_norm": 0.3},
+            **_who(facts),
+        },
     }
 
 

@@ -17,6 +17,7 @@ from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
+from incrowd.learning.features.table_rows import TableRows
 from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.features.whitened import Whitened, picture_map
 
@@ -31,6 +32,7 @@ __all__ = [
     "OrientedEnergies",
     "PatchResponses",
     "SecondOrderEnergies",
+    "TableRows",
     "UnitNorm",
     "Whitened",
     "WithConstant",

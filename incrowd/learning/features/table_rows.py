@@ -1,0 +1,132 @@
+"""Rows of a table as a linear model sees them best, from what is stated of its columns alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd import _validate
+from incrowd.data import Category, Column, Columns, Date, Number, YesNo
+from incrowd.errors import ConfigError
+from incrowd.learning.features.feature_map import Values
+
+_WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
+_TINY = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """A row that was encoded as `columns` state, as a vector of length one that suits a linear model under noise.
+
+    - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
+      linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen on the scale
+      sign(x) log(1 + |x|), too. Together the ramps of one scale weigh as much as one number from -1 to 1.
+    - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
+    - Texts and what says that a value was missing stay as they are.
+
+    Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
+
+    Edge cases: a number without a stated range is a `ConfigError`, because no scale is known that suits it; so are
+    rows that are not as wide as the columns say, which means that the columns are those of another table.
+    """
+
+    columns: Columns
+    bins: int = 4
+
+    def __post_init__(self) -> None:
+        _validate.count(bins=self.bins)
+        for name in self.columns.features:
+            meaning = self.columns.meaning(name)
+            if isinstance(meaning, Number) and meaning.range is None:
+                remedy = (
+                    f"{name} is a number without a range, so that nobody knows how large it is: state one in its "
+                    'columns, {range = [low, high], outside = "clip"}, or leave it out'
+                )
+                raise ConfigError(field="name", value="table", remedy=remedy)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        meanings = ", ".join(f"{name!r}: {self.columns.meaning(name)!r}" for name in self.columns.features)
+        return f"TableRows(bins={self.bins}, columns={{{meanings}}})"
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        plan = self._plan
+        if values.shape[1:] != (plan.width,):
+            remedy = f"the columns become {plan.width} numbers, these rows have {values.shape[1:]}: give their columns"
+            raise ConfigError(field="name", value="table", remedy=remedy)
+        places = self._places(values[:, plan.numbers], plan)
+        ramps = np.clip(places[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
+        scaled = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
+        features = np.concatenate([scaled, values[:, plan.others] - plan.centres], axis=1)
+        lengths = np.linalg.norm(features, axis=1, keepdims=True) + _TINY
+        shortened: Values = (features / lengths).astype(np.float32)
+        return shortened
+
+    def _places(self, placed: Values, plan: "_Plan") -> NDArray[np.float64]:
+        """Where numbers are in their ranges, from 0 to 1; the wide ones once more, through the logarithm."""
+        linear = (placed.astype(np.float64) - plan.least) / (1 - plan.least)
+        low, high = plan.low[plan.wide], plan.high[plan.wide]
+        meant = low + (high - low) * linear[:, plan.wide]
+        logarithmic = (_log(meant) - _log(low)) / (_log(high) - _log(low))
+        return np.concatenate([linear, logarithmic], axis=1)
+
+    @cached_property
+    def _plan(self) -> "_Plan":
+        numbers: list[tuple[int, float, float, float]] = []
+        others: list[tuple[int, float]] = []
+        at = 0
+        for name in self.columns.features:
+            meaning = self.columns.meaning(name)
+            width = len(meaning.features(name))
+            if isinstance(meaning, Number | Date):
+                low, high = meaning.range if isinstance(meaning, Number) and meaning.range else (0.0, 1.0)
+                numbers.append((at, meaning.to[0], low, high))
+                others += [(at + inner, 0.0) for inner in range(1, width)]
+            else:
+                flags = width - meaning.indicator
+                others += [(at + inner, _centre(meaning, flags) if inner < flags else 0.0) for inner in range(width)]
+            at += width
+        return _Plan.of(at, numbers, others)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Plan:
+    """Which of a row's numbers are what."""
+
+    width: int
+    numbers: NDArray[np.int64]
+    least: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    wide: NDArray[np.bool_]
+    others: NDArray[np.int64]
+    centres: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, width: int, numbers: list[tuple[int, float, float, float]], others: list[tuple[int, float]]) -> "_Plan":
+        stated = np.array(numbers, np.float64).reshape(-1, 4)
+        beside = np.array(others, np.float64).reshape(-1, 2)
+        return cls(
+            width=width,
+            numbers=stated[:, 0].astype(np.int64),
+            least=stated[:, 1],
+            low=stated[:, 2],
+            high=stated[:, 3],
+            wide=stated[:, 3] - stated[:, 2] >= _WIDE,
+            others=beside[:, 0].astype(np.int64),
+            centres=beside[:, 1],
+        )
+
+
+def _centre(meaning: Column, flags: int) -> float:
+    """The mean over what a cell may be, each as likely."""
+    if isinstance(meaning, Category):
+        return 1 / flags
+    return 0.5 if isinstance(meaning, YesNo) else 0.0
+
+
+def _log(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sign(numbers) * np.log1p(np.abs(numbers))
