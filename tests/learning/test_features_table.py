@@ -97,6 +97,12 @@ def test_a_number_without_a_range_is_refused_by_name() -> None:
         TableRows(columns=columns(age=Number(range=(0, 1)), weight=Number()))
 
 
+@pytest.mark.parametrize("bins", [0, 257])
+def test_bins_are_few(bins: int) -> None:
+    with pytest.raises(ConfigError, match=rf"bins = {bins}"):
+        TableRows(columns=columns(age=Number(range=(0, 1))), bins=bins)
+
+
 def test_rows_of_another_table_are_refused() -> None:
     made = TableRows(columns=columns(age=Number(range=(0, 1))))
     with pytest.raises(ConfigError, match=r"the columns become 1 numbers, these rows have \(2,\)"):

@@ -12,6 +12,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning.features.feature_map import Values
 
 _WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
+_MOST_BINS = 256
 _TINY = 1e-6
 
 
@@ -36,6 +37,9 @@ class TableRows:
 
     def __post_init__(self) -> None:
         _validate.count(bins=self.bins)
+        if self.bins > _MOST_BINS:
+            remedy = f"each is a number of every row: give at most {_MOST_BINS}"
+            raise ConfigError(field="bins", value=self.bins, remedy=remedy)
         for name in self.columns.features:
             meaning = self.columns.meaning(name)
             if isinstance(meaning, Number) and meaning.range is None:
@@ -65,7 +69,7 @@ class TableRows:
         shortened: Values = (features / lengths).astype(np.float32)
         return shortened
 
-    def _places(self, placed: Values, plan: "_Plan") -> NDArray[np.float64]:
+    def _places(self, placed: Values, plan: "_Arrangement") -> NDArray[np.float64]:
         """Where numbers are in their ranges, from 0 to 1; the wide ones once more, through the logarithm."""
         linear = (placed.astype(np.float64) - plan.least) / (1 - plan.least)
         low, high = plan.low[plan.wide], plan.high[plan.wide]
@@ -74,7 +78,7 @@ class TableRows:
         return np.concatenate([linear, logarithmic], axis=1)
 
     @cached_property
-    def _plan(self) -> "_Plan":
+    def _plan(self) -> "_Arrangement":
         numbers: list[tuple[int, float, float, float]] = []
         others: list[tuple[int, float]] = []
         at = 0
@@ -89,11 +93,11 @@ class TableRows:
                 flags = width - meaning.indicator
                 others += [(at + inner, _centre(meaning, flags) if inner < flags else 0.0) for inner in range(width)]
             at += width
-        return _Plan.of(at, numbers, others)
+        return _Arrangement.of(at, numbers, others)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Plan:
+class _Arrangement:
     """Which of a row's numbers are what."""
 
     width: int
@@ -106,7 +110,9 @@ class _Plan:
     centres: NDArray[np.float64]
 
     @classmethod
-    def of(cls, width: int, numbers: list[tuple[int, float, float, float]], others: list[tuple[int, float]]) -> "_Plan":
+    def of(
+        cls, width: int, numbers: list[tuple[int, float, float, float]], others: list[tuple[int, float]]
+    ) -> "_Arrangement":
         stated = np.array(numbers, np.float64).reshape(-1, 4)
         beside = np.array(others, np.float64).reshape(-1, 2)
         return cls(
