@@ -263,7 +263,10 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         raise ConfigError(field="name", value="pictures", remedy=remedy)
     # Its own cache may be seen by all: it knows made-up pictures alone.
     cache = _cache(wanted) or state_folder() / "features"
-    return picture_map(shape, dimensions=wanted.dimensions, whitening=wanted.whitening, cache=cache)
+    _validate.natural(pixels=wanted.pixels)
+    return picture_map(
+        shape, dimensions=wanted.dimensions, whitening=wanted.whitening, pixels=wanted.pixels, cache=cache
+    )
 
 
 def mnist_folder(folder: str | None) -> Path:

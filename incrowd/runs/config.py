@@ -58,12 +58,14 @@ class StrokeFeatures(Section):
 class PictureFeatures(Section):
     """What is in a picture, grey or in colours, pixels between 0 and 1, seen along `dimensions` directions in which
     made-up pictures differ, whitened by their spectrum (`incrowd.learning.features.whitened`), of length one. With
-    `constant` there is one more feature, which every example has: the bias of a linear model.
+    `constant` there is one more feature, which every example has: the bias of a linear model. What is no picture, its
+    neighbouring pixels no more alike than any others, is seen as its pixels, in at most `pixels` features of its own.
     """
 
     name: Literal["pictures"] = "pictures"
     dimensions: int = 256
     whitening: float | None = None
+    pixels: int = 1024
     constant: float = 0.1
     cache: str | None = None
 

@@ -19,6 +19,7 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
+from incrowd.learning.features.table_rows import all_ranged
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
@@ -32,19 +33,28 @@ Tables = dict[str, dict[str, Any]]
 MANY = 5000
 """From so many clients on, a share of them in each round does what all of them would, in less time."""
 
-CONSTANT = 0.1
+CONSTANT, CONSTANT_OF_ROWS = 0.1, 0.3
 """A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
 
-SHARES = 0.03
+SHARES, SHARES_OF_TWO = 0.03, 0.3
 """What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
+
+SHARES_OF_FEW = 1.0
+"""The same where clients have few rows, whose shares are luck for the most part."""
+
+BOUND_OF_TWO = 0.1
+"""Of two classes: see `mechanism`."""
+
+BOUND_OF_ROWS = 0.3
+"""Of rows of a table, of two classes: nobody's are right all the time, so that even at the end gradients are long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
     """What everybody may know of a federation, which is all that a recipe may know.
 
-    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), and `own_model` whether
-    somebody brings a model of their own.
+    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `stated` whether it is a row of
+    a table in which every number has a stated range, and `own_model` whether somebody brings a model of their own.
     """
 
     clients: int
@@ -52,6 +62,7 @@ class Outline:
     shape: tuple[int, ...]
     classes: int | None
     whole: bool = False
+    stated: bool = False
     own_model: bool = False
 
     @classmethod
@@ -67,6 +78,7 @@ class Outline:
             shape=forms[0][1],
             classes=2 if data.examples.classes is None and data.examples.labels.ndim > 1 else data.examples.classes,
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
+            stated=data.table is not None and all_ranged(data.table),
             own_model=own_model,
         )
 
@@ -109,15 +121,17 @@ def images(facts: Outline) -> Tables:
 
 
 def tables(facts: Outline) -> Tables:
-    """Softmax regression on rows whose numbers are ramps over their stated ranges; a clip leaves small updates small.
+    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay as they are.
 
-    Rows of a table are noisy: nobody's are right all the time, so that an update says by its length how much is left to
-    learn. And where clients have rows of one class alone, updates of length 1 would count clients, not rows.
+    Rows are noisy: nobody's are right all the time, so that an update says by its length how much is left to learn.
     """
     if facts.own_model:
         return network(facts)
-    features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": 0.3}
-    return {"features": features, "model": _LINEAR, **clipped(facts)}
+    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
+    if facts.stated:
+        features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT_OF_ROWS}
+    how = clipped(facts) if facts.stated and facts.classes == 2 else mechanism(facts)
+    return {"features": features, "model": _LINEAR, **how}
 
 
 RECIPES = {
@@ -145,19 +159,23 @@ def mechanism(facts: Outline) -> Tables:
 
     Noise is allocated by what a round counts for, everyone takes part unless they are many, and a client weighs classes
     by its own labels' shares.
+
+    Of two classes many clients may have one alone. Such a client soon has nothing to say; a gradient of length 1 would
+    say it as loudly as ever, and whose class is more frequent would win. So gradients are shortened to a bound instead.
     """
+    two = facts.classes == 2
     local: dict[str, Any] = {"learning_rate": 1.0, "shuffle": False}
     if facts.classes is not None:
-        local["label_shares"] = SHARES
+        local["label_shares"] = SHARES_OF_TWO if two else SHARES
     rounds = 15 if facts.signal < 150 else 30
     server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < 60 else 12.0}
     if facts.signal >= 400:
         server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
-    return {
-        "local": local,
-        "server": {**server, "decay": "linear", "average": "tail"},
-        "privacy": {"rounds": rounds, "allocation": "weighted", **_who(facts)},
-    }
+    privacy: dict[str, Any] = {"rounds": rounds, "allocation": "weighted", **_who(facts)}
+    if two:
+        privacy["clip"] = {"kind": "fixed", "clip_norm": BOUND_OF_TWO}
+        server["learning_rate"] /= BOUND_OF_TWO
+    return {"local": local, "server": {**server, "decay": "linear", "average": "tail"}, "privacy": privacy}
 
 
 def clipped(facts: Outline) -> Tables:
@@ -168,12 +186,12 @@ def clipped(facts: Outline) -> Tables:
         rounds = 30 if facts.signal < 400 else 60
         server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}
     return {
-        "local": {"learning_rate": 1.0, "shuffle": False},
+        "local": {"learning_rate": 1.0, "shuffle": False, "label_shares": SHARES_OF_FEW},
         "server": {**server, "decay": "linear", "average": "tail"},
         "privacy": {
             "rounds": rounds,
             "allocation": "weighted",
-            "clip": {"kind": "fixed", "clip_norm": 0.3},
+            "clip": {"kind": "fixed", "clip_norm": BOUND_OF_ROWS},
             **_who(facts),
         },
     }
@@ -238,6 +256,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
             advised.pop(section, None)
     privacy = settings.get("privacy", {})
     clash = {"noise": ("sampling", "cohort", "allocation"), "grow_from": ("allocation",), "sampling": ("cohort",)}
+    if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound
+        advised["server"]["learning_rate"] *= advised["privacy"]["clip"]["clip_norm"]
     for stated, without in clash.items():
         for name in without if stated in privacy else ():
             advised["privacy"].pop(name, None)

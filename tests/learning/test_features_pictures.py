@@ -215,7 +215,7 @@ def test_more_directions_than_made_up_pictures_are_refused() -> None:
 
 
 def test_grey_pictures_and_colours_have_maps_of_their_own() -> None:
-    grey, colour = picture_map((28, 28)), picture_map((3, 32, 32), dimensions=9, whitening=0.2)
+    grey, colour = picture_map((28, 28), pixels=0), picture_map((3, 32, 32), dimensions=9, whitening=0.2, pixels=0)
     assert isinstance(grey, Whitened)
     assert isinstance(colour, Whitened)
     assert isinstance(grey.base, GreyPictures)

@@ -14,7 +14,8 @@ from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
 from incrowd.runs.build import feature_map_of
-from incrowd.runs.config import Private, RunOptions, TableFeatures
+from incrowd.runs.clip_config import FixedSection
+from incrowd.runs.config import Config, Private, RunOptions, TableFeatures
 from incrowd.runs.data_config import Table
 from incrowd.runs.prediction import predict
 
@@ -65,6 +66,13 @@ def test_a_wide_range_is_seen_through_a_logarithm_too() -> None:
     assert len(mapped({"age": Number(range=(0, 999))}, [0.0], bins=1)) == 1
 
 
+def test_a_stated_logarithm_is_not_taken_again_and_knots_are_centred() -> None:
+    logarithmic = mapped({"gain": Number(range=(0, 99_999), log=True)}, [0.5], bins=1)
+    assert np.allclose(logarithmic, [1], atol=1e-5)
+    knots = mapped({"age": Number(range=(0, 100), knots=3)}, [0.0, 1.0, 0.0])
+    assert np.allclose(knots, np.array([-1, 2, -1]) / 6**0.5, atol=1e-5)
+
+
 def test_levels_are_centred_and_texts_stay() -> None:
     assert np.allclose(mapped({"sex": Category(levels=("f", "m", "x"))}, [0, 1, 0]), np.array([-1, 2, -1]) / 6**0.5)
     assert np.allclose(mapped({"smoker": YesNo()}, [0.0]), [-1], atol=1e-5)
@@ -95,6 +103,18 @@ def test_every_row_is_of_length_one_and_alone(age: float, gain: float, bins: int
 def test_a_number_without_a_range_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"name = 'table': weight is a number without a range.*state one"):
         TableRows(columns=columns(age=Number(range=(0, 1)), weight=Number()))
+
+
+def test_a_number_without_a_range_goes_with_the_recipe_as_it_is(tmp_path: Path) -> None:
+    file = table(tmp_path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(40)])
+    for age, features in (({"range": [0, 100]}, "table"), ("number", "unit")):
+        data = Table(
+            file=str(file), client="who", label="bad", classes=("no", "yes"), columns={"age": age}, public=True
+        )
+        made = Federation.by_recipe("tables", data, privacy=Private(epsilon=8, delta=1e-3)).settings
+        assert isinstance(made, Config)
+        assert made.features.name == features
+        assert isinstance(made.privacy.clip, FixedSection)
 
 
 @pytest.mark.parametrize("bins", [0, 257])

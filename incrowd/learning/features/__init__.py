@@ -15,6 +15,7 @@ from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.metric import GlyphMetric
 from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm, WithConstant
+from incrowd.learning.features.order import PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
 from incrowd.learning.features.table_rows import TableRows
@@ -31,6 +32,7 @@ __all__ = [
     "MomentNormalisation",
     "OrientedEnergies",
     "PatchResponses",
+    "PicturesOrPixels",
     "SecondOrderEnergies",
     "TableRows",
     "UnitNorm",

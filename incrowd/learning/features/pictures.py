@@ -55,15 +55,17 @@ def reduced(shape: PictureShape) -> tuple[int, int]:
     return sides[0] // by, sides[1] // by
 
 
+def channels_first(pictures: Tensor) -> Tensor:
+    """Pictures [n, 1 or 3, h, w] of any form that `is_picture` knows."""
+    if pictures.ndim == 3:
+        return pictures[:, None]
+    return pictures if pictures.shape[1] in (1, 3) else pictures.permute(0, 3, 1, 2)
+
+
 def as_pictures(values: Values) -> Tensor:
     """Pictures [n, 1 or 3, h, w], small enough to be looked at."""
-    shape = values.shape[1:]
-    height, width = reduced(shape)
-    pictures = as_tensor(values)
-    if len(shape) == 2:
-        pictures = pictures[:, None]
-    elif shape[0] not in (1, 3):
-        pictures = pictures.permute(0, 3, 1, 2)
+    height, width = reduced(values.shape[1:])
+    pictures = channels_first(as_tensor(values))
     by = math.ceil(max(pictures.shape[2:]) / _LARGE)
     pictures = pictures if by == 1 else avg_pool2d(pictures, by)
     return pictures[:, :, :height, :width].contiguous()

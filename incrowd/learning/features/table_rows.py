@@ -23,6 +23,7 @@ class TableRows:
     - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
       linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen on the scale
       sign(x) log(1 + |x|), too. Together the ramps of one scale weigh as much as one number from -1 to 1.
+      One that was stated with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
     - Texts and what says that a value was missing stay as they are.
 
@@ -41,8 +42,7 @@ class TableRows:
             remedy = f"each is a number of every row: give at most {_MOST_BINS}"
             raise ConfigError(field="bins", value=self.bins, remedy=remedy)
         for name in self.columns.features:
-            meaning = self.columns.meaning(name)
-            if isinstance(meaning, Number) and meaning.range is None:
+            if not _ranged(self.columns.meaning(name)):
                 remedy = (
                     f"{name} is a number without a range, so that nobody knows how large it is: state one in its "
                     'columns, {range = [low, high], outside = "clip"}, or leave it out'
@@ -85,15 +85,23 @@ class TableRows:
         for name in self.columns.features:
             meaning = self.columns.meaning(name)
             width = len(meaning.features(name))
-            if isinstance(meaning, Number | Date):
-                low, high = meaning.range if isinstance(meaning, Number) and meaning.range else (0.0, 1.0)
-                numbers.append((at, meaning.to[0], low, high))
+            if isinstance(meaning, Date) or (isinstance(meaning, Number) and meaning.knots is None):
+                numbers.append((at, meaning.to[0], *_range(meaning)))
                 others += [(at + inner, 0.0) for inner in range(1, width)]
             else:
                 flags = width - meaning.indicator
                 others += [(at + inner, _centre(meaning, flags) if inner < flags else 0.0) for inner in range(width)]
             at += width
         return _Arrangement.of(at, numbers, others)
+
+
+def all_ranged(columns: Columns) -> bool:
+    """Whether it is stated of every number what range it is in, once features are named."""
+    return all(_ranged(columns.meaning(name)) for name in columns.features)
+
+
+def _ranged(meaning: Column) -> bool:
+    return not isinstance(meaning, Number) or meaning.range is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,9 +135,15 @@ class _Arrangement:
         )
 
 
+def _range(meaning: Number | Date) -> tuple[float, float]:
+    """That of the scale on which a place is: of a date, or of a logarithm, whichever."""
+    stated = isinstance(meaning, Number) and not meaning.log and meaning.range
+    return stated or (0.0, 1.0)
+
+
 def _centre(meaning: Column, flags: int) -> float:
     """The mean over what a cell may be, each as likely."""
-    if isinstance(meaning, Category):
+    if isinstance(meaning, Category | Number):  # a number with knots is near one, or between two
         return 1 / flags
     return 0.5 if isinstance(meaning, YesNo) else 0.0
 

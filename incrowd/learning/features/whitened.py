@@ -16,6 +16,7 @@ from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import Shape, as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.norms import unit
+from incrowd.learning.features.order import PicturesOrPixels
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, PictureShape, in_colour, reduced
 from incrowd.learning.features.transform import evaluate
 
@@ -97,12 +98,19 @@ class Whitened:
 
 
 def picture_map(
-    shape: PictureShape, *, dimensions: int = 256, whitening: float | None = None, cache: Path | None = None
+    shape: PictureShape,
+    *,
+    dimensions: int = 256,
+    whitening: float | None = None,
+    pixels: int = 1024,
+    cache: Path | None = None,
 ) -> FeatureMap:
-    """The features of pictures of this shape, along so many directions: grey ones, or colours."""
+    """The features of pictures of this shape, along so many directions: grey ones, or colours. What is no picture has
+    at most `pixels` features of its own (`PicturesOrPixels`); if that is 0, it is taken for a picture.
+    """
     colour = in_colour(shape)
     usual = 0.4 if colour else 0.5
-    return Whitened(
+    known = Whitened(
         base=ColourPictures(cache=cache) if colour else GreyPictures(),
         shape=reduced(shape),
         pictures=MadeUpPictures(colour=colour, blank=0.1 if colour else 0.5),
@@ -110,6 +118,7 @@ def picture_map(
         whitening=usual if whitening is None else whitening,
         cache=cache,
     )
+    return PicturesOrPixels(base=known, shape=shape, pixels=pixels) if pixels else known
 
 
 def principal(rows: Tensor, count: int, *, seed: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,92 @@
+"""What to do about pictures that are none: their pixels, where neighbours are no more alike than any others."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from incrowd import _validate
+from incrowd._random import SeededRandomness
+from incrowd.learning.features.feature_map import FeatureMap, Values
+from incrowd.learning.features.images import as_tensor
+from incrowd.learning.features.norms import unit
+from incrowd.learning.features.pictures import PictureShape, channels_first, in_colour, sides_of
+
+_NONE, _CERTAIN = 1.0, 3.0  # standard errors of the alikeness of pixels in random order
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturesOrPixels:
+    """The features of `base` for a picture of this `shape`; for what is none, its pixels less their mean; L2 norm 1.
+
+    Numbers in the form of a picture need not be one: pixels in a secret order, columns of a table. What is known of
+    pictures misleads then. Each example shows it by itself: its neighbouring pixels are no more alike than any two
+    (Geary 1954). Such an example has zeros in place of the base's features, and its pixels in more features, which
+    are zero for all others: as many as there are pixels, or `pixels` random sums of them. In between, both fade.
+
+    Guarantee: each example decides for itself, so one cannot change how others are seen. Where no example is in
+    disorder, a linear model of both is that of the base's features alone.
+
+    Edge cases: an example whose pixels are all the same has the base's features.
+    """
+
+    base: FeatureMap
+    shape: PictureShape
+    pixels: int = 1024
+
+    def __post_init__(self) -> None:
+        _validate.count(pixels=self.pixels)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels})"
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        pictures = channels_first(as_tensor(values))
+        share = _faded(order(pictures))[:, None]
+        seen = as_tensor(self.base(values))
+        flat = pictures.flatten(1)
+        pixels = unit(self._summed(flat - flat.mean(1, keepdim=True)))
+        both: Values = torch.cat([seen * share, pixels * (1 - share.square()).sqrt()], dim=1).numpy()
+        return both
+
+    def _summed(self, flat: Tensor) -> Tensor:
+        """As they are, or in `pixels` sums with random signs."""
+        if flat.shape[1] <= self.pixels:
+            return flat
+        places, signs = self._sums
+        return flat.new_zeros(len(flat), self.pixels).index_add_(1, places, flat * signs)
+
+    @cached_property
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        """For each pixel the sum that it belongs to, and its sign in it."""
+        height, width = sides_of(self.shape) or (0, 0)
+        count = height * width * (3 if in_colour(self.shape) else 1)
+        stream = SeededRandomness(0).stream("pixels")
+        order = torch.from_numpy(stream.bits(count).argsort(kind="stable"))
+        return order % self.pixels, torch.from_numpy(stream.normals(count)).sign().float()
+
+
+def order(pictures: Tensor) -> Tensor:
+    """How much more alike neighbours are than any two pixels of a picture [n, c, h, w]: 0 on average if they are in
+    random order, and in units of the standard error of that.
+    """
+    down, right = (_squares(pictures.diff(dim=axis)) for axis in (2, 3))
+    centred = pictures - pictures.mean(dim=(2, 3), keepdim=True)
+    height, width = pictures.shape[2:]
+    pairs = (height - 1) * width + height * (width - 1)
+    expected = _squares(centred) / (height * width) * 2 * pairs
+    return torch.where(expected > 0, (1 - (down + right) / expected) * math.sqrt(pairs), math.inf)
+
+
+def _squares(numbers: Tensor) -> Tensor:
+    return numbers.square().sum(dim=(1, 2, 3))
+
+
+def _faded(found: Tensor) -> Tensor:
+    """How much of a picture there is, from 0 to 1."""
+    return ((found - _NONE) / (_CERTAIN - _NONE)).clamp(0, 1)

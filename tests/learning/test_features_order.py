@@ -1,0 +1,153 @@
+"""What is no picture is seen as its pixels."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from incrowd.data import load_digits
+from incrowd.errors import ConfigError
+from incrowd.learning.features import (
+    FeatureMap,
+    MadeUpPictures,
+    PicturesOrPixels,
+    UnitNorm,
+    Whitened,
+    from_callable,
+    picture_map,
+)
+from incrowd.learning.features.order import order
+from incrowd.runs.build import feature_map_of
+from incrowd.runs.config import PictureFeatures
+
+KNOWN = from_callable(lambda values: np.full((len(values), 2), 0.5**0.5), name="the same for all")
+Values = NDArray[np.float32]
+
+
+def smooth(*shape: int) -> Values:
+    """Made-up pictures of this form."""
+    sides, colour = (shape, False) if len(shape) == 2 else ((shape[1], shape[2]), True)
+    made = MadeUpPictures(count=20, variants=2, colour=colour)
+    return np.concatenate([made.render(k, shape=(sides[0], sides[1])) for k in range(20)])
+
+
+def shuffled(pictures: Values, seed: int = 0) -> Values:
+    """Their pixels in another order, the same for all."""
+    flat = pictures.reshape(len(pictures), -1)
+    return flat[:, np.random.default_rng(seed).permutation(flat.shape[1])].reshape(pictures.shape)
+
+
+def of(shape: tuple[int, ...], base: FeatureMap = KNOWN, **changed: Any) -> PicturesOrPixels:
+    return PicturesOrPixels(base=base, shape=shape, **changed)
+
+
+def geary(picture: Values) -> float:
+    """Geary's statistic over neighbours, pair by pair."""
+    height, width = picture.shape
+    pairs = [(picture[i, j], picture[i + 1, j]) for i in range(height - 1) for j in range(width)]
+    pairs += [(picture[i, j], picture[i, j + 1]) for i in range(height) for j in range(width - 1)]
+    return float(np.mean([(a - b) ** 2 for a, b in pairs]) / (2 * picture.var()))
+
+
+def test_order_is_how_far_geary_s_statistic_is_below_one() -> None:
+    picture = smooth(9, 7)[3]
+    expected = (1 - geary(picture.astype(float))) * (8 * 7 + 9 * 6) ** 0.5
+    assert float(order(torch.from_numpy(picture)[None, None])[0]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_pixels_in_random_order_have_order_zero_give_or_take_one() -> None:
+    noise = torch.from_numpy(np.random.default_rng(0).random((2000, 1, 28, 28), np.float32))
+    found = order(noise)
+    # Of 2,000 values of variance about 1 the mean has a standard error of .022.
+    assert abs(float(found.mean())) < 0.15
+    assert 0.8 < float(found.std()) < 1.2
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (3, 32, 32)])
+def test_a_picture_is_seen_by_the_base_and_what_is_none_by_its_pixels(shape: tuple[int, ...]) -> None:
+    pictures, size = smooth(*shape), int(np.prod(shape))
+    looked = of(shape, pixels=size)
+    seen = looked(pictures)
+    assert seen.shape == (len(pictures), 2 + size)
+    assert (np.abs(seen[:, 2:]).max(axis=1) == 0).mean() > 0.9
+    assert np.allclose(seen[np.abs(seen[:, 2:]).max(axis=1) == 0, :2], 0.5**0.5)
+    disordered = shuffled(pictures)
+    certain = np.abs(looked(disordered)[:, :2]).max(axis=1) == 0
+    assert certain.mean() > 0.5
+    as_pixels = UnitNorm(centred=True)(disordered)
+    assert np.allclose(looked(disordered)[certain, 2:], as_pixels[certain], atol=1e-5)
+
+
+def test_real_digits_are_pictures_and_shuffled_ones_are_not() -> None:
+    digits = load_digits().train.values(slice(0, 500))
+    base = np.abs(of((8, 8))(digits)[:, :2]).max(axis=1)
+    assert (base > 0.7).mean() > 0.9
+    base = np.abs(of((8, 8))(shuffled(digits))[:, :2]).max(axis=1)
+    assert (base > 0.7).mean() < 0.2
+
+
+@pytest.mark.parametrize("blur", [0.0, 0.3, 0.6, 0.8, 1.0])
+def test_the_length_is_one_in_between_as_well(blur: float) -> None:
+    pictures = smooth(12, 12)
+    mixed = blur * pictures + (1 - blur) * shuffled(pictures)
+    assert np.allclose(np.linalg.norm(of((12, 12))(mixed), axis=1), 1, atol=1e-3)
+
+
+def test_the_channels_may_come_last() -> None:
+    pictures = smooth(3, 12, 14)
+    last = of((12, 14, 3))(pictures.transpose(0, 2, 3, 1).copy())
+    assert np.array_equal(of((3, 12, 14))(pictures), last)
+
+
+def test_a_blank_example_is_a_picture() -> None:
+    seen = of((8, 8))(np.full((1, 8, 8), 0.4, np.float32))
+    assert np.allclose(seen[0, :2], 0.5**0.5)
+    assert (seen[0, 2:] == 0).all()
+
+
+def test_each_example_decides_for_itself() -> None:
+    pictures = smooth(10, 10)
+    mixed = np.concatenate([pictures[:3], shuffled(pictures[:3])])
+    looked = of((10, 10), pixels=30)
+    together = looked(mixed)
+    for k in range(6):
+        assert np.array_equal(looked(mixed[k : k + 1])[0], together[k])
+
+
+def test_many_pixels_become_random_sums_that_keep_angles() -> None:
+    noise = np.random.default_rng(0).random((40, 40, 40), np.float32)
+    noise[1::2] = 0.9 * noise[::2] + 0.1 * noise[1::2]
+    looked = of((40, 40), pixels=400)
+    sums = looked(noise)[:, 2:]
+    assert sums.shape == (40, 400)
+    lengths = np.linalg.norm(sums, axis=1)
+    pixels = UnitNorm(centred=True)(noise)
+    gram, true = (sums / lengths[:, None]) @ (sums / lengths[:, None]).T, pixels @ pixels.T
+    # A sum of 1,600 products with random signs over 400 places has a standard deviation of .05.
+    assert np.abs(gram - true).max() < 0.3
+    assert gram[0, 1] > 0.9
+    assert np.array_equal(of((40, 40), pixels=400)(noise)[:, 2:], sums)
+
+
+def test_the_name_says_what_it_depends_on() -> None:
+    names = {of(shape, pixels=pixels).name for shape in ((8, 8), (8, 9)) for pixels in (5, 6)}
+    assert len(names) == 4
+    assert KNOWN.name in of((8, 8)).name
+
+
+def test_pixels_are_counted_and_may_be_left_out() -> None:
+    with pytest.raises(ConfigError, match="pixels"):
+        of((8, 8), pixels=0)
+    with pytest.raises(ConfigError, match="pixels"):
+        feature_map_of(PictureFeatures(pixels=-1), (8, 8))
+    assert isinstance(picture_map((8, 8)), PicturesOrPixels)
+    assert isinstance(picture_map((8, 8), pixels=0), Whitened)
+
+
+def test_settings_say_how_many_pixels() -> None:
+    alone = feature_map_of(PictureFeatures(pixels=0), (8, 8))
+    both = feature_map_of(PictureFeatures(pixels=20), (8, 8))
+    assert "PicturesOrPixels" not in alone.name
+    assert "; (8, 8), 20)" in both.name
