@@ -121,7 +121,7 @@ def images(facts: Outline) -> Tables:
 
 
 def tables(facts: Outline) -> Tables:
-    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay as they are.
+    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay numbers.
 
     Rows are noisy: nobody's are right all the time, so that an update says by its length how much is left to learn.
     """
@@ -180,8 +180,8 @@ def mechanism(facts: Outline) -> Tables:
 
 def clipped(facts: Outline) -> Tables:
     """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
-    rounds: int = 15
-    server: dict[str, Any] = {"learning_rate": 60.0}
+    rounds = 8 if facts.signal < 25 else 15
+    server: dict[str, Any] = {"learning_rate": 20.0 if facts.signal < 25 else 40.0}
     if facts.signal >= 150:
         rounds = 30 if facts.signal < 400 else 60
         server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}
