@@ -37,7 +37,7 @@ def train(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Settings that suit it, where CONFIG has none: general, images."),
+        typer.Option(metavar="NAME", help="Settings that suit it, where CONFIG has none: general, images, tables."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
     ledger: LedgerOption = None,

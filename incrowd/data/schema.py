@@ -2,7 +2,8 @@
 
 | kind       | a cell is                           | becomes                                             |
 | ---------- | ----------------------------------- | --------------------------------------------------- |
-| `Number`   | a number; whole, if so stated       | itself, or its place in the stated range            |
+| `Number`   | a number; whole, if so stated       | itself, or its place in the stated range, or how    |
+|            |                                     | near it is to places there                          |
 | `Category` | one of the stated levels            | a 1 at its level and 0 at the others                |
 | `YesNo`    | one of two words                    | 1 or 0                                              |
 | `Date`     | a day, or a moment                  | its place between the two stated days               |
@@ -80,7 +81,10 @@ class Column(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Number(Column):
     """A number. With a `range`, low to high, it becomes its place there, from -1 to 1, or from 0 to 1 where `to` says
-    so; outside of it it is refused or clipped. Without one it stays as it is.
+    so; outside of it it is refused or clipped. Without one it stays as it is. With `log` the place is that of its
+    signed logarithm, sign * log(1 + size), for numbers most of which are small. With `knots` it becomes so many
+    numbers, one for each of as many places evenly in the range: how near it is, from 0 to 1, so that a linear model
+    learns a line with bends at these places.
 
     Edge cases: a `whole` number's range has at most 2^24 numbers, which a float32 tells apart; a number that is not
     scaled has to be one that float32 holds.
@@ -89,15 +93,22 @@ class Number(Column):
     range: tuple[float, float] | None = None
     to: tuple[float, float] = (-1.0, 1.0)
     whole: bool = False
+    log: bool = False
+    knots: int | None = None
     outside: Outside = "refuse"
     missing: float | None = None
 
     def __post_init__(self) -> None:
+        if self.knots is not None:
+            _validate.count(knots=self.knots)
+            if self.knots < 2 or tuple(self.to) != (-1, 1):
+                remedy = "give at least 2, and leave out `to`: how near a place is goes from 0 to 1"
+                raise ConfigError(field="knots", value=self.knots, remedy=remedy)
         if tuple(self.to) not in ((-1, 1), (0, 1)):
             raise ConfigError(field="to", value=self.to, remedy="choose from [-1, 1] and [0, 1]")
         _check_outside(self.outside)
         if self.range is None:
-            for field in ("to", "outside"):
+            for field in ("to", "outside", "log", "knots"):
                 if getattr(self, field) != getattr(Number, field):
                     remedy = "it is about a range, and none is stated: state it, or leave this out"
                     raise ConfigError(field=field, value=getattr(self, field), remedy=remedy)
@@ -127,7 +138,23 @@ class Number(Column):
             raise DataError("is not a whole number, and was stated to be one")
         if self.range is None:
             return (as_float32(number),)
-        return (_placed(number, *self.range, to=self.to, outside=self.outside),)
+        if not self.log and self.knots is None:
+            return (_placed(number, *self.range, to=self.to, outside=self.outside),)
+        low, high = self.range
+        share = _placed(number, low, high, to=(0.0, 1.0), outside=self.outside)
+        if self.log:
+            number = low + (high - low) * share
+            share = (_log(number) - _log(low)) / (_log(high) - _log(low))
+        if self.knots is None:
+            return (self.to[0] + (self.to[1] - self.to[0]) * share,)
+        return tuple(max(0.0, 1 - abs(share * (self.knots - 1) - knot)) for knot in range(self.knots))
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        if self.knots is None or self.range is None:
+            return (name,)
+        low, high = map(_log, self.range) if self.log else self.range
+        places = (low + (high - low) * knot / (self.knots - 1) for knot in range(self.knots))
+        return tuple(f"{name} near {_unlog(place) if self.log else place:.6g}" for place in places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +327,14 @@ def _placed(
         number = min(max(number, low), high)
     share = (number - low) / (high - low)
     return to[0] + (to[1] - to[0]) * share
+
+
+def _log(number: float) -> float:
+    return math.copysign(math.log1p(abs(number)), number)
+
+
+def _unlog(number: float) -> float:
+    return math.copysign(math.expm1(abs(number)), number)
 
 
 def _check_outside(outside: str) -> None:

@@ -104,6 +104,12 @@ def _number(name: str, value: Any) -> float:
     return value
 
 
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(field=name, value=value, remedy="give a whole number")
+    return value
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(field=name, value=value, remedy="give true or false")
@@ -155,7 +161,9 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "dates": _days,
     "format": _word,
     "indicator": _flag,
+    "knots": _count,
     "levels": _texts,
+    "log": _flag,
     "no": _texts,
     "other": _flag,
     "outside": _word,

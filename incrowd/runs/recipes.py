@@ -4,6 +4,7 @@
 | --------- | ----------------------------------------------------------------------------- |
 | `general` | nothing: each example as a vector of length one, or a module of your own      |
 | `images`  | that examples are pictures, of things of a few parts, edges and textures      |
+| `tables`  | that examples are rows whose columns have stated ranges and levels            |
 
 A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
 what it chooses costs nothing. What settings state themselves stays as they state it.
@@ -34,8 +35,11 @@ MANY = 5000
 CONSTANT = 0.1
 """A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
 
-SHARES = 0.03
+SHARES, SHARES_OF_TWO = 0.03, 0.3
 """What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
+
+BOUND_OF_TWO = 0.1
+"""Of two classes: see `mechanism`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +111,19 @@ def images(facts: Outline) -> Tables:
     return {"features": features, "model": _LINEAR, **mechanism(facts)}
 
 
+def tables(facts: Outline) -> Tables:
+    """Softmax regression on rows of length one: the numbers of a table's columns are in their stated ranges already."""
+    if facts.own_model:
+        return network(facts)
+    return {"features": {"name": "unit", "centred": False, "constant": CONSTANT}, "model": _LINEAR, **mechanism(facts)}
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(name="general", prior="nothing", settings=general),
         Recipe(name="images", prior="pictures look like made-up ones", settings=images),
+        Recipe(name="tables", prior="columns, with ranges and levels that are stated", settings=tables),
     )
 }
 
@@ -131,19 +143,23 @@ def mechanism(facts: Outline) -> Tables:
 
     Noise is allocated by what a round counts for, everyone takes part unless they are many, and a client weighs classes
     by its own labels' shares.
+
+    Of two classes many clients may have one alone. Such a client soon has nothing to say; a gradient of length 1 would
+    say it as loudly as ever, and whose class is more frequent would win. So gradients are shortened to a bound instead.
     """
+    two = facts.classes == 2
     local: dict[str, Any] = {"learning_rate": 1.0, "shuffle": False}
     if facts.classes is not None:
-        local["label_shares"] = SHARES
+        local["label_shares"] = SHARES_OF_TWO if two else SHARES
     rounds = 15 if facts.signal < 150 else 30
     server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < 60 else 12.0}
     if facts.signal >= 400:
         server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
-    return {
-        "local": local,
-        "server": {**server, "decay": "linear", "average": "tail"},
-        "privacy": {"rounds": rounds, "allocation": "weighted", **_who(facts)},
-    }
+    privacy: dict[str, Any] = {"rounds": rounds, "allocation": "weighted", **_who(facts)}
+    if two:
+        privacy["clip"] = {"kind": "fixed", "clip_norm": BOUND_OF_TWO}
+        server["learning_rate"] /= BOUND_OF_TWO
+    return {"local": local, "server": {**server, "decay": "linear", "average": "tail"}, "privacy": privacy}
 
 
 def network(facts: Outline) -> Tables:
@@ -205,6 +221,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
             advised.pop(section, None)
     privacy = settings.get("privacy", {})
     clash = {"noise": ("sampling", "cohort", "allocation"), "grow_from": ("allocation",), "sampling": ("cohort",)}
+    if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound
+        advised["server"]["learning_rate"] *= advised["privacy"]["clip"]["clip_norm"]
     for stated, without in clash.items():
         for name in without if stated in privacy else ():
             advised["privacy"].pop(name, None)

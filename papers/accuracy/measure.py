@@ -154,7 +154,7 @@ class Bench:
         if wanted.name == "pictures":
             shape = self.split.train.shape
             return picture_map(shape, dimensions=wanted.dimensions, whitening=wanted.whitening, cache=self.cache)
-        return UnitNorm(centred=True)
+        return UnitNorm(centred=getattr(wanted, "centred", True))
 
 
 def trained(federation: Federation) -> float:

@@ -10,6 +10,8 @@
 | `mnist-noise` | noise of up to half the brightness behind each digit |
 | `mnist-permuted` | the pixels in another order, the same for all |
 | `letters` | capital letters of the fonts that matplotlib brings, turned, slanted and moved |
+| `adult` | a census table of 25,000 rows, the ranges and levels of its columns stated |
+| `adult-raw` | its six numbers as they are |
 """
 
 import io
@@ -23,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from harness import checks
 from incrowd import DataError
-from incrowd.data import Examples, Split, load_mnist
+from incrowd.data import Columns, Examples, Split, load_mnist, read_table
 
 Pixels = NDArray[np.uint8]
 
@@ -157,6 +159,67 @@ def _letter(letter: str, font: ImageFont.FreeTypeFont, generator: np.random.Gene
     return np.asarray(seen, np.uint8)
 
 
+_ADULT = Columns(
+    client="",
+    label="income",
+    classes=("<=50K", ">50K"),
+    schema={
+        "age": {"range": [15, 95], "knots": 9},
+        "workclass": {
+            "levels": [
+                "Federal-gov", "Local-gov", "Never-worked", "Private", "Self-emp-inc", "Self-emp-not-inc", "State-gov",
+                "Without-pay",
+            ],
+            "other": True,
+        },
+        "fnlwgt": "ignore",
+        "education": "ignore",  # in words what education_num says
+        "education_num": {"range": [1, 16], "knots": 6},
+        "marital_status": {
+            "levels": [
+                "Divorced", "Married-AF-spouse", "Married-civ-spouse", "Married-spouse-absent", "Never-married",
+                "Separated", "Widowed",
+            ]
+        },
+        "occupation": {
+            "levels": [
+                "Adm-clerical", "Armed-Forces", "Craft-repair", "Exec-managerial", "Farming-fishing",
+                "Handlers-cleaners", "Machine-op-inspct", "Other-service", "Priv-house-serv", "Prof-specialty",
+                "Protective-serv", "Sales", "Tech-support", "Transport-moving",
+            ],
+            "other": True,
+        },
+        "relationship": {
+            "levels": ["Husband", "Not-in-family", "Other-relative", "Own-child", "Unmarried", "Wife"]
+        },
+        "race": {"levels": ["Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"]},
+        "sex": {"levels": ["Female", "Male"]},
+        "capital_gain": {"range": [0, 100000], "log": True, "knots": 4},
+        "capital_loss": {"range": [0, 5000], "log": True, "knots": 4},
+        "hours_per_week": {"range": [0, 100], "knots": 6},
+        "native_country": {"levels": ["United-States", "Mexico"], "other": True},
+    },
+)  # fmt: skip
+"""What everybody may know of a census form: ages, grades, hours, sums."""
+
+
+def _adult(folder: Path) -> Split:
+    """Census income, the last fifth of the rows for testing."""
+    return _last_fifth("adult", read_table(folder / "adult" / "adult.csv.gz", _ADULT)[0])
+
+
+def _adult_raw(folder: Path) -> Split:
+    """Its numbers as they are, as a newcomer would give them."""
+    numbers = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+    columns = Columns(client="", label="income", classes=_ADULT.classes, features=numbers)
+    return _last_fifth("adult-raw", read_table(folder / "adult" / "adult.csv.gz", columns)[0])
+
+
+def _last_fifth(name: str, rows: Examples) -> Split:
+    kept = len(rows) - len(rows) // 5
+    return Split(name=name, train=rows.some(slice(kept)), test=rows.some(slice(kept, None)))
+
+
 SETS: dict[str, Callable[[Path], Split]] = {
     "mnist": _idx("mnist"),
     "fashion": _idx("fashion"),
@@ -167,4 +230,6 @@ SETS: dict[str, Callable[[Path], Split]] = {
     "mnist-noise": _mnist_changed("mnist-noise", _noisy),
     "mnist-permuted": _mnist_changed("mnist-permuted", _permuted),
     "letters": _letters,
+    "adult": _adult,
+    "adult-raw": _adult_raw,
 }

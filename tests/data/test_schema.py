@@ -184,3 +184,49 @@ def test_settings_spell_a_column(spelled: Any, column: Column) -> None:
 def test_a_column_that_has_no_meaning_is_refused(spelled: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         columns_of({"age": spelled})
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "numbers"),
+    [
+        (Number(range=(0, 10), knots=3), "5", (0.0, 1.0, 0.0)),
+        (Number(range=(0, 10), knots=3), "2.5", (0.5, 0.5, 0.0)),
+        (Number(range=(0, 10), knots=3, outside="clip"), "99", (0.0, 0.0, 1.0)),
+        (Number(range=(0, 999), log=True, to=(0, 1)), "0", (0.0,)),
+        (Number(range=(0, 999), log=True, to=(0, 1)), "999", (1.0,)),
+        (Number(range=(0, 99), log=True), "9", (0.0,)),
+        (Number(range=(-99, 99), log=True), "0", (0.0,)),
+        (Number(range=(0, 99), log=True, knots=3), "9", (0.0, 1.0, 0.0)),
+        (Number(range=(0, 99), log=True, knots=2, missing=0.0, indicator=True), "", (1.0, 0.0, 1.0)),
+    ],
+)
+def test_places_by_their_logarithm_and_near_knots(column: Number, cell: str, numbers: tuple[float, ...]) -> None:
+    assert column.encoded(cell, Reading()) == pytest.approx(numbers)
+
+
+@given(st.floats(0, 50), st.integers(2, 12))
+def test_how_near_the_knots_are_adds_up_to_one(value: float, knots: int) -> None:
+    near = Number(range=(0, 50), knots=knots).encoded(repr(value), Reading())
+    assert sum(near) == pytest.approx(1)
+    assert sum(place > 0 for place in near) <= 2
+
+
+def test_knots_are_named_by_where_they_are() -> None:
+    assert Number(range=(0, 10), knots=3).features("age") == ("age near 0", "age near 5", "age near 10")
+    assert Number(range=(0, 99), log=True, knots=3).features("sum") == ("sum near 0", "sum near 9", "sum near 99")
+    assert Number(range=(0, 99), log=True).features("sum") == ("sum",)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ({"range": [0, 9], "knots": 1}, r"knots = 1: give at least 2"),
+        ({"range": [0, 9], "knots": 3, "to": [0, 1]}, r"knots = 3: give at least 2, and leave out `to`"),
+        ({"kind": "number", "knots": 3}, r"knots = 3: it is about a range"),
+        ({"kind": "number", "log": True}, r"log = True: it is about a range"),
+        ({"range": [0, 9], "knots": 2.5}, r"knots = 2\.5: give a whole number"),
+    ],
+)
+def test_knots_and_logarithms_are_about_a_range(words: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        columns_of({"age": words})

@@ -1,5 +1,6 @@
 """`incrowd bench-accuracy`: its sets, its rows, and what stands beside them."""
 
+import gzip
 import io
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from papers.accuracy.sets import SETS, load_set
 from tests.command import Command, command
 from tests.papers.small import write_set
 
+HEADER = (
+    "age,workclass,fnlwgt,education,education_num,marital_status,occupation,relationship,race,sex,capital_gain,"
+    "capital_loss,hours_per_week,native_country,income"
+)
+ROWS = "44,?,90000,Masters,14,Divorced,Sales,Wife,Other,Female,0,0,40,Peru,<=50K\n50,Private,5,HS-grad,9,Widowed,?,"
+ROWS += "Husband,White,Male,9000,0,60,United-States,>50K"
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,6 +34,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cifar10").mkdir()
     for part in ("train", "test"):
         write_jpegs(folder / "cifar10" / f"{part}.npz")
+    (folder / "adult").mkdir()
+    with gzip.open(folder / "adult" / "adult.csv.gz", "wt") as file:
+        file.write(f"{HEADER}\n" + 10 * f"{ROWS}\n")
     return folder
 
 
@@ -46,13 +57,21 @@ def bench_accuracy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     return command(monkeypatch, capsys, "bench-accuracy")
 
 
-@pytest.mark.parametrize("name", [name for name in SETS if name != "letters"])
+@pytest.mark.parametrize("name", [name for name in SETS if name != "letters" and "adult" not in name])
 def test_every_set_is_two_parts_of_pictures(name: str, data: Path) -> None:
     split = load_set(name, data)
     assert split.name == name
     assert split.test is not None
     assert split.train.shape == ((3, 32, 32) if name == "cifar10" else (32, 32) if "cifar" in name else (28, 28))
     assert split.train.shape == split.test.shape
+
+
+def test_the_census_is_rows_of_stated_columns_or_numbers_as_they_are(data: Path) -> None:
+    stated, raw = load_set("adult", data), load_set("adult-raw", data)
+    assert len(stated.train) == len(raw.train) == 16
+    assert stated.train.labels.tolist() == [0, 1] * 8
+    assert np.abs(stated.train.values(slice(None))).max() == 1
+    assert raw.train.values(slice(1)).tolist() == [[44, 90000, 14, 0, 0, 40]]
 
 
 @pytest.mark.slow

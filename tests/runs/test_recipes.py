@@ -114,7 +114,7 @@ def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images"):
+    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images, tables"):
         with_recipe(PROMISE, "best")
 
 
@@ -129,3 +129,14 @@ def test_without_a_file_a_recipe_takes_data_and_budget_of_the_demonstration_alon
     assert promise.keys() == {"data", "privacy", "run"}
     assert promise["privacy"] == {"epsilon": 8.0, "delta": 1e-3}
     assert with_recipe(promise, "general")["features"] == {"name": "unit", "constant": 0.1}
+
+
+def test_of_two_classes_gradients_are_shortened_not_normalised() -> None:
+    two = named("tables").settings(facts(classes=2))
+    many = named("tables").settings(facts(classes=3))
+    assert two["privacy"]["clip"] == {"kind": "fixed", "clip_norm": 0.1}
+    assert "clip" not in many["privacy"]
+    assert two["server"]["learning_rate"] == pytest.approx(10 * many["server"]["learning_rate"])
+    stated = {**PROMISE, "privacy": {**PROMISE["privacy"], "clip": {"kind": "normalised"}}}
+    made = completed(stated, named("tables"), facts(classes=2))
+    assert made["server"]["learning_rate"] == pytest.approx(many["server"]["learning_rate"])
