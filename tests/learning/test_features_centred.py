@@ -70,7 +70,7 @@ def test_what_comes_in_at_the_edge_is_like_the_edge() -> None:
 
 
 def test_each_picture_is_moved_by_itself() -> None:
-    several = torch.cat([on_ground(thing(3, 4, seed=k), (12, 12), (k, 7 - k)) for k in range(6)])
+    several = torch.cat([on_ground(thing(3, 4, seed=k), (12, 12), (k, 7 - k)) / 6**k for k in range(6)])
     assert torch.equal(centred(several), torch.cat([centred(one[None]) for one in several]))
 
 
