@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from incrowd.errors import DataError
+from incrowd.learning.features.centred import centred
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
@@ -63,17 +64,20 @@ def channels_first(pictures: Tensor) -> Tensor:
 
 
 def as_pictures(values: Values) -> Tensor:
-    """Pictures [n, 1 or 3, h, w], small enough to be looked at."""
+    """Pictures [n, 1 or 3, h, w], small enough to be looked at, with what is on a blank ground in the middle."""
     height, width = reduced(values.shape[1:])
     pictures = channels_first(as_tensor(values))
     by = math.ceil(max(pictures.shape[2:]) / _LARGE)
     pictures = pictures if by == 1 else avg_pool2d(pictures, by)
-    return pictures[:, :, :height, :width].contiguous()
+    return centred(pictures[:, :, :height, :width])
 
 
 @dataclass(frozen=True, kw_only=True)
 class GreyPictures:
-    """Second-order energies, oriented energies, coarse brightness: 4557 features for 28 x 28 pixels between 0 and 1."""
+    """Second-order energies, oriented energies, coarse brightness: 4557 features for 28 x 28 pixels between 0 and 1.
+
+    What is on a blank ground is first moved to the middle, by whole pixels.
+    """
 
     @property
     def name(self) -> str:
@@ -94,7 +98,8 @@ class GreyPictures:
 class ColourPictures:
     """Patches, energies of brightness and of the two opponent colours, coarse colours: 9664 features for 32 x 32.
 
-    What patches are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
+    What is on a blank ground is first moved to the middle. What patches are compared with is learnt from made-up
+    pictures, and with `cache`, a folder, kept there.
     """
 
     cache: Path | None = field(default=None, repr=False)
