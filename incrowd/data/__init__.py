@@ -19,7 +19,7 @@ from incrowd.data.held_out import hold_out_clients
 from incrowd.data.mnist import MNIST, download_mnist, load_mnist
 from incrowd.data.partition import Partition
 from incrowd.data.partitioners import by_column, by_sizes, dirichlet, iid, lognormal_sizes, sorted_shards
-from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
+from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
 from incrowd.data.spelling import column_of, columns_of
 from incrowd.data.tables import load_table, read_features, read_table
 from incrowd.data.texts import Texts, load_texts
@@ -42,6 +42,7 @@ __all__ = [
     "Split",
     "Tensors",
     "TestClients",
+    "Text",
     "Texts",
     "YesNo",
     "by_column",

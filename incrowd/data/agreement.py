@@ -9,11 +9,18 @@ from datetime import date
 
 from incrowd.data._cells import Reading
 from incrowd.data.columns import Columns
-from incrowd.data.schema import Category, Column, Date, Ignored, Number, Outside, YesNo
+from incrowd.data.schema import Category, Column, Date, Ignored, Number, Outside, Text, YesNo
 from incrowd.errors import ConfigError
 
 _EXACT = 2**24  # whole numbers that float32 tells apart
-_NAMES = {Number: "a number", Category: "a category", YesNo: "yes or no", Date: "a date", Ignored: "not for learning"}
+_NAMES = {
+    Number: "a number",
+    Category: "a category",
+    YesNo: "yes or no",
+    Date: "a date",
+    Text: "a text",
+    Ignored: "not for learning",
+}
 
 
 def agreed(wanted: Columns, own: Columns) -> Columns:
@@ -65,6 +72,11 @@ def _fitted(wanted: Column, own: Column, reading: Reading) -> Column:
     if isinstance(wanted, Date) and isinstance(own, Date):
         _check_range(wanted, wanted.dates, own.dates, outside=own.outside)
         return replace(wanted, format=own.format)
+    if isinstance(wanted, Text) and isinstance(own, Text):
+        if wanted.buckets > own.buckets:  # each is a number of every row, and memory of the party's
+            remedy = f"here a text becomes {own.buckets} numbers at most"
+            raise ConfigError(field="buckets", value=wanted.buckets, remedy=remedy)
+        return wanted
     if isinstance(wanted, YesNo) and isinstance(own, YesNo):
         return replace(wanted, yes=own.yes, no=own.no)
     if isinstance(wanted, Category) and isinstance(own, Category):

@@ -6,6 +6,7 @@ admitted = {dates = ["2015-01-01", "2025-12-31"]}
 smoker = "yes/no"
 children = "whole number"
 note = "ignore"
+letter = {kind = "text", buckets = 1024}
 """
 
 import difflib
@@ -15,7 +16,7 @@ from datetime import date, datetime
 from typing import Any
 
 from incrowd.data._cells import text_of
-from incrowd.data.schema import Category, Column, Date, Ignored, Number, YesNo
+from incrowd.data.schema import Category, Column, Date, Ignored, Number, Text, YesNo
 from incrowd.errors import ConfigError, DataError
 
 BLANK = "?"
@@ -27,9 +28,18 @@ _KINDS: dict[str, Callable[..., Column]] = {
     "category": Category,
     "yes/no": YesNo,
     "date": Date,
+    "text": Text,
     "ignore": Ignored,
 }
-_TELLING = {"range": "number", "levels": "category", "dates": "date", "yes": "yes/no", "no": "yes/no", "to": "number"}
+_TELLING = {
+    "range": "number",
+    "levels": "category",
+    "dates": "date",
+    "yes": "yes/no",
+    "no": "yes/no",
+    "to": "number",
+    "buckets": "text",
+}
 _FIELDS = {kind: {field.name for field in fields(made)} for kind, made in _KINDS.items()}  # type: ignore[arg-type]  # each is a dataclass
 _FIELDS["whole number"] = _FIELDS["number"] - {"whole"}
 
@@ -48,7 +58,7 @@ def columns_of(spelled: Mapping[str, Any]) -> dict[str, Column]:
 
 def column_of(spelled: Any) -> Column:
     """What one column means."""
-    if isinstance(spelled, Ignored | Number | Category | Date | YesNo):
+    if isinstance(spelled, Ignored | Number | Category | Date | Text | YesNo):
         return spelled
     if spelled == BLANK:
         remedy = 'fill it in: say {range = [0, 120]}, {levels = [...]}, "ignore"'
@@ -91,7 +101,7 @@ def _nearest(name: str, kind: str) -> str:
 def _missing(kind: str, value: Any) -> Any:
     if kind == "date":
         return _day("missing", value)
-    if kind == "category":
+    if kind in ("category", "text"):
         return _text("missing", value)
     if kind == "yes/no":
         return _flag("missing", value)
@@ -101,12 +111,6 @@ def _missing(kind: str, value: Any) -> Any:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(field=name, value=value, remedy="give a number")
-    return value
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(field=name, value=value, remedy="give a whole number")
     return value
 
 
@@ -142,6 +146,18 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
     return _number(name, value[0]), _number(name, value[1])
 
 
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(field=name, value=value, remedy="give a whole number")
+    return value
+
+
+def _sizes(name: str, value: Any) -> tuple[int, int]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ConfigError(field=name, value=value, remedy="give two whole numbers, say [2, 4]")
+    return _count(name, value[0]), _count(name, value[1])
+
+
 def _day(name: str, value: Any) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
@@ -158,6 +174,8 @@ def _days(name: str, value: Any) -> tuple[date, date]:
 
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
+    "buckets": _count,
+    "characters": _sizes,
     "dates": _days,
     "format": _word,
     "indicator": _flag,
@@ -170,5 +188,6 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "range": _pair,
     "to": _pair,
     "whole": _flag,
+    "words": _flag,
     "yes": _texts,
 }

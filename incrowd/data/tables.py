@@ -19,7 +19,7 @@ from incrowd.data.held_out import hold_out_clients
 from incrowd.data.names import check_names
 from incrowd.data.partitioners import by_column
 from incrowd.data.rows import table_rows_by
-from incrowd.data.schema import Column, EncodedCell
+from incrowd.data.schema import Column, EncodedCell, Text
 from incrowd.errors import ConfigError, DataError
 
 Encoder = Callable[[int, Any], EncodedCell]
@@ -155,6 +155,7 @@ def _encoders(table: Rows, columns: Columns) -> list[tuple[int, Encoder]]:
 
 def _encoder(table: Rows, name: str, column: Column, reading: Reading) -> Encoder:
     seen: dict[str, EncodedCell] = {}
+    remembered = 0 if isinstance(column, Text) else _REMEMBERED  # texts are many numbers, and mostly different
 
     def encode(place: int, cell: Any) -> EncodedCell:
         values = seen.get(cell) if isinstance(cell, str) else None
@@ -163,7 +164,7 @@ def _encoder(table: Rows, name: str, column: Column, reading: Reading) -> Encode
                 values = column.encoded(cell, reading)
             except DataError as why:
                 raise _misfit(table, place, name, cell, why) from None
-            if isinstance(cell, str) and len(seen) < _REMEMBERED:
+            if isinstance(cell, str) and len(seen) < remembered:
                 seen[cell] = values
         return values
 

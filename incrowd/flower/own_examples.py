@@ -82,7 +82,8 @@ class OwnExamples:
         if offer.columns != (() if columns is None else columns.features):
             raise SpecificationRefused("the offer names other columns than it uses")
         examples = self._examples(sections, columns)
-        own = Clients(examples=examples, partition=Partition.of([np.arange(len(examples))]), name=self.file.name)
+        alone_here = Partition.of([np.arange(len(examples))])
+        own = Clients(examples=examples, partition=alone_here, name=self.file.name, table=columns)
         seen = featured(sections, own)
         its_loss = loss_of(loss, seen.examples)
         _check_size(sections, seen.examples, offer)

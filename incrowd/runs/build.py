@@ -14,6 +14,7 @@ from incrowd import _validate
 from incrowd._random import Randomness, SeededRandomness, SystemRandomness
 from incrowd.data import (
     Clients,
+    Columns,
     Examples,
     Partition,
     Split,
@@ -46,6 +47,7 @@ from incrowd.learning.features import (
     GlyphMetric,
     MomentNormalisation,
     OrientedEnergies,
+    TableRows,
     UnitNorm,
     WithConstant,
     compose,
@@ -65,6 +67,7 @@ from incrowd.runs.config import (
     NoFeatures,
     PictureFeatures,
     StrokeFeatures,
+    TableFeatures,
     UnitFeatures,
     Weights,
 )
@@ -113,7 +116,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
-AnyFeatures = UnitFeatures | StrokeFeatures | PictureFeatures
+AnyFeatures = UnitFeatures | StrokeFeatures | PictureFeatures | TableFeatures
 Object = TypeVar("Object")
 
 
@@ -175,13 +178,17 @@ def untouched_test(config: Config) -> Examples | None:
     return None if test is None else featured_examples(config, test, alone=not config.data.public)
 
 
-def featured_examples(config: CommonSections, examples: Examples, *, alone: bool = False) -> Examples:
-    """Examples as the model sees them; `alone` as in `incrowd.learning.features.transform`."""
+def featured_examples(
+    config: CommonSections, examples: Examples, *, columns: Columns | None = None, alone: bool = False
+) -> Examples:
+    """Examples as the model sees them; `alone` as in `incrowd.learning.features.transform`. `columns` are those of the
+    table whose rows they are.
+    """
     wanted = config.features
     if isinstance(wanted, NoFeatures):
         return examples
     with section("features"):
-        return transform(feature_map_of(wanted, examples.shape), examples, alone=alone)
+        return transform(feature_map_of(wanted, examples.shape, columns), examples, alone=alone)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:
@@ -190,9 +197,8 @@ def featured(config: CommonSections, data: Clients) -> Clients:
     if isinstance(wanted, NoFeatures):
         return data
     with section("features"):
-        return transform_federated(
-            feature_map_of(wanted, data.examples.shape), data, cache=_cache(wanted), alone=not data.public
-        )
+        feature_map = feature_map_of(wanted, data.examples.shape, data.table)
+        return transform_federated(feature_map, data, cache=_cache(wanted), alone=not data.public)
 
 
 def randomness(config: CommonSections) -> Randomness:
@@ -218,11 +224,27 @@ def _cache(wanted: AnyFeatures) -> Path | None:
     return None if wanted.cache is None else Path(wanted.cache)
 
 
-def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...]) -> FeatureMap:
-    """The map that settings name, for examples of this shape."""
-    if isinstance(wanted, UnitFeatures | PictureFeatures):
-        alone = UnitNorm(centred=wanted.centred) if isinstance(wanted, UnitFeatures) else _pictures(wanted, shape)
-        return compose(alone, WithConstant(value=wanted.constant)) if wanted.constant else alone
+def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns | None = None) -> FeatureMap:
+    """The map that settings name, for examples of this shape, or for rows of a table with these columns."""
+    if isinstance(wanted, StrokeFeatures):
+        return _strokes(wanted, shape)
+    if isinstance(wanted, UnitFeatures):
+        alone: FeatureMap = UnitNorm(centred=wanted.centred)
+    elif isinstance(wanted, TableFeatures):
+        alone = _rows(wanted, columns)
+    else:
+        alone = _pictures(wanted, shape)
+    return compose(alone, WithConstant(value=wanted.constant)) if wanted.constant else alone
+
+
+def _rows(wanted: TableFeatures, columns: Columns | None) -> FeatureMap:
+    if columns is None:
+        remedy = "it needs rows of a table and what its columns mean: give the data as one (incrowd.Table)"
+        raise ConfigError(field="name", value="table", remedy=remedy)
+    return TableRows(columns=columns, bins=wanted.bins)
+
+
+def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if len(shape) != 2:
         raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
     width = wanted.stroke_width

@@ -70,6 +70,18 @@ class PictureFeatures(Section):
     cache: str | None = None
 
 
+class TableFeatures(Section):
+    """A row of a table with stated columns, as a vector of length one: numbers as `bins` ramps over their stated
+    ranges, levels centred (`incrowd.learning.features.TableRows`). With `constant` there is one more feature, which
+    every row has: the bias of a linear model.
+    """
+
+    name: Literal["table"] = "table"
+    bins: int = 4
+    constant: float = 0.1
+    cache: str | None = None
+
+
 class Weights(Section):
     """What every model has: its first weights are fresh ones times `init_scale`."""
 
@@ -118,7 +130,8 @@ FeaturesSection = Annotated[
     Annotated[NoFeatures, Tag("none")]
     | Annotated[UnitFeatures, Tag("unit")]
     | Annotated[StrokeFeatures, Tag("strokes")]
-    | Annotated[PictureFeatures, Tag("pictures")],
+    | Annotated[PictureFeatures, Tag("pictures")]
+    | Annotated[TableFeatures, Tag("table")],
     tag("name", "none"),
 ]
 ModelSection = Annotated[

@@ -118,7 +118,8 @@ def _examples(config: CommonSections, columns: Columns, features: NDArray[np.flo
     """Features as the model sees them; nobody knows their labels."""
     unknown = np.zeros(len(features))
     labels: Labels = unknown.astype(np.float32) if columns.classes is None else unknown.astype(np.int64)
-    return featured_examples(config, Examples(features=features, labels=labels, classes=columns.number_of_classes))
+    examples = Examples(features=features, labels=labels, classes=columns.number_of_classes)
+    return featured_examples(config, examples, columns=columns)
 
 
 def _module(config: Config | SiloConfig, examples: Examples, state: bytes) -> tuple[nn.Module, str]:

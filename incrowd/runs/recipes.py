@@ -4,7 +4,7 @@
 | --------- | ----------------------------------------------------------------------------- |
 | `general` | nothing: each example as a vector of length one, or a module of your own      |
 | `images`  | that examples are pictures, of things of a few parts, edges and textures      |
-| `tables`  | that examples are rows whose columns have stated ranges and levels            |
+| `tables`  | what is stated of a table's columns: ranges, levels, texts                    |
 
 A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
 what it chooses costs nothing. What settings state themselves stays as they state it.
@@ -19,6 +19,7 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
+from incrowd.learning.features.table_rows import all_ranged
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.sampling import Everyone
@@ -32,22 +33,28 @@ Tables = dict[str, dict[str, Any]]
 MANY = 5000
 """From so many clients on, a share of them in each round does what all of them would, in less time."""
 
-CONSTANT = 0.1
+CONSTANT, CONSTANT_OF_ROWS = 0.1, 0.3
 """A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
 
 SHARES, SHARES_OF_TWO = 0.03, 0.3
 """What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
 
+SHARES_OF_FEW = 1.0
+"""The same where clients have few rows, whose shares are luck for the most part."""
+
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
+
+BOUND_OF_ROWS = 0.3
+"""Of rows of a table, of two classes: nobody's are right all the time, so that even at the end gradients are long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
     """What everybody may know of a federation, which is all that a recipe may know.
 
-    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), and `own_model` whether
-    somebody brings a model of their own.
+    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `stated` whether it is a row of
+    a table in which every number has a stated range, and `own_model` whether somebody brings a model of their own.
     """
 
     clients: int
@@ -55,6 +62,7 @@ class Outline:
     shape: tuple[int, ...]
     classes: int | None
     whole: bool = False
+    stated: bool = False
     own_model: bool = False
 
     @classmethod
@@ -70,6 +78,7 @@ class Outline:
             shape=forms[0][1],
             classes=2 if data.examples.classes is None and data.examples.labels.ndim > 1 else data.examples.classes,
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
+            stated=data.table is not None and all_ranged(data.table),
             own_model=own_model,
         )
 
@@ -112,10 +121,17 @@ def images(facts: Outline) -> Tables:
 
 
 def tables(facts: Outline) -> Tables:
-    """Softmax regression on rows of length one: the numbers of a table's columns are in their stated ranges already."""
+    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay numbers.
+
+    Rows are noisy: nobody's are right all the time, so that an update says by its length how much is left to learn.
+    """
     if facts.own_model:
         return network(facts)
-    return {"features": {"name": "unit", "centred": False, "constant": CONSTANT}, "model": _LINEAR, **mechanism(facts)}
+    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
+    if facts.stated:
+        features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT_OF_ROWS}
+    how = clipped(facts) if facts.stated and facts.classes == 2 else mechanism(facts)
+    return {"features": features, "model": _LINEAR, **how}
 
 
 RECIPES = {
@@ -123,7 +139,7 @@ RECIPES = {
     for recipe in (
         Recipe(name="general", prior="nothing", settings=general),
         Recipe(name="images", prior="pictures look like made-up ones", settings=images),
-        Recipe(name="tables", prior="columns, with ranges and levels that are stated", settings=tables),
+        Recipe(name="tables", prior="what is stated of the columns", settings=tables),
     )
 }
 
@@ -160,6 +176,25 @@ def mechanism(facts: Outline) -> Tables:
         privacy["clip"] = {"kind": "fixed", "clip_norm": BOUND_OF_TWO}
         server["learning_rate"] /= BOUND_OF_TWO
     return {"local": local, "server": {**server, "decay": "linear", "average": "tail"}, "privacy": privacy}
+
+
+def clipped(facts: Outline) -> Tables:
+    """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
+    rounds = 8 if facts.signal < 25 else 15
+    server: dict[str, Any] = {"learning_rate": 20.0 if facts.signal < 25 else 40.0}
+    if facts.signal >= 150:
+        rounds = 30 if facts.signal < 400 else 60
+        server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}
+    return {
+        "local": {"learning_rate": 1.0, "shuffle": False, "label_shares": SHARES_OF_FEW},
+        "server": {**server, "decay": "linear", "average": "tail"},
+        "privacy": {
+            "rounds": rounds,
+            "allocation": "weighted",
+            "clip": {"kind": "fixed", "clip_norm": BOUND_OF_ROWS},
+            **_who(facts),
+        },
+    }
 
 
 def network(facts: Outline) -> Tables:

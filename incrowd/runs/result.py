@@ -119,7 +119,7 @@ class Result:
         scale, offset = self.scaling
         count = len(first(features))
         examples = from_arrays(features, np.zeros(count), scale=scale, offset=offset)
-        return outputs_of(self.module, featured_examples(self.settings, examples))
+        return outputs_of(self.module, featured_examples(self.settings, examples, columns=self.table))
 
     def plot(self, path: Path | str, *others: "Result") -> Path:
         """Draw how good the model was and what it cost, round by round, into a .png, .svg or .pdf; with `others`,

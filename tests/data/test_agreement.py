@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Columns, Reading, read_table
+from incrowd.data import Columns, Reading, Text, read_table
 from incrowd.data.agreement import agreed
 from incrowd.errors import ConfigError, DataError
 
@@ -121,3 +121,14 @@ def test_rows_that_are_as_stated_are_never_refused_after_a_yes(
         assert not (wanted[0] <= own[0] and own[1] <= wanted[1])
     else:
         read_table(path, columns_to_read)
+
+
+def test_a_text_becomes_no_more_numbers_than_its_owner_states() -> None:
+    own = Columns(client="", label="y", classes=2, schema={"note": {"kind": "text", "buckets": 64}})
+
+    def wanted(buckets: int) -> Columns:
+        return Columns(client="", label="y", classes=2, schema={"note": Text(buckets=buckets)}).resolved(())
+
+    assert agreed(wanted(64), own).meaning("note") == Text(buckets=64)
+    with pytest.raises(ConfigError, match=r"columns\.note\.buckets = 65: here a text becomes 64 numbers at most"):
+        agreed(wanted(65), own)

@@ -18,6 +18,7 @@ from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.order import PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
+from incrowd.learning.features.table_rows import TableRows
 from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.features.whitened import Whitened, picture_map
 
@@ -33,6 +34,7 @@ __all__ = [
     "PatchResponses",
     "PicturesOrPixels",
     "SecondOrderEnergies",
+    "TableRows",
     "UnitNorm",
     "Whitened",
     "WithConstant",

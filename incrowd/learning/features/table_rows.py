@@ -1,0 +1,152 @@
+"""Rows of a table as a linear model sees them best, from what is stated of its columns alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd import _validate
+from incrowd.data import Category, Column, Columns, Date, Number, YesNo
+from incrowd.errors import ConfigError
+from incrowd.learning.features.feature_map import Values
+
+_WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
+_MOST_BINS = 256
+_TINY = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """A row that was encoded as `columns` state, as a vector of length one that suits a linear model under noise.
+
+    - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
+      linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen on the scale
+      the sign times log(1 + size), too. Together the ramps of one scale weigh as much as one number from -1 to 1.
+      One that was stated with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
+    - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
+    - Texts and what says that a value was missing stay as they are.
+
+    Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
+
+    Edge cases: a number without a stated range is a `ConfigError`, because no scale is known that suits it; so are
+    rows that are not as wide as the columns say, which means that the columns are those of another table.
+    """
+
+    columns: Columns
+    bins: int = 4
+
+    def __post_init__(self) -> None:
+        _validate.count(bins=self.bins)
+        if self.bins > _MOST_BINS:
+            remedy = f"each is a number of every row: give at most {_MOST_BINS}"
+            raise ConfigError(field="bins", value=self.bins, remedy=remedy)
+        for name in self.columns.features:
+            if not _ranged(self.columns.meaning(name)):
+                remedy = (
+                    f"{name} is a number without a range, so that nobody knows how large it is: state one in its "
+                    'columns, {range = [low, high], outside = "clip"}, or leave it out'
+                )
+                raise ConfigError(field="name", value="table", remedy=remedy)
+
+    @property
+    def name(self) -> str:
+        """See `FeatureMap.name`."""
+        meanings = ", ".join(f"{name!r}: {self.columns.meaning(name)!r}" for name in self.columns.features)
+        return f"TableRows(bins={self.bins}, columns={{{meanings}}})"
+
+    def __call__(self, values: Values) -> Values:
+        """See `FeatureMap.__call__`."""
+        plan = self._plan
+        if values.shape[1:] != (plan.width,):
+            remedy = f"the columns become {plan.width} numbers, these rows have {values.shape[1:]}: give their columns"
+            raise ConfigError(field="name", value="table", remedy=remedy)
+        places = self._places(values[:, plan.numbers], plan)
+        ramps = np.clip(places[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
+        scaled = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
+        features = np.concatenate([scaled, values[:, plan.others] - plan.centres], axis=1)
+        lengths = np.linalg.norm(features, axis=1, keepdims=True) + _TINY
+        shortened: Values = (features / lengths).astype(np.float32)
+        return shortened
+
+    def _places(self, placed: Values, plan: "_Arrangement") -> NDArray[np.float64]:
+        """Where numbers are in their ranges, from 0 to 1; the wide ones once more, through the logarithm."""
+        linear = (placed.astype(np.float64) - plan.least) / (1 - plan.least)
+        low, high = plan.low[plan.wide], plan.high[plan.wide]
+        meant = low + (high - low) * linear[:, plan.wide]
+        logarithmic = (_log(meant) - _log(low)) / (_log(high) - _log(low))
+        return np.concatenate([linear, logarithmic], axis=1)
+
+    @cached_property
+    def _plan(self) -> "_Arrangement":
+        numbers: list[tuple[int, float, float, float]] = []
+        others: list[tuple[int, float]] = []
+        at = 0
+        for name in self.columns.features:
+            meaning = self.columns.meaning(name)
+            width = len(meaning.features(name))
+            if isinstance(meaning, Date) or (isinstance(meaning, Number) and meaning.knots is None):
+                numbers.append((at, meaning.to[0], *_range(meaning)))
+                others += [(at + inner, 0.0) for inner in range(1, width)]
+            else:
+                flags = width - meaning.indicator
+                others += [(at + inner, _centre(meaning, flags) if inner < flags else 0.0) for inner in range(width)]
+            at += width
+        return _Arrangement.of(at, numbers, others)
+
+
+def all_ranged(columns: Columns) -> bool:
+    """Whether it is stated of every number what range it is in, once features are named."""
+    return all(_ranged(columns.meaning(name)) for name in columns.features)
+
+
+def _ranged(meaning: Column) -> bool:
+    return not isinstance(meaning, Number) or meaning.range is not None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Arrangement:
+    """Which of a row's numbers are what."""
+
+    width: int
+    numbers: NDArray[np.int64]
+    least: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    wide: NDArray[np.bool_]
+    others: NDArray[np.int64]
+    centres: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, width: int, numbers: list[tuple[int, float, float, float]], others: list[tuple[int, float]]
+    ) -> "_Arrangement":
+        stated = np.array(numbers, np.float64).reshape(-1, 4)
+        beside = np.array(others, np.float64).reshape(-1, 2)
+        return cls(
+            width=width,
+            numbers=stated[:, 0].astype(np.int64),
+            least=stated[:, 1],
+            low=stated[:, 2],
+            high=stated[:, 3],
+            wide=stated[:, 3] - stated[:, 2] >= _WIDE,
+            others=beside[:, 0].astype(np.int64),
+            centres=beside[:, 1],
+        )
+
+
+def _range(meaning: Number | Date) -> tuple[float, float]:
+    """That of the scale on which a place is: of a date, or of a logarithm, whichever."""
+    stated = isinstance(meaning, Number) and not meaning.log and meaning.range
+    return stated or (0.0, 1.0)
+
+
+def _centre(meaning: Column, flags: int) -> float:
+    """The mean over what a cell may be, each as likely."""
+    if isinstance(meaning, Category | Number):  # a number with knots is near one, or between two
+        return 1 / flags
+    return 0.5 if isinstance(meaning, YesNo) else 0.0
+
+
+def _log(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sign(numbers) * np.log1p(np.abs(numbers))

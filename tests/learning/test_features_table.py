@@ -1,0 +1,157 @@
+"""Rows of a table as a linear model sees them: from what is stated alone."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incrowd.data import Category, Columns, Date, Number, Text, YesNo, read_features
+from incrowd.errors import ConfigError
+from incrowd.federation import Federation
+from incrowd.learning.features import TableRows
+from incrowd.runs.build import feature_map_of
+from incrowd.runs.clip_config import FixedSection
+from incrowd.runs.config import Config, Private, RunOptions, TableFeatures
+from incrowd.runs.data_config import Table
+from incrowd.runs.prediction import predict
+
+WORDS: dict[str, Any] = {
+    "age": {"range": [0, 100], "outside": "clip", "missing": 40, "indicator": True},
+    "gain": {"range": [0, 99_999]},
+    "sex": {"levels": ["f", "m"]},
+    "day": {"dates": ["2020-01-01", "2020-12-31"]},
+    "smoker": "yes/no",
+    "note": {"kind": "text", "buckets": 8, "missing": ""},
+}
+
+
+def table(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(["who,age,gain,sex,day,smoker,note,bad", *rows]) + "\n")
+    return path
+
+
+def columns(**schema: Any) -> Columns:
+    return Columns(client="who", label="bad", classes=("no", "yes"), schema=schema or WORDS).resolved(())
+
+
+def mapped(schema: dict[str, Any], row: list[float], *, bins: int = 4) -> list[float]:
+    made = TableRows(columns=columns(**schema), bins=bins)(np.array([row], np.float32))[0]
+    return list(map(float, made))
+
+
+def test_a_number_becomes_ramps_over_its_stated_range() -> None:
+    middle = mapped({"age": Number(range=(0, 100))}, [0.25])  # 62.5: in the middle of the third of four parts
+    assert np.allclose(middle, np.array([1, 1, 0, -1]) / np.sqrt(3), atol=1e-5)
+    unit = mapped({"age": Number(range=(0, 100), to=(0, 1))}, [0.625])
+    assert np.allclose(unit, middle)
+    day = mapped({"day": Date(dates=(date(2020, 1, 1), date(2020, 1, 8)))}, [0.25])
+    assert np.allclose(day, middle)
+
+
+def test_a_wide_range_is_seen_through_a_logarithm_too() -> None:
+    def seen(gain: float, low: float = 0.0, high: float = 99_999.0) -> Any:
+        place = 2 * (gain - low) / (high - low) - 1
+        return np.array(mapped({"gain": Number(range=(low, high))}, [place], bins=1))
+
+    assert len(seen(0)) == 2
+    assert np.allclose(seen(0), -np.sqrt(0.5), atol=1e-5)
+    linear, logarithmic = seen(999)  # a hundredth of the range, six tenths of its logarithm
+    assert linear < 0 < logarithmic
+    assert np.isclose(logarithmic / linear, (2 * 0.6 - 1) / (2 * 0.00999 - 1), atol=1e-3)
+    assert np.allclose(seen(0, low=-5000, high=5000), 0, atol=1e-3)  # a sign is kept, and 0 is in the middle
+    assert len(mapped({"age": Number(range=(0, 999))}, [0.0], bins=1)) == 1
+
+
+def test_a_stated_logarithm_is_not_taken_again_and_knots_are_centred() -> None:
+    logarithmic = mapped({"gain": Number(range=(0, 99_999), log=True)}, [0.5], bins=1)
+    assert np.allclose(logarithmic, [1], atol=1e-5)
+    knots = mapped({"age": Number(range=(0, 100), knots=3)}, [0.0, 1.0, 0.0])
+    assert np.allclose(knots, np.array([-1, 2, -1]) / 6**0.5, atol=1e-5)
+
+
+def test_levels_are_centred_and_texts_stay() -> None:
+    assert np.allclose(mapped({"sex": Category(levels=("f", "m", "x"))}, [0, 1, 0]), np.array([-1, 2, -1]) / 6**0.5)
+    assert np.allclose(mapped({"smoker": YesNo()}, [0.0]), [-1], atol=1e-5)
+    text = [0.6, 0, -0.8]
+    assert np.allclose(mapped({"note": Text(buckets=3)}, text), text, atol=1e-5)
+
+
+def test_what_says_that_a_value_is_missing_stays_beside_it() -> None:
+    known, missing = (
+        mapped({"age": Number(range=(0, 100), missing=100, indicator=True)}, [1.0, flag], bins=1) for flag in (0, 1)
+    )
+    assert np.allclose(known, [1, 0], atol=1e-5)
+    assert np.allclose(missing, [0.5**0.5, 0.5**0.5], atol=1e-5)
+
+
+@given(age=st.floats(0, 100), gain=st.floats(0, 99_999), bins=st.integers(1, 9))
+def test_every_row_is_of_length_one_and_alone(age: float, gain: float, bins: int) -> None:
+    stated = columns(age=Number(range=(0, 100)), gain=Number(range=(0, 99_999)), sex=Category(levels=("f", "m")))
+    row = [age / 50 - 1, 2 * gain / 99_999 - 1, 1.0, 0.0]
+    made = TableRows(columns=stated, bins=bins)
+    alone = made(np.array([row], np.float32))
+    assert np.isclose(np.linalg.norm(alone), 1, atol=1e-4)
+    beside = made(np.array([row, [1, 1, 0, 1], row], np.float32))
+    assert np.array_equal(beside[0], alone[0])
+    assert np.array_equal(beside[2], alone[0])
+
+
+def test_a_number_without_a_range_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"name = 'table': weight is a number without a range.*state one"):
+        TableRows(columns=columns(age=Number(range=(0, 1)), weight=Number()))
+
+
+def test_a_number_without_a_range_goes_with_the_recipe_as_it_is(tmp_path: Path) -> None:
+    file = table(tmp_path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(40)])
+    for age, features in (({"range": [0, 100]}, "table"), ("number", "unit")):
+        data = Table(
+            file=str(file), client="who", label="bad", classes=("no", "yes"), columns={"age": age}, public=True
+        )
+        made = Federation.by_recipe("tables", data, privacy=Private(epsilon=8, delta=1e-3)).settings
+        assert isinstance(made, Config)
+        assert made.features.name == features
+        assert isinstance(made.privacy.clip, FixedSection)
+
+
+@pytest.mark.parametrize("bins", [0, 257])
+def test_bins_are_few(bins: int) -> None:
+    with pytest.raises(ConfigError, match=rf"bins = {bins}"):
+        TableRows(columns=columns(age=Number(range=(0, 1))), bins=bins)
+
+
+def test_rows_of_another_table_are_refused() -> None:
+    made = TableRows(columns=columns(age=Number(range=(0, 1))))
+    with pytest.raises(ConfigError, match=r"the columns become 1 numbers, these rows have \(2,\)"):
+        made(np.zeros((3, 2), np.float32))
+    with pytest.raises(ConfigError, match=r"name = 'table': it needs rows of a table"):
+        feature_map_of(TableFeatures(), (3,))
+
+
+def test_the_name_says_all_that_features_depend_on() -> None:
+    names = {
+        TableRows(columns=columns(age=Number(range=(0, high)), other=column), bins=bins).name
+        for high in (1, 2)
+        for bins in (3, 4)
+        for column in (YesNo(), YesNo(missing=True), Number(range=(0, 1)))
+    }
+    assert len(names) == 12
+
+
+def test_a_table_is_learned_from_and_predicted_alike(tmp_path: Path) -> None:
+    ends = ("f,2020-03-01,yes,evil,no", "m,2020-09-01,no,good,yes")
+    file = table(tmp_path / "visits.csv", [f"{who},{who},{who * 100},{ends[who % 2]}" for who in range(40)])
+    data = Table(
+        file=str(file), client="who", label="bad", classes=("no", "yes"), columns=WORDS, clients=40, public=True
+    )
+    budget = Private(epsilon=8, delta=1e-3)
+    run = RunOptions(randomness="seeded", seed=1, plot=False)
+    federation = Federation.by_recipe("tables", data, privacy=budget, run=run)
+    assert federation.settings.features.name == "table"
+    result = federation.train(tmp_path / "run", progress=False)
+    assert result.accuracy is None
+    assert result.predict(file).tolist() == result.predict(read_features(file, columns())).tolist()
+    assert result.predict(file).tolist() == predict(tmp_path / "run", file).labels.tolist()
