@@ -1,6 +1,9 @@
 """What the reproductions have in common: where their images come from, and what is stated of them."""
 
+import hashlib
 from pathlib import Path
+
+import numpy as np
 
 from incrowd import ConfigError, Ledger, Plan, SeededRandomness, Statement
 from incrowd.data import Split, hold_out, load_mnist
@@ -15,6 +18,15 @@ def simulated_statement(plan: Plan) -> Statement:
             for _ in range(rounds):
                 ledger.charge(event, reservation=reserved, randomness=source)
         return plan.statement(ledger, own=plan.rounds)
+
+
+_TEST_LABELS = "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5"
+
+
+def is_mnist(split: Split) -> bool:
+    """Whether its test labels are MNIST's: what the papers report is of no other set in the same files."""
+    labels = b"" if split.test is None else np.asarray(split.test.labels, np.uint8).tobytes()
+    return hashlib.sha256(labels).hexdigest() == _TEST_LABELS
 
 
 def load(folder: Path, *, held_out: int = 0) -> Split:

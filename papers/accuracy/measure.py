@@ -70,9 +70,9 @@ class Bench:
         self.say(f"{self.split.name}, {recipe}, {clients} clients, epsilon {epsilon:g}")
 
         def begin(seed: int) -> Federation:
-            return Federation.by_recipe(recipe, self._dealt(clients, seed), privacy=privacy, run=_seeded(seed))
+            return Federation.by_recipe(recipe, self._dealt(clients, seed), privacy=privacy, run=seeded(seed))
 
-        return self._row(begin, recipe=recipe, unit="client", clients=clients, epsilon=epsilon, delta=delta)
+        return self.row(begin, recipe=recipe, unit="client", clients=clients, epsilon=epsilon, delta=delta)
 
     def records(self, recipe: str, *, epsilon: float, delta: float) -> Entry:
         """A row in which single records are protected from each other: each is a client of its own, in every round.
@@ -90,14 +90,14 @@ class Bench:
             alone = iid(self.split.train.labels, clients=count, randomness=SeededRandomness(seed=seed))
             return Federation.by_recipe(
                 recipe,
-                self._of(alone),
+                self.held_by(alone),
                 privacy=Private.model_validate(promise),
                 local=Local(label_shares=None),
                 server=server,
-                run=_seeded(seed),
+                run=seeded(seed),
             )
 
-        return self._row(begin, recipe=recipe, unit="record", clients=count, epsilon=epsilon, delta=delta)
+        return self.row(begin, recipe=recipe, unit="record", clients=count, epsilon=epsilon, delta=delta)
 
     def majority(self) -> float:
         """How right is who always says the most frequent class."""
@@ -106,14 +106,15 @@ class Bench:
     def _dealt(self, clients: int, seed: int) -> Clients:
         """Two shards of one label each for every client; a set with fewer images than that is dealt repeatedly."""
         labels = self.split.train.labels
-        each = len(labels) // 100 // 2 * 2
+        each = max(2, len(labels) // 100 // 2 * 2)
         randomness = SeededRandomness(seed=seed)
-        return self._of(sorted_shards(labels, clients=clients, per_client=each, randomness=randomness))
+        return self.held_by(sorted_shards(labels, clients=clients, per_client=each, randomness=randomness))
 
-    def _of(self, partition: Partition) -> Clients:
+    def held_by(self, partition: Partition) -> Clients:
+        """The training examples, divided so."""
         return Clients.of(self.split, partition, public=True)
 
-    def _row(self, begin: Callable[[int], Federation], **row: Any) -> Entry:
+    def row(self, begin: Callable[[int], Federation], **row: Any) -> Entry:
         """What several seeds of a federation reach."""
         first = self._with_cache(begin(0))
         repeats = repeated(
@@ -171,5 +172,6 @@ def standard_error(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def _seeded(seed: int) -> RunOptions:
+def seeded(seed: int) -> RunOptions:
+    """How a simulation of this seed is executed."""
     return RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False)

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from harness.results import columns, say, show
-from harness.seeds import Entry
 from incrowd.cli import Json, need_training, numbers, whole_numbers, words
 from papers.commands.options import FEATURES, Cache
 
@@ -34,6 +33,14 @@ def bench_accuracy(
     ] = 0,
     ceiling: Annotated[bool, typer.Option(help="Also fit the same features without noise.")] = True,
     cache: Cache = FEATURES,
+    pfl: Annotated[
+        int,
+        typer.Option("--pfl", metavar="ROUNDS", help="Also pfl-research's CIFAR-10, for so many rounds."),
+    ] = 0,
+    plays: Annotated[
+        bool, typer.Option("--plays", help="Also next characters, each speaker of plays a client.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="100 clients, epsilon 8, two seeds.")] = False,
     as_json: Json = False,
 ) -> None:
     """What private federations reach on several data sets, beside raw pixels, no noise, and published figures.
@@ -41,24 +48,25 @@ def bench_accuracy(
     Example: incrowd bench-accuracy --data data --sets fashion --clients 100 --seeds 2
     """
     need_training()
-    from papers.accuracy.measure import Bench
-    from papers.accuracy.sets import load_set
+    from papers.accuracy.table import Table
 
-    rows: list[Entry] = []
-    for name in words(sets):
-        bench = Bench.on(load_set(name, data), held_out=held_out, seeds=seeds, cache=cache, ceiling=ceiling, say=say)
-        for budget in numbers("epsilon", epsilon):
-            for how in words(recipe):
-                if records:
-                    rows.append(bench.records(how, epsilon=budget, delta=1e-5))
-                else:
-                    rows += [
-                        bench.clients(how, clients=count, epsilon=budget) for count in whole_numbers("clients", clients)
-                    ]
+    repeats = 2 if quick else seeds
+    table = Table(
+        folder=data,
+        sets=words(sets),
+        clients=(100,) if quick else whole_numbers("clients", clients),
+        epsilons=(8.0,) if quick else numbers("epsilon", epsilon),
+        recipes=words(recipe),
+        records=records,
+        pfl=pfl,
+        plays=plays,
+        bench={"held_out": held_out, "seeds": repeats, "cache": cache, "ceiling": ceiling, "say": say},
+    )
+    rows = list(table.rows())
     beside = [
         f"{row['data_set']}, {row['unit']}, epsilon {row['epsilon']:g}: {one['accuracy']} ({one['source']})"
         for row in rows
-        if row["recipe"] == words(recipe)[0]
+        if row["recipe"] == table.recipes[0]
         for one in row["published"]
     ]
     told = [f"published beside it: {line}" for line in dict.fromkeys(beside)]

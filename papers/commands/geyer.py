@@ -34,6 +34,9 @@ def geyer_table1(
     ablate: Annotated[
         bool, typer.Option("--ablations", help="What each ingredient is worth, on held-out training examples.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Leave the examples out of the federation that settings were chosen on.")
+    ] = False,
     runs: Runs = None,
     cache: Cache = FEATURES,
     plot: Annotated[Path | None, typer.Option(help="Draw the accuracies into this file.")] = None,
@@ -44,13 +47,14 @@ def geyer_table1(
     Example: incrowd reproduce geyer-table1 --data data --recipe best --seeds 3
     """
     need_training()
+    from papers.geyer.ablations import without_public
     from papers.geyer.kept import Kept
     from papers.geyer.report import report, warnings
     from papers.geyer.table1 import Table
     from papers.shared import load
 
     table = Table(
-        split=load(data),
+        split=without_public(load(data)) if strict else load(data),
         rows=whole_numbers("rows", rows),
         recipes=words(recipe),
         epsilons=numbers("epsilon", epsilon),

@@ -43,6 +43,11 @@ def held_out(split: Split) -> Split:
     )
 
 
+def without_public(split: Split) -> Split:
+    """The same without the training examples declared public: no client holds what settings were chosen on."""
+    return Split(name=split.name, train=held_out(split).train, test=split.test)
+
+
 def ablations(table: Table) -> list[dict[str, Any]]:
     """One entry for each recipe, row and variant, the first of which is the recipe itself."""
     public = replace(table, split=held_out(table.split))

@@ -6,7 +6,7 @@ import pytest
 from incrowd.data import Examples, Split
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import FixedClip
-from papers.geyer.ablations import HELD_OUT, held_out, variants
+from papers.geyer.ablations import HELD_OUT, held_out, variants, without_public
 from papers.geyer.measure import ROWS
 from papers.geyer.paper import PaperSetup, within
 from papers.geyer.recipes import RECIPES, Case
@@ -31,6 +31,13 @@ def test_the_last_training_examples_are_public_and_the_test_examples_unseen(exam
     assert len(found.test) == public
     assert found.train.features[:, 0].tolist() == list(range(examples - public))
     assert found.test.features[:, 0].tolist() == list(range(examples - public, examples))
+
+
+def test_without_the_public_examples_nobody_learns_from_what_settings_were_chosen_on() -> None:
+    split = Split(name="any", train=numbered(60), test=numbered(5))
+    found = without_public(split)
+    assert found.train.features[:, 0].tolist() == list(range(50))
+    assert found.test is split.test
 
 
 @pytest.mark.parametrize("clients", ROWS)

@@ -10,8 +10,9 @@ from incrowd.privacy.statement import MEDIAN
 from papers.geyer.kept import Kept
 from papers.geyer.paper import FIXED
 from papers.geyer.plain import Plain
-from papers.geyer.report import SHOWN, report, warnings
+from papers.geyer.report import SHOWN, plot_table, report, warnings
 from papers.geyer.table1 import Table
+from papers.shared import is_mnist
 
 PROMISED = {
     "clients",
@@ -129,6 +130,8 @@ def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
     found, shown = report(quick(split, seeds=1), smallest=False, ablate=False, plot=picture)
     assert found["plot"] == str(picture)
     assert [tuple(row) for row in shown] == [tuple(SHOWN)]
+    assert ">the paper, epsilon 8</text>" not in picture.read_text()  # it is no MNIST
+    plot_table(picture, quick(split, seeds=1).entries())
     text = picture.read_text()
     for words in ("general, epsilon 0.7", "the paper, epsilon 8", "SIMULATION: seeded noise"):
         assert f">{words}</text>" in text
@@ -140,3 +143,16 @@ def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
 def test_mnist_at_a_hundred_clients(mnist: Split, recipe: str, at_least: float) -> None:
     (entry,) = quick(mnist, recipes=[recipe], epsilons=[8.0], cache=Path("out/features")).entries()
     assert entry["accuracy"] >= at_least
+
+
+def test_the_papers_figures_stand_beside_mnist_alone(split: Split) -> None:
+    table = Table(split=split, rows=(100,), recipes=("general",), epsilons=(0.5,), seeds=1)
+    content, _ = report(table, smallest=False, ablate=False, plot=None)
+    (row,) = content["rows"]
+    assert [row[name] for name in ("paper_accuracy", "paper_rounds", "paper_communications")] == [None] * 3
+    assert not is_mnist(split)
+    assert not is_mnist(Split(name="mnist", train=split.train, test=None))
+
+
+def test_mnist_is_known_by_its_test_labels(mnist: Split) -> None:
+    assert is_mnist(mnist)

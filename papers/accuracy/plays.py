@@ -1,0 +1,90 @@
+"""Shakespeare's speakers are natural clients: each knows its own lines, and the next character is to be told.
+
+A model that anybody can follow: which characters stand in the four places before it. A fifth of the speakers are held
+out, whom no model has heard.
+"""
+
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.arrays import Integers
+from harness.seeds import Entry
+from incrowd import DataError, Federation, Private
+from incrowd.data import Examples, Partition, Split, by_column
+from papers.accuracy.measure import Bench, seeded
+
+Piece = tuple[NDArray[np.uint8], Integers]
+"""What stands before some characters of a speaker [n, places * symbols], and the characters [n]."""
+
+SYMBOLS = "\n abcdefghijklmnopqrstuvwxyz',.;:!?-&$3"
+PLACES = 4
+MOST = 1000
+"""Of a speaker no more characters than these are learned from, spread evenly over the lines: a public bound."""
+
+HELD_OUT = 0.2
+
+_SPEAKER = re.compile(r"(?:\A|\n\n)([A-Z][A-Za-z .'-]*):\n")
+
+
+def load_plays(folder: Path) -> tuple[Split, Partition]:
+    """The speakers of `shakespeare/plays.txt.gz`, each with what follows which characters.
+
+    Edge cases: case is dropped, and so are characters that are not in `SYMBOLS`.
+    """
+    path = folder / "shakespeare" / "plays.txt.gz"
+    try:
+        text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); give the folder that has it") from error
+    return speakers_of(text)
+
+
+def speakers_of(text: str) -> tuple[Split, Partition]:
+    """The lines of each speaker who says more than `PLACES` characters; a fifth of the speakers is for testing."""
+    _, *parts = _SPEAKER.split(text)
+    said: dict[str, str] = {}
+    for speaker, lines in zip(parts[::2], parts[1::2], strict=True):
+        said[speaker] = said.get(speaker, "") + lines.strip() + "\n"
+    pieces = [piece for piece in map(_pieces, said.values()) if len(piece[1])]
+    if len(pieces) < 2:
+        raise DataError("there are not two speakers: give a text of lines NAME: and what they say below")
+    order = np.random.default_rng(0).permutation(len(pieces))
+    aside = max(1, round(HELD_OUT * len(pieces)))
+    train, test = ([pieces[place] for place in some] for some in (order[aside:], order[:aside]))
+    partition = by_column(np.repeat(np.arange(len(train)), [len(labels) for _, labels in train]))
+    return Split(name="plays", train=_examples(train), test=_examples(test)), partition
+
+
+def _examples(pieces: Sequence[Piece]) -> Examples:
+    seen, following = zip(*pieces, strict=True)
+    return Examples(features=np.concatenate(seen), labels=np.concatenate(following), classes=len(SYMBOLS))
+
+
+def _pieces(lines: str) -> Piece:
+    """Ones where a symbol stands in one of the places before [n, places * symbols], and the symbol that follows."""
+    symbols = np.array([SYMBOLS.index(character) for character in lines.lower() if character in SYMBOLS], np.int64)
+    ends = np.arange(PLACES, len(symbols))
+    if len(ends) > MOST:
+        ends = ends[np.linspace(0, len(ends) - 1, MOST).astype(np.int64)]
+    seen = np.zeros((len(ends), PLACES, len(SYMBOLS)), np.uint8)
+    for place in range(PLACES):
+        seen[np.arange(len(ends)), place, symbols[ends - 1 - place]] = 1
+    return seen.reshape(len(ends), PLACES * len(SYMBOLS)), symbols[ends]
+
+
+def plays_row(bench: Bench, speakers: Partition, recipe: str, *, epsilon: float) -> Entry:
+    """Next characters of speakers whom nobody heard, each training speaker being a client."""
+    clients = speakers.clients
+    delta = 1 / (10 * clients)
+    bench.say(f"plays, {recipe}, {clients} speakers, epsilon {epsilon:g}")
+    privacy = Private(epsilon=epsilon, delta=delta)
+
+    def begin(seed: int) -> Federation:
+        return Federation.by_recipe(recipe, bench.held_by(speakers), privacy=privacy, run=seeded(seed))
+
+    return bench.row(begin, recipe=recipe, unit="client", clients=clients, epsilon=epsilon, delta=delta)
