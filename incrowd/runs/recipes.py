@@ -181,7 +181,7 @@ def mechanism(facts: Outline) -> Tables:
 def clipped(facts: Outline) -> Tables:
     """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
     rounds = 8 if facts.signal < 25 else 15
-    server: dict[str, Any] = {"learning_rate": 20.0 if facts.signal < 25 else 40.0}
+    server: dict[str, Any] = {"learning_rate": 20.0 if facts.signal < 25 else 60.0}
     if facts.signal >= 150:
         rounds = 30 if facts.signal < 400 else 60
         server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}

@@ -21,9 +21,9 @@ class TableRows:
     """A row that was encoded as `columns` state, as a vector of length one that suits a linear model under noise.
 
     - A number, or a date, becomes `bins` ramps: each rises from -1 to 1 over its part of the stated range, so that a
-      linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen on the scale
-      the sign times log(1 + size), too. Together the ramps of one scale weigh as much as one number from -1 to 1.
-      One that was stated with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
+      linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen through a logarithm that
+      keeps the sign, too. Together the ramps of one scale weigh as much as one number from -1 to 1. One that was stated
+      with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
     - Texts and what says that a value was missing stay as they are.
 
