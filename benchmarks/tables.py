@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.arrays import Integers
 from incrowd import Clients, Federation, Private, RunOptions, SeededRandomness
 from incrowd.data import Columns, Examples, Partition, Reading, iid, read_table
-from incrowd.data.examples import Labels
 
 DELTAS = {100: 1e-3, 1000: 1e-5}
 
@@ -105,7 +105,7 @@ def parts(name: str, folder: Path, *, held_out: bool) -> tuple[Examples, Example
     return examples.some(order[: 3 * fifth]), examples.some(order[tested]), columns.resolved(())
 
 
-def dealt(labels: Labels, *, clients: int, partition: str, seed: int) -> Partition:
+def dealt(labels: Integers, *, clients: int, partition: str, seed: int) -> Partition:
     """Rows at random, or sorted by label."""
     if partition == "iid":
         return iid(labels, clients=clients, randomness=SeededRandomness(seed=seed))
@@ -120,7 +120,7 @@ def measure(
     train, test, columns = split
     found = []
     for seed in range(seeds):
-        shares = dealt(train.labels, clients=clients, partition=partition, seed=seed)
+        shares = dealt(train.labels.astype(np.int64), clients=clients, partition=partition, seed=seed)
         data = Clients(examples=train, partition=shares, test=test, name=name, public=True, table=columns)
         federation = Federation.by_recipe(
             "tables",
