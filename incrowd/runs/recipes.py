@@ -21,9 +21,7 @@ from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
 from incrowd.learning.features.table_rows import all_ranged
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.plan.plan import PlanConfig
-from incrowd.privacy.plan.sampling import Everyone
-from incrowd.privacy.plan.schedule import constant
+from incrowd.privacy.plan.planner import signal
 from incrowd.runs.build import NOTHING, Given, federated_data
 from incrowd.runs.config import Config, LinearSection
 from incrowd.runs.settings import settings_of
@@ -84,13 +82,8 @@ class Outline:
 
     @cached_property
     def signal(self) -> float:
-        """How far the sum over all clients, if they agree, stands above the noise of a single release about everyone.
-
-        It says how many numbers the budget can teach, whatever the number of clients.
-        """
-        once = constant(rounds=1, cohort=self.clients)
-        plan = PlanConfig(clients=self.clients, schedule=once, sampling=Everyone).calibrate(self.budget)
-        return self.clients / plan.noise_multiplier
+        """See `incrowd.privacy.plan.signal`."""
+        return signal(self.clients, self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)

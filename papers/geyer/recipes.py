@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness import checks
-from incrowd import Budget, ConfigError, DataError, Everyone, Local, PlanConfig, ServerOptimizer, constant
+from incrowd import Budget, ConfigError, DataError, Local, ServerOptimizer
 from incrowd.learning.features import (
     GlyphMetric,
     Glyphs,
@@ -28,6 +28,7 @@ from incrowd.learning.features import (
     UnitNorm,
     compose,
 )
+from incrowd.privacy.plan import signal
 from papers.geyer.measure import AnySetup
 from papers.geyer.paper import CONSTANTS, INIT_SCALE, QUICK, PaperSetup, paper_network
 from papers.geyer.setup import Setup
@@ -58,13 +59,8 @@ class Case:
 
     @cached_property
     def signal(self) -> float:
-        """How far the sum over all clients, if they agree, stands above the noise of a single release about everyone.
-
-        It says how many numbers the budget can teach, whatever the number of clients.
-        """
-        once = constant(rounds=1, cohort=self.clients)
-        plan = PlanConfig(clients=self.clients, schedule=once, sampling=Everyone).calibrate(self.budget)
-        return self.clients / plan.noise_multiplier
+        """See `incrowd.privacy.plan.signal`."""
+        return signal(self.clients, self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from incrowd._lazy import lazily
 
 if TYPE_CHECKING:
     from incrowd.privacy.plan.plan import Plan, PlanConfig
-    from incrowd.privacy.plan.planner import Question
+    from incrowd.privacy.plan.planner import Question, signal
     from incrowd.privacy.plan.promise import NoisePlace
     from incrowd.privacy.plan.sampling import Everyone, FixedSize, Poisson
     from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, weighted
@@ -26,6 +26,7 @@ __all__ = [
     "constant",
     "growing",
     "listed",
+    "signal",
     "weighted",
 ]
 
@@ -36,7 +37,7 @@ __getattr__ = lazily(
             "Plan",
             "PlanConfig",
         ),
-        "incrowd.privacy.plan.planner": ("Question",),
+        "incrowd.privacy.plan.planner": ("Question", "signal"),
         "incrowd.privacy.plan.promise": ("NoisePlace",),
         "incrowd.privacy.plan.sampling": (
             "Everyone",

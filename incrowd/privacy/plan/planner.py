@@ -21,6 +21,15 @@ SMALLEST_DELTA = 1e-30
 """The answer to what delta is needed, where hardly any is."""
 
 
+def signal(clients: int, budget: Budget) -> float:
+    """How far the sum over all clients, if they agree, stands above the noise of a single release about everyone.
+
+    It says how many numbers a budget can teach, whatever the number of clients.
+    """
+    asked = Question(clients=clients, rounds=1, epsilon=budget.epsilon, delta=budget.delta, sampling=Everyone)
+    return clients / asked.answer().noise_multiplier
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """Equal rounds with exactly one unknown (None) among noise_multiplier, rounds, cohort, epsilon and delta.

@@ -1,8 +1,8 @@
 import pytest
 
 from incrowd.errors import BudgetExceeded, ConfigError
-from incrowd.privacy.account.accounting import Relation, price
-from incrowd.privacy.plan.planner import Question
+from incrowd.privacy.account.accounting import Budget, Relation, price
+from incrowd.privacy.plan.planner import Question, signal
 from incrowd.privacy.plan.sampling import Everyone, FixedSize
 
 KNOWN = {"rounds": 20, "cohort": 100, "noise_multiplier": 1.2, "epsilon": 3.0, "delta": 1e-5}
@@ -68,3 +68,9 @@ def test_exactly_one_number_must_be_unknown() -> None:
 def test_a_question_without_an_answer_says_so() -> None:
     with pytest.raises(BudgetExceeded):
         Question(clients=10, noise_multiplier=0.1, cohort=10, epsilon=0.1, delta=1e-6).answer()
+
+
+def test_the_signal_is_that_of_one_release_about_everyone() -> None:
+    budget = Budget(epsilon=8.0, delta=1e-3)
+    assert signal(100, budget) == pytest.approx(208.33, abs=0.01)  # 100 times mu, of which (8, 1e-3) is the price
+    assert signal(300, budget) == pytest.approx(3 * signal(100, budget), rel=1e-6)
