@@ -107,7 +107,7 @@ SHOWN = {
              "features", "federation", "function", "holdout_clients", "identity", "label", "missing_texts", "name",
              "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma", "test_clients",
              "thousands", "type", "validation"),
-    "features": ("centred", "constant", "deskew", "dimensions", "name", "pixels", "stride", "stroke_width",
+    "features": ("bins", "centred", "constant", "deskew", "dimensions", "name", "pixels", "stride", "stroke_width",
                  "whitening"),
     "local": ("batch_size", "batches", "engine", "epochs", "label_shares", "learning_rate", "loss", "momentum",
               "physical_batch", "proximal", "shuffle", "weight_decay"),
