@@ -69,7 +69,7 @@ class ApartDelta:
     @cached_property
     def _rows(self) -> InputDelta:
         inputs, outputs = self.space.layers[0, [kernel.INPUTS, kernel.OUTPUTS]].tolist()
-        rows = torch.empty(1, len(self.used), outputs)
+        rows = torch.empty(1, len(self.used), outputs, dtype=torch.float32)
         kernel.copy_rows(self.space, self.used, rows[0].numpy())
         return InputDelta(rows, None, torch.from_numpy(self.used[None]), inputs)
 
