@@ -97,7 +97,7 @@ def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_
     assert warnings(found) == [MEDIAN, FIXED, "nothing is private here"]
     assert (public["clients"], public["rounds"], public["communications"]) == (5, 2, 10)
     assert public["epsilon"] is public["delta"] is public["accountant"] is public["statement"] is None
-    assert public["paper_accuracy"] == 0.97
+    assert public["paper_accuracy"] is None  # these are not the digits that the paper speaks of
     assert public["weights"] == private["weights"] == 531_400
     assert len(public["accuracies"]) == 2
     assert [tuple(row) for row in shown] == [tuple(SHOWN)] * 2
