@@ -265,7 +265,12 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     cache = _cache(wanted) or state_folder() / "features"
     _validate.natural(pixels=wanted.pixels)
     return picture_map(
-        shape, dimensions=wanted.dimensions, whitening=wanted.whitening, pixels=wanted.pixels, cache=cache
+        shape,
+        dimensions=wanted.dimensions,
+        whitening=wanted.whitening,
+        mirrored=wanted.mirrored,
+        pixels=wanted.pixels,
+        cache=cache,
     )
 
 

@@ -60,11 +60,13 @@ class PictureFeatures(Section):
     made-up pictures differ, whitened by their spectrum (`incrowd.learning.features.whitened`), of length one. With
     `constant` there is one more feature, which every example has: the bias of a linear model. What is no picture, its
     neighbouring pixels no more alike than any others, is seen as its pixels, in at most `pixels` features of its own.
+    `mirrored` pictures mean the same in a mirror; without it those in colours do, which are taken for photographs.
     """
 
     name: Literal["pictures"] = "pictures"
     dimensions: int = 256
     whitening: float | None = None
+    mirrored: bool | None = None
     pixels: int = 1024
     constant: float = 0.1
     cache: str | None = None

@@ -154,7 +154,14 @@ class Bench:
         wanted = federation.settings.features
         if wanted.name == "pictures":
             shape = self.split.train.shape
-            return picture_map(shape, dimensions=wanted.dimensions, whitening=wanted.whitening, cache=self.cache)
+            return picture_map(
+                shape,
+                dimensions=wanted.dimensions,
+                whitening=wanted.whitening,
+                mirrored=wanted.mirrored,
+                pixels=wanted.pixels,
+                cache=self.cache,
+            )
         return UnitNorm(centred=getattr(wanted, "centred", True))
 
 

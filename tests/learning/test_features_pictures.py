@@ -12,11 +12,14 @@ from incrowd.learning.features import (
     ColourPictures,
     GreyPictures,
     MadeUpPictures,
+    Mirrored,
     PatchResponses,
     Whitened,
+    from_callable,
     is_picture,
     picture_map,
 )
+from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.patches import around, spherical_means
 from incrowd.learning.features.pictures import in_colour, reduced
 from incrowd.learning.features.whitened import principal
@@ -219,11 +222,35 @@ def test_grey_pictures_and_colours_have_maps_of_their_own() -> None:
     assert isinstance(grey, Whitened)
     assert isinstance(colour, Whitened)
     assert isinstance(grey.base, GreyPictures)
-    assert isinstance(colour.base, ColourPictures)
+    assert isinstance(colour.base, Mirrored)
+    assert isinstance(colour.base.base, ColourPictures)
     assert (grey.whitening, colour.whitening) == (0.5, 0.2)
+    for shape, mirrored in (((28, 28), True), ((3, 32, 32), False)):
+        told = picture_map(shape, mirrored=mirrored, pixels=0)
+        assert isinstance(told, Whitened)
+        assert isinstance(told.base, Mirrored) is mirrored
     assert not grey.pictures.colour
     assert colour.pictures.colour
     assert colour.dimensions == 9
+
+
+@pytest.mark.parametrize("shape", [(7, 8), (1, 7, 8), (3, 7, 8), (7, 8, 3)])
+def test_a_picture_and_its_mirror_image_have_the_same_features(shape: tuple[int, ...]) -> None:
+    pictures = some(*shape)
+    flipped = np.ascontiguousarray(np.flip(pictures, 2 if shape[-1] == 3 else -1))
+
+    def seen(values: Values) -> Values:
+        assert values.flags.c_contiguous
+        flat: Values = values.reshape(len(values), -1)
+        return flat
+
+    mirrored = Mirrored(base=from_callable(seen, name="seen"))
+    assert np.array_equal(mirrored(pictures), mirrored(flipped))
+    assert not np.array_equal(seen(pictures), seen(flipped))
+    upright = np.moveaxis(pictures, -1, 1) if shape[-1] == 3 else pictures
+    ordered = np.moveaxis(flipped, -1, 1) if shape[-1] == 3 else flipped
+    assert np.allclose(mirrored(pictures), (seen(upright.copy()) + seen(ordered.copy())) / 2)
+    assert mirrored.name == "Mirrored(seen)"
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from incrowd.learning.features.feature_map import FeatureMap, compose
 from incrowd.learning.features.glyphs import Glyphs
 from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.metric import GlyphMetric
+from incrowd.learning.features.mirrored import Mirrored
 from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.order import PicturesOrPixels
@@ -29,6 +30,7 @@ __all__ = [
     "Glyphs",
     "GreyPictures",
     "MadeUpPictures",
+    "Mirrored",
     "MomentNormalisation",
     "OrientedEnergies",
     "PatchResponses",

@@ -15,6 +15,7 @@ from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import Shape, as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
+from incrowd.learning.features.mirrored import Mirrored
 from incrowd.learning.features.norms import unit
 from incrowd.learning.features.order import PicturesOrPixels
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, PictureShape, in_colour, reduced
@@ -102,16 +103,19 @@ def picture_map(
     *,
     dimensions: int = 256,
     whitening: float | None = None,
+    mirrored: bool | None = None,
     pixels: int = 1024,
     cache: Path | None = None,
 ) -> FeatureMap:
-    """The features of pictures of this shape, along so many directions: grey ones, or colours. What is no picture has
-    at most `pixels` features of its own (`PicturesOrPixels`); if that is 0, it is taken for a picture.
+    """The features of pictures of this shape, along so many directions: grey ones, or colours. `mirrored` pictures mean
+    the same in a mirror (`Mirrored`); unless told, those in colours do, which are taken for photographs. What is no
+    picture has at most `pixels` features of its own (`PicturesOrPixels`); if that is 0, it is taken for a picture.
     """
     colour = in_colour(shape)
-    usual = 0.4 if colour else 0.5
+    base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures()
+    usual = 0.3 if colour else 0.5
     known = Whitened(
-        base=ColourPictures(cache=cache) if colour else GreyPictures(),
+        base=Mirrored(base=base) if (colour if mirrored is None else mirrored) else base,
         shape=reduced(shape),
         pictures=MadeUpPictures(colour=colour, blank=0.1 if colour else 0.5),
         dimensions=dimensions,
