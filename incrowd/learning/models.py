@@ -186,6 +186,20 @@ class _Image(nn.Module):
         return examples.reshape(self.image).contiguous(memory_format=torch.channels_last)
 
 
+def picture_of(layer: nn.Module, shape: Sequence[int]) -> tuple[int, int, int] | None:
+    """The pictures, channels first, that a layer makes of examples of this shape by arranging them; None if it does
+    something else.
+    """
+    sizes: tuple[int, ...]
+    if isinstance(layer, _Image):
+        sizes = layer.image[1:]
+    elif type(layer) is nn.Unflatten and layer.dim == 1 and len(shape) == 1:
+        sizes = tuple(int(size) for size in layer.unflattened_size)
+    else:
+        return None
+    return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and math.prod(sizes) == math.prod(shape) else None
+
+
 def layers_of_flat(module: nn.Module, shape: Sequence[int]) -> list[nn.Module] | None:
     """The layers that a plain Sequential puts flat examples through, without the Flatten; None for any other module,
     and for one with frozen or tied parameters.

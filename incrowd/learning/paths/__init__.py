@@ -4,16 +4,18 @@
 | ---------- | ------------------------------------------------------------------------ |
 | `compiled` | stacks of Linear layers that are small, or whose examples are mostly zero |
 | `fused`    | stacks of Linear layers                                                  |
+| `convolved` | stacks of convolutions with pooling, and Linear layers on top |
 | `direct`   | a Sequential with large Linear layers, in plain steps                    |
 | `autograd` | any module: the twin of all others, and the one that may not go          |
 """
 
-from incrowd.learning.paths import autograd, compiled, direct, fused
+from incrowd.learning.paths import autograd, compiled, convolved, direct, fused
 from incrowd.learning.paths.path import MakePath
 
 PATHS: tuple[MakePath, ...] = (
     compiled.make,
     fused.make,
+    convolved.make,
     direct.make,
     autograd.make,
 )

@@ -15,15 +15,17 @@ import incrowd
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model, linear, mlp
-from incrowd.learning.paths import PATHS, autograd, compiled, direct, fused
+from incrowd.learning.paths import PATHS, autograd, compiled, convolved, direct, fused
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 
+DELETABLE = ("compiled", "convolved", "direct", "fused")
 COHORT = range(len(SIZES))
 LOCAL = Local(learning_rate=0.3, batch_size=10)
 NAMES: dict[MakePath, str] = {
     compiled.make: "Compiled",
     fused.make: "Fused",
+    convolved.make: "Convolved",
     direct.make: "Direct",
     autograd.make: "Autograd",
 }
@@ -101,11 +103,12 @@ def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: 
 def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"
-    shutil.rmtree(paths / "compiled")
+    for folder in ("compiled", "convolved"):
+        shutil.rmtree(paths / folder)
     (paths / "direct.py").unlink()
     (paths / "fused.py").unlink()
     text = (paths / "__init__.py").read_text()
-    for line in ("    compiled.make,\n", "    fused.make,\n", "    direct.make,\n", ", compiled, direct, fused"):
+    for line in (*(f"    {name}.make,\n" for name in DELETABLE), f", {', '.join(DELETABLE)}"):
         assert text.count(line) == 1
         text = text.replace(line, "")
     (paths / "__init__.py").write_text(text)

@@ -24,9 +24,9 @@ from incrowd.learning.paths.compiled.vector import (
     exp,
     fetch,
     inner,
-    inserted,
     pack,
 )
+from incrowd.learning.paths.machine_code import inserted
 
 SOFTMAX, SIGMOID, IDENTITY, EXP = range(4)  # means of losses
 NO_ACTIVATION, RELU, TANH, LOGISTIC = range(4)

@@ -7,12 +7,9 @@ of the cache (torch's do), because a vector that crosses lines takes twice as lo
 `where` says in which part of flat arrays all happens; pairs (places[k], numbers[k]) count for k from begin to end.
 """
 
-import hashlib
 import math
 from collections.abc import Callable
-from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, TypeVar
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -21,6 +18,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from incrowd.learning.paths.machine_code import SETTINGS, Loop, kept, stamp_of
 
 LINE = 16  # float32 numbers in a line of the cache
 
@@ -35,53 +34,18 @@ _ONE = np.float32(1)
 _PER_DOUBLING = np.float32(1 / math.log(2))
 _DOUBLING, _DOUBLING_REST = np.float32(355 / 512), np.float32(math.log(2) - 355 / 512)
 
-_SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-Loop = TypeVar("Loop", bound=Callable[..., object])
-
-
-def digest_of(folder: Path) -> str:
-    """The digest of the source code in a folder."""
-    texts = (hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py")))
-    return hashlib.sha256(b"".join(texts)).hexdigest()
-
-
-SOURCES = digest_of(Path(__file__).parent)
+SOURCES = stamp_of(__file__)
 """Machine code on disk is good as long as this holds: loops are made of functions from several of these files."""
 
 
-def compiled(function: Loop) -> Loop:
-    """Machine code of a function that Python calls, kept on disk if there is a folder for it."""
-    compile_: Any = numba.njit
-    try:
-        loop: Any = compile_(function, cache=True, **_SETTINGS)
-        file = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
-        file._source_stamp = SOURCES  # in place of the one file's size and time
-        _forget_unreadable(file)
-    except (AttributeError, RuntimeError):  # or there is no folder that can be written to
-        loop = compile_(function, **_SETTINGS)
-    found: Loop = loop
-    return found
-
-
-def _forget_unreadable(file: Any) -> None:
-    """What another release left on disk may name classes that are gone, which numba would fail on when it is called."""
-    try:
-        file._load_index()
-    except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
-        file.flush()
+compiled = kept(__file__)
+"""Machine code of a function that Python calls, kept on disk if there is a folder for it."""
 
 
 def inner(function: Loop) -> Loop:
     """Machine code of a function that only compiled code calls, which is made in half the time."""
     compile_: Any = numba.njit
-    loop: Loop = compile_(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_SETTINGS)
-    return loop
-
-
-def inserted(function: Loop) -> Loop:
-    """A function that is put where it is called, so that machine code of it is made only there."""
-    compile_: Any = numba.njit
-    loop: Loop = compile_(function, inline="always", **_SETTINGS)
+    loop: Loop = compile_(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **SETTINGS)
     return loop
 
 

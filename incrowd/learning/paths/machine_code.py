@@ -1,0 +1,60 @@
+"""Machine code that numba makes of loops, kept on disk for as long as their source stays the same."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, TypeVar
+
+import numba
+
+SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+"""Sums may be taken in another order, but what is no number stays none."""
+
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+
+def digest_of(folder: Path) -> str:
+    """The digest of the source code in a folder."""
+    texts = (hashlib.sha256(file.read_bytes()).digest() for file in sorted(folder.glob("*.py")))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def stamp_of(file: str) -> str:
+    """Machine code from a file is good as long as this holds: a loop may use functions of all its folder."""
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    return own + digest_of(Path(file).parent)
+
+
+def kept(file: str) -> Callable[[Loop], Loop]:
+    """Makes machine code of a function that Python calls, kept on disk if there is a folder for it."""
+    sources = stamp_of(file)
+
+    def compiled(function: Loop) -> Loop:
+        compile_: Any = numba.njit
+        try:
+            loop: Any = compile_(function, cache=True, **SETTINGS)
+            index = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
+            index._source_stamp = sources  # in place of the one file's size and time
+            _forget_unreadable(index)
+        except (AttributeError, RuntimeError):  # or there is no folder that can be written to
+            loop = compile_(function, **SETTINGS)
+        found: Loop = loop
+        return found
+
+    return compiled
+
+
+def _forget_unreadable(file: Any) -> None:
+    """What another release left on disk may name classes that are gone, which numba would fail on when it is called."""
+    try:
+        file._load_index()
+    except (AttributeError, EOFError, ImportError, KeyError, UnpicklingError, ValueError):
+        file.flush()
+
+
+def inserted(function: Loop) -> Loop:
+    """A function that is put where it is called, so that machine code of it is made only there."""
+    compile_: Any = numba.njit
+    loop: Loop = compile_(function, inline="always", **SETTINGS)
+    return loop
