@@ -1,19 +1,21 @@
 """The ways to train a client, each in a file of its own: delete it, and its line here, and training is only slower.
 
-| path       | takes                                                                    |
-| ---------- | ------------------------------------------------------------------------ |
-| `compiled` | stacks of Linear layers that are small, or whose examples are mostly zero |
-| `fused`    | stacks of Linear layers                                                  |
-| `direct`   | a Sequential with large Linear layers, in plain steps                    |
-| `autograd` | any module: the twin of all others, and the one that may not go          |
+| path         | takes                                                                     |
+| ------------ | ------------------------------------------------------------------------- |
+| `compiled`   | stacks of Linear layers that are small, or whose examples are mostly zero |
+| `fused`      | stacks of Linear layers                                                   |
+| `whole_step` | any module that torch can compile, where the run is long enough for that  |
+| `direct`     | a Sequential with large Linear layers, in plain steps                     |
+| `autograd`   | any module: the twin of all others, and the one that may not go           |
 """
 
-from incrowd.learning.paths import autograd, compiled, direct, fused
+from incrowd.learning.paths import autograd, compiled, direct, fused, whole_step
 from incrowd.learning.paths.path import MakePath
 
 PATHS: tuple[MakePath, ...] = (
     compiled.make,
     fused.make,
+    whole_step.make,
     direct.make,
     autograd.make,
 )

@@ -15,7 +15,7 @@ import incrowd
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model, linear, mlp
-from incrowd.learning.paths import PATHS, autograd, compiled, direct, fused
+from incrowd.learning.paths import PATHS, autograd, compiled, direct, fused, whole_step
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 
@@ -24,6 +24,7 @@ LOCAL = Local(learning_rate=0.3, batch_size=10)
 NAMES: dict[MakePath, str] = {
     compiled.make: "Compiled",
     fused.make: "Fused",
+    whole_step.make: "WholeStep",
     direct.make: "Direct",
     autograd.make: "Autograd",
 }
@@ -102,10 +103,11 @@ def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"
     shutil.rmtree(paths / "compiled")
+    shutil.rmtree(paths / "whole_step")
     (paths / "direct.py").unlink()
     (paths / "fused.py").unlink()
-    text = (paths / "__init__.py").read_text()
-    for line in ("    compiled.make,\n", "    fused.make,\n", "    direct.make,\n", ", compiled, direct, fused"):
+    text, others = (paths / "__init__.py").read_text(), ", compiled, direct, fused, whole_step"
+    for line in ("    compiled.make,\n", "    fused.make,\n", "    whole_step.make,\n", "    direct.make,\n", others):
         assert text.count(line) == 1
         text = text.replace(line, "")
     (paths / "__init__.py").write_text(text)
