@@ -12,11 +12,11 @@ from incrowd.data.inputs import Inputs
 from incrowd.learning.losses import Loss
 from incrowd.settings.local import Local
 
-Step = Callable[[list[Tensor], list[Tensor], list[Tensor], Inputs, Tensor, Tensor | None], None]
+ModuleStep = Callable[[list[Tensor], list[Tensor], list[Tensor], Inputs, Tensor, Tensor | None], None]
 """Moves parameters, in place: parameters, velocities (if there is momentum), starts, examples, labels, offset."""
 
 
-def plain_step(module: nn.Module, names: Sequence[str], loss: Loss, local: Local) -> Step:
+def plain_step(module: nn.Module, names: Sequence[str], loss: Loss, local: Local) -> ModuleStep:
     """A step of a module, all of it a function of what it is given."""
 
     def value(parameters: list[Tensor], inputs: Inputs, labels: Tensor, offset: Tensor | None) -> Tensor:
@@ -49,7 +49,7 @@ def plain_step(module: nn.Module, names: Sequence[str], loss: Loss, local: Local
     return step
 
 
-def compiled(step: Step) -> Step:
+def compiled(step: ModuleStep) -> ModuleStep:
     """The same, compiled at its first call, for the shapes of that call alone.
 
     Edge cases: what a call of other shapes does is not said, because nothing is checked any more.
@@ -58,5 +58,5 @@ def compiled(step: Step) -> Step:
     # What torch compiles it keeps with the code of a function, where several steps would meet.
     own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "compile_threads": 1}
-    found: Step = torch.compile(own, fullgraph=True, dynamic=False, options=options)
+    found: ModuleStep = torch.compile(own, fullgraph=True, dynamic=False, options=options)
     return found

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, each
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import side_by_side
 from incrowd.learning.contributions import Contributions
@@ -22,7 +22,7 @@ from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.autograd import batches_of
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
-from incrowd.learning.paths.whole_step.step import Step, compiled, plain_step
+from incrowd.learning.paths.whole_step.step import ModuleStep, compiled, plain_step
 from incrowd.learning.paths.whole_step.unrolled import unroll
 from incrowd.learning.paths.whole_step.worth import compiler_there, pays
 from incrowd.learning.threads import one_thread
@@ -30,6 +30,7 @@ from incrowd.settings.local import Local
 
 _log = logging.getLogger(__name__)
 _CACHE, _FEW = 8 * 2**20, 8  # contributions are measured and added up a few at a time, which leaves the caches alone
+_FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
 _CLOSE = 1e-3  # of the length of a step: so far rounding may take a compiled one from the plain one
 
 
@@ -54,7 +55,7 @@ def make(task: TrainingTask) -> "WholeStep | None":
             if not takes.any():
                 return None
             attempt.compile()
-        except Exception as error:
+        except _FAILURES as error:
             reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
             _log.warning("steps of %s are not compiled: %s", type(task.model.module).__name__, reason)
             return None
@@ -71,7 +72,7 @@ class _Attempt:
         named = trainable(self.module)
         self.weights = [parameter.detach().clone() for _, parameter in named]
         self.plain = plain_step(self.module, [name for name, _ in named], task.loss, task.local)
-        self.compiled: Step = compiled(self.plain)
+        self.compiled: ModuleStep = compiled(self.plain)
         self._batch = _made_up(task)
 
     def plainly(self) -> list[Tensor]:
@@ -95,7 +96,7 @@ class _Attempt:
         if not off <= _CLOSE * moved**0.5 + 1e-6 * size:
             raise ArithmeticError("the compiled step is not the plain one")
 
-    def _stepped(self, step: Step) -> list[Tensor]:
+    def _stepped(self, step: ModuleStep) -> list[Tensor]:
         parameters = [one.clone() for one in self.weights]
         step(parameters, velocities_of(self.local, parameters), self.weights, *self._batch)
         return parameters

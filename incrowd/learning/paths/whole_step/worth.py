@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from incrowd.learning.execution import Execution
 
-_SAVED = 2e-6  # seconds that an operation of a plain step saves at least (`incrowd bench --work normed,transformer`)
+_CALL = 2e-6  # seconds that an operation of a plain step saves at least (`incrowd bench --work normed,transformer`)
+_NUMBER = 1e-10  # seconds that each number saves that an operation gives and the next one takes
 _FIRST, _EACH = 10.0, 0.2  # seconds that a compilation takes, and more for each operation, before anything is cached
 _MARGIN = 3.0  # so many times that must be won back: other machines are other machines
 _MOST = 2000  # operations of a step that may be compiled
-_LARGE = 10e6  # floating point operations of one of torch's: beyond, there is nothing to save around them
+_LARGE = 30e6  # floating point operations of one of torch's: beyond, there is nothing to save around them
 
 
 def compiler_there() -> bool:
@@ -42,18 +45,20 @@ def pays(execution: Execution, full_batches: NDArray[np.int64], step: Callable[[
         step()
     if calls.count > _MOST or work.get_total_flops() > _LARGE * calls.count:
         return np.zeros_like(some)
-    won = execution.contributions * full_batches * (_SAVED * calls.count)
+    won = execution.contributions * full_batches * (_CALL * calls.count + _NUMBER * calls.numbers)
     enough: NDArray[np.bool_] = won >= _MARGIN * (_FIRST + _EACH * calls.count)
     return enough
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not say its types
-    """Counts torch's operations."""
+    """Counts torch's operations, and the numbers that they give."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
-        self.count = 0
+        self.count = self.numbers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
         self.count += 1
-        return func(*args, **(kwargs or {}))
+        self.numbers += sum(one.numel() for one in tree_leaves(found) if isinstance(one, Tensor))
+        return found
