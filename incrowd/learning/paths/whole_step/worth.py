@@ -18,9 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from incrowd.learning.execution import Execution
 
-_CALL = 2e-6  # seconds that an operation of a plain step saves at least (`incrowd bench --work normed,transformer`)
+_CALL = 3e-6  # seconds that an operation of a plain step saves at least (`incrowd bench --work normed,transformer`)
 _NUMBER = 1e-10  # seconds that each number saves that an operation gives and the next one takes
-_FIRST, _EACH = 10.0, 0.2  # seconds that a compilation takes, and more for each operation, before anything is cached
+_FIRST, _EACH = 10.0, 0.1  # seconds that a compilation takes, and more for each operation, before anything is cached
 _MARGIN = 3.0  # so many times that must be won back: other machines are other machines
 _MOST = 2000  # operations of a step that may be compiled
 _LARGE = 30e6  # floating point operations of one of torch's: beyond, there is nothing to save around them
