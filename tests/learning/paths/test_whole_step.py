@@ -78,6 +78,16 @@ def test_modules_as_people_have_them_learn_the_same_when_compiled(name: str) -> 
     assert_close(trained(engine, model.weights, range(3)), trained(left, model.weights, range(3)))
 
 
+CALLS: list[int] = []
+
+
+class Helper:
+    calls = 0
+
+    def __init__(self) -> None:
+        self.me = self
+
+
 class Own(nn.Module):
     """A module of the user's own that does something more."""
 
@@ -85,6 +95,7 @@ class Own(nn.Module):
         super().__init__()
         self.layer, self.more = nn.Linear(FEATURES, CLASSES), more
         self.seen: Any = {"calls": [0], "kinds": {1}, "name": "own"}
+        self.helper = Helper()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.more(self, self.layer(x))
@@ -93,6 +104,16 @@ class Own(nn.Module):
 def _remember(module: Own, x: Tensor) -> Tensor:
     module.seen["calls"].append(len(x))
     return x
+
+
+def _remember_elsewhere(module: Own, x: Tensor) -> Tensor:
+    module.helper.calls += 1
+    return x
+
+
+def _depend_on_calls(_module: Own, x: Tensor) -> Tensor:
+    CALLS.append(1)
+    return x * len(CALLS)
 
 
 def _branch(_module: Own, x: Tensor) -> Tensor:
@@ -105,6 +126,8 @@ def _differ(_module: Own, x: Tensor) -> Tensor:
 
 LEFT: dict[str, tuple[Callable[[Own, Tensor], Tensor], str]] = {
     "remembers": (_remember, "it remembers something"),
+    "remembers elsewhere": (_remember_elsewhere, "it remembers something"),
+    "remembers outside": (_depend_on_calls, "it remembers something"),
     "looks at numbers": (_branch, ""),
     "differs": (_differ, "not the plain one"),
 }
@@ -166,6 +189,13 @@ def test_large_products_and_very_many_operations_are_not_worth_it() -> None:
 def test_a_run_that_is_too_short_or_told_not_to_goes_another_way() -> None:
     for execution in (Execution(contributions=10.0), Execution(compile="never", contributions=1e12)):
         assert "WholeStep" not in names(CohortEngine(small(), clients(SIZES), LOCAL, execution, paths=PATHS))
+
+
+def test_where_torch_is_told_not_to_compile_nothing_is_slower(caplog: pytest.LogCaptureFixture) -> None:
+    with torch._dynamo.config.patch(disable=True), caplog.at_level(logging.WARNING):
+        engine = CohortEngine(small(), clients(SIZES), LOCAL, ALWAYS)
+    assert names(engine) == ["Autograd"]
+    assert "TORCHDYNAMO_DISABLE" in caplog.text
 
 
 def test_an_unknown_way_to_compile_is_refused() -> None:

@@ -82,9 +82,12 @@ class _Attempt:
     def compile(self) -> None:
         """Compile the step. Edge cases: one that computes something else, or that remembers anything, is an error."""
         before, task = _remembered(self.module), self._task
+        if torch._dynamo.config.disable:
+            raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
         with remembering_nothing(self.module, task.device, whose="client"):
             expected = self.plainly()
-            if _remembered(self.module) != before:
+            again = self.plainly()
+            if _remembered(self.module) != before or not all(map(torch.equal, expected, again)):
                 remedy = "it remembers something, which a compiled step would not"
                 raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
             with warnings.catch_warnings():
@@ -126,19 +129,23 @@ def _made_up(task: TrainingTask) -> tuple[Inputs, Tensor, Tensor | None]:
 
 def _remembered(module: nn.Module) -> list[Any]:
     """All that the parts of a module hold, as far as it can be compared."""
-    return [_comparable(dict(vars(part))) for part in module.modules()]
+    seen: set[int] = set()
+    return [_comparable(dict(vars(part)), seen) for part in module.modules()]
 
 
-def _comparable(value: object) -> Any:
+def _comparable(value: object, seen: set[int]) -> Any:
     if isinstance(value, Tensor):
         return id(value), value._version
     if isinstance(value, bool | int | float | str | None):
         return value
     if isinstance(value, Mapping):
-        return [(str(key), _comparable(one)) for key, one in value.items()]
+        return [(str(key), _comparable(one, seen)) for key, one in value.items()]
     if isinstance(value, list | tuple):
-        return [_comparable(one) for one in value]
-    return id(value), len(value) if isinstance(value, set) else 0
+        return [_comparable(one, seen) for one in value]
+    if isinstance(value, type) or not hasattr(value, "__dict__") or id(value) in seen:
+        return id(value), len(value) if isinstance(value, set) else 0
+    seen.add(id(value))
+    return id(value), _comparable(dict(vars(value)), seen)
 
 
 class WholeStep(TrainingPath):

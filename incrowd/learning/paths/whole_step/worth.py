@@ -22,6 +22,7 @@ _CALL = 3e-6  # seconds that an operation of a plain step saves at least (`incro
 _NUMBER = 1e-10  # seconds that each number saves that an operation gives and the next one takes
 _FIRST, _EACH = 10.0, 0.1  # seconds that a compilation takes, and more for each operation, before anything is cached
 _MARGIN = 3.0  # so many times that must be won back: other machines are other machines
+_LEAST = 1000  # full batches in all: for fewer nothing is even counted
 _MOST = 2000  # operations of a step that may be compiled
 _LARGE = 30e6  # floating point operations of one of torch's: beyond, there is nothing to save around them
 
@@ -39,7 +40,8 @@ def pays(execution: Execution, full_batches: NDArray[np.int64], step: Callable[[
     some: NDArray[np.bool_] = full_batches > 0
     if execution.compile == "always" or not some.any():
         return some
-    if execution.compile == "never" or execution.contributions == 0:
+    some = execution.contributions * full_batches >= _LEAST
+    if execution.compile == "never" or not some.any():
         return np.zeros_like(some)
     with _Calls() as calls, FlopCounterMode(display=False) as work:
         step()
@@ -47,7 +49,7 @@ def pays(execution: Execution, full_batches: NDArray[np.int64], step: Callable[[
         return np.zeros_like(some)
     won = execution.contributions * full_batches * (_CALL * calls.count + _NUMBER * calls.numbers)
     enough: NDArray[np.bool_] = won >= _MARGIN * (_FIRST + _EACH * calls.count)
-    return enough
+    return enough & some
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not say its types
