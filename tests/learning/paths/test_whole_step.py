@@ -225,3 +225,17 @@ def test_sequences_that_are_long_or_alone_are_not_written_out() -> None:
     for x in (torch.ones(70, 2, 5), torch.ones(7, 5)):
         with pytest.raises(ValueError, match="written out"):
             module(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer, inputs by name", "GRU on tokens"])
+def test_compiled_contributions_have_the_same_bits_in_every_company(name: str) -> None:
+    case = CASES[name]
+    local, found = Local(learning_rate=1.0, batch_size=4, epochs=20), []
+    for company in ((9,), (9, 1, 40, 8), (9, *[12] * 12)):
+        engine = CohortEngine(case.model(), case.clients(company), local, ALWAYS, loss=case.loss)
+        assert names(engine)[0] == "WholeStep"
+        found.append(trained(engine, case.model().weights, range(len(company)))[0])
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+    assert np.abs(found[0]).max() > 0
