@@ -1,9 +1,16 @@
 import numpy as np
+import pytest
 import torch
 
 from incrowd.learning import ClientTensors
 from incrowd.learning.paths.compiled import mostly_zero
+from incrowd.learning.paths.compiled.__main__ import main
 from tests.learning.cohorts import clients
+
+
+def test_machine_code_is_made_ahead_of_its_use(capsys: pytest.CaptureFixture[str]) -> None:
+    main()
+    assert capsys.readouterr().out.startswith("compiled loops: ready after ")
 
 
 def test_who_is_mostly_zero_is_decided_by_its_own_examples() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from incrowd.learning.batches import Batches
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.deltas import FlatDelta, WeightDelta
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Canonical
 from incrowd.learning.paths.compiled import kernel, layout
 from incrowd.learning.paths.compiled.deltas import LOOPS, ApartDelta
@@ -102,7 +102,10 @@ class Compiled(TrainingPath):
             offsets=self._offsets(()),
         )
         kernel.train(self._objective, space, space.weights, nobody, np.zeros((0, 1), np.float32), 0)
-        for delta in (FlatDelta(torch.zeros(1, 1), LOOPS), ApartDelta(space, none)):
+        deltas: list[WeightDelta] = [FlatDelta(torch.zeros(1, 1), LOOPS)]
+        if self._program.wide:
+            deltas.append(ApartDelta(space, none))
+        for delta in deltas:
             LOOPS.run_squares(delta, slice(None))
             LOOPS.add_steps(delta.empty_total(torch.float32), delta, slice(None), np.ones(1))
 
