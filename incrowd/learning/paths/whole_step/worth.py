@@ -24,7 +24,7 @@ _FIRST, _EACH = 10.0, 0.1  # seconds that a compilation takes, and more for each
 _MARGIN = 3.0  # so many times that must be won back: other machines are other machines
 _LEAST = 1000  # full batches in all: for fewer nothing is even counted
 _MOST = 2000  # operations of a step that may be compiled
-_LARGE = 30e6  # floating point operations of one of torch's: beyond, there is nothing to save around them
+_LARGE = 5e6  # floating point operations of one of torch's: beyond, convolutions became slower (`--work cnn-gn`)
 
 
 def compiler_there() -> bool:
