@@ -106,7 +106,8 @@ class Ours:
 
 
 def _engine(task: Task, threads: int) -> CohortEngine:
-    return CohortEngine(task.work.model(), ClientTensors.of(task.data), task.local, Execution(threads=threads))
+    execution = Execution(threads=threads, contributions=_ROUNDS * task.work.cohort)
+    return CohortEngine(task.work.model(), ClientTensors.of(task.data), task.local, execution)
 
 
 def _plan(cohort: int) -> Plan:

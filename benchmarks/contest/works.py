@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from contest.modules import LENGTH, NETWORKS, TOKENS, PlainCNN
 from harness import checks
 from incrowd import ConfigError, Local, SeededRandomness
 from incrowd.data import Clients, Examples, load_mnist, sorted_shards
@@ -26,7 +28,8 @@ class Work:
     """Every client of a cohort makes one pass over its examples; contributions are clipped, summed and noised.
 
     `widths` are those of a perceptron, of one hidden layer if it is `normalised`; None is the small CNN. In `dense`
-    images every pixel that is 0 is made 1 of 255. A CNN that is somebody's `own` our engine gets as it is written.
+    images every pixel that is 0 is made 1 of 255. A CNN that is somebody's `own` our engine gets as it is written;
+    so it does a `network` of `contest.modules`, over images or made-up `tokens`.
     """
 
     name: str
@@ -34,15 +37,22 @@ class Work:
     normalised: bool = False
     dense: bool = False
     own: bool = False
+    network: str | None = None
+    tokens: bool = False
     cohort: int = 100
     examples: int = 600
 
     def model(self) -> Model:
         """The model as our engine takes it."""
-        return small_cnn() if self.widths is None and not self.own else Model(self.module(), fresh=True)
+        own = self.own or self.network is not None
+        return small_cnn() if self.widths is None and not own else Model(self.module(), fresh=True)
 
     def module(self) -> nn.Module:
         """The same as a torch user would write it down, its parameters in the same order."""
+        if self.network is not None:
+            with torch.random.fork_rng():
+                torch.manual_seed(0)  # what is not drawn anew, embeddings say, has to be the same everywhere
+                return NETWORKS[self.network]()
         if self.widths is None:
             return PlainCNN()
         if not self.normalised:
@@ -54,6 +64,8 @@ class Work:
     @property
     def operations(self) -> int:
         """Floating point operations of a client's training: dense, without the gradient for the input."""
+        if self.network is not None:
+            return _counted(self) * self.examples
         layers = (
             _CNN_LAYERS if self.widths is None else [2 * inputs * outputs for inputs, outputs in pairwise(self.widths)]
         )
@@ -70,8 +82,21 @@ WORKS = {
         Work(name="normed", widths=(784, 200, 10), normalised=True),
         Work(name="dense", widths=(784, 200, 10), dense=True),
         Work(name="own-cnn", widths=None, own=True, cohort=8),
+        Work(name="cnn-gn", widths=None, network="cnn-gn", cohort=8),
+        Work(name="transformer", widths=None, network="transformer", tokens=True, cohort=20),
+        Work(name="gru", widths=None, network="gru", tokens=True, cohort=20),
     )
 }
+
+
+def _counted(work: Work) -> int:
+    """The floating point operations of one example, forth and back, as torch counts them."""
+    example = torch.from_numpy(_images(None, dense=False, tokens=work.tokens).values(slice(0, 1)))
+    with FlopCounterMode(display=False) as counter:
+        work.module()(example).sum().backward()
+    return int(counter.get_total_flops())
+
+
 _CNN_LAYERS = [2 * 24 * 24 * 32 * 25, 2 * 8 * 8 * 64 * 800, 2 * 1024 * 128, 2 * 128 * 10]
 
 
@@ -124,12 +149,14 @@ class Task:
     @property
     def data(self) -> Clients:
         """The clients of the cohort, each with examples of at most two classes (as in McMahan et al. 2017)."""
-        return _partitioned(self.folder, self.work.cohort, self.work.examples, dense=self.work.dense)
+        return _partitioned(
+            self.folder, self.work.cohort, self.work.examples, dense=self.work.dense, tokens=self.work.tokens
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All images as floats and all labels, as a torch user would keep them."""
-        return _tensors(self.folder, dense=self.work.dense)
+        return _tensors(self.folder, dense=self.work.dense, tokens=self.work.tokens)
 
     @property
     def start(self) -> Tensor:
@@ -142,22 +169,6 @@ class Task:
         drawn = draw_batches(len(own), self.local, randomness=RANDOMNESS, round=round, client=client)
         counted = np.arange(drawn.width) < drawn.sizes[:, None]
         return torch.from_numpy(own[drawn.positions[counted]].astype(np.int64))
-
-
-class PlainCNN(nn.Module):
-    """The small CNN in the order in which everyone writes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 32, 5), nn.Conv2d(32, 64, 5)
-        self.hidden, self.output = nn.Linear(1024, 128), nn.Linear(128, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Convolve, rectify, pool; twice; then two dense layers."""
-        x = torch.max_pool2d(torch.relu(self.conv1(images.unsqueeze(1))), 2)
-        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
-        outputs: Tensor = self.output(torch.relu(self.hidden(x.flatten(1))))
-        return outputs
 
 
 def synthetic() -> Examples:
@@ -175,20 +186,28 @@ def synthetic() -> Examples:
     return Examples(features=images.reshape(-1, 28, 28), labels=labels, classes=10, scale=1 / 255)
 
 
+def made_up_tokens() -> Examples:
+    """60,000 sequences of tokens in ten classes."""
+    bits = RANDOMNESS.stream("tokens").bits(60_000 * LENGTH // 8).view(np.uint8).reshape(-1, LENGTH)
+    return Examples(features=(bits % TOKENS).astype(np.int64), labels=np.repeat(np.arange(10), 6000), classes=10)
+
+
 @lru_cache(maxsize=1)
-def _images(folder: Path | None, *, dense: bool) -> Examples:
+def _images(folder: Path | None, *, dense: bool, tokens: bool) -> Examples:
+    if tokens:
+        return made_up_tokens()
     images = synthetic() if folder is None else load_mnist(folder / "mnist").train
     return replace(images, features=np.maximum(images.features, 1)) if dense else images
 
 
 @lru_cache(maxsize=1)
-def _tensors(folder: Path | None, *, dense: bool) -> tuple[Tensor, Tensor]:
-    images = _images(folder, dense=dense)
+def _tensors(folder: Path | None, *, dense: bool, tokens: bool) -> tuple[Tensor, Tensor]:
+    images = _images(folder, dense=dense, tokens=tokens)
     return torch.from_numpy(images.values(slice(None))), torch.from_numpy(images.labels)
 
 
 @lru_cache(maxsize=4)
-def _partitioned(folder: Path | None, clients: int, examples: int, *, dense: bool) -> Clients:
-    images = _images(folder, dense=dense)
+def _partitioned(folder: Path | None, clients: int, examples: int, *, dense: bool, tokens: bool) -> Clients:
+    images = _images(folder, dense=dense, tokens=tokens)
     partition = sorted_shards(images.labels, clients=clients, per_client=examples, randomness=RANDOMNESS)
     return Clients(examples=images, partition=partition)

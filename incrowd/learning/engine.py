@@ -119,7 +119,7 @@ class CohortEngine:
 
         Guarantee: of the clients' own examples only shapes and types are read.
         """
-        execution = replace(self.execution, threads=1)
+        execution = replace(self.execution, threads=1, compile="never")
         made_up = CohortEngine(self.model, self._data.made_up(examples), self.local, execution, loss=self.loss)
         for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=0):
             pass

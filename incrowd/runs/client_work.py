@@ -273,22 +273,24 @@ def assemble(
         loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-    engine = _engine(config, ClientTensors.of(data), model, loss, chunk)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
+    execution = _execution(config, chunk, SpentSoFar(plan).communications(plan.rounds))
+    engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
-def _engine(config: Config, tensors: ClientTensors, model: Model, loss: Loss, chunk: int | None) -> CohortEngine:
+def _execution(config: Config, chunk: int | None, contributions: float) -> Execution:
     wanted = config.run
     with section("run"):
-        execution = Execution(
+        return Execution(
             device=wanted.device,
             threads=processors() if wanted.threads is None else wanted.threads,
             chunk=wanted.chunk if chunk is None else chunk,
+            compile=wanted.compile,
+            contributions=contributions,
         )
-    return CohortEngine(model, tensors, config.local, execution, loss=loss)
 
 
 def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:

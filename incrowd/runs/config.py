@@ -14,6 +14,7 @@ from incrowd.privacy.plan.promise import NoisePlace
 from incrowd.runs.clip_config import AnyClip, NormalisedSection
 from incrowd.runs.data_config import DataSection, DigitsData
 from incrowd.runs.stopping import Stop
+from incrowd.settings.compiling import Compile
 from incrowd.settings.local import Local
 from incrowd.settings.section import Counts, Every, Section, tag
 from incrowd.settings.server import ServerOptimizer
@@ -229,11 +230,13 @@ class RunOptions(BasicRunOptions):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
     `unavailable` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when
-    it is left out, it follows from the model. It changes nothing else.
+    it is left out, it follows from the model. It changes nothing else. Whether torch compiles a client's step follows
+    from the length of the run, unless `compile` says it.
     """
 
     threads: int | None = None
     chunk: int | None = None
+    compile: Compile = "auto"
     unavailable: float = 0.0
     diagnose: bool = False
 

@@ -115,7 +115,7 @@ SHOWN = {
     "privacy": ("accountant", "allocation", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta",
                 "epsilon", "groups", "grow_from", "hardlimit", "most_noise", "noise", "noise_multiplier", "pace",
                 "place", "records", "report_std", "room", "rounds", "sampling", "unit", "weigh"),
-    "run": ("checkpoint_every", "chunk", "diagnose", "plot", "randomness", "report_every", "unavailable"),
+    "run": ("checkpoint_every", "chunk", "compile", "diagnose", "plot", "randomness", "report_every", "unavailable"),
     "server": ("adaptivity", "average", "decay", "kind", "learning_rate", "momentum"),
     "stop": ("least", "patience", "target", "watch"),
 }  # fmt: skip

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ def test_operations_are_those_of_dense_training_without_the_gradient_for_the_inp
     found = {name: work.operations / 1e6 for name, work in WORKS.items()}
     assert found == pytest.approx(
         {"linear": 18.816, "mlp": 383.52, "mlp600": 1348.56, "cnn": 13378.8672, "normed": 383.52, "dense": 383.52}
-        | {"own-cnn": 13378.8672}
+        | {"own-cnn": 13378.8672, "cnn-gn": 3520.512, "transformer": 2361.6, "gru": 1314.6624}
     )
 
 
@@ -32,8 +33,19 @@ def test_works_that_stand_alone_are_refused_by_name() -> None:
 
 def test_an_unknown_work_is_refused() -> None:
     with pytest.raises(ConfigError, match="give one or several of linear, mlp, mlp600, cnn, normed, dense"):
-        named("transformer")
+        named("perceptron")
     assert named("mlp") is WORKS["mlp"]
+
+
+@pytest.mark.parametrize("name", ["cnn-gn", "transformer", "gru"])
+def test_a_network_of_a_work_is_the_same_everywhere(name: str) -> None:
+    work = WORKS[name]
+    made = Task(work=replace(work, cohort=2, examples=20), batch_size=10)
+    examples, _ = made.tensors
+    model, start = work.model(), torch.nn.utils.parameters_to_vector(work.module().parameters()).detach()
+    assert torch.equal(made.start, Task(work=work, batch_size=100).start)
+    torch.testing.assert_close(model.with_weights(start)(examples[:3]), work.module()(examples[:3]))
+    assert len(made.data.client(1)) == 20
 
 
 @pytest.mark.parametrize("work", [PERCEPTRON, NORMED, CNN], ids=lambda work: work.name)

@@ -89,6 +89,15 @@ def test_a_table_brings_its_clients(tmp_path: Path) -> None:
     assert len(held) == 4
 
 
+def test_the_engine_knows_the_length_of_the_run_the_same_again_and_again(tmp_path: Path) -> None:
+    config = shop(tmp_path, "privacy.rounds=7", "run.compile=never")
+    first = assemble(config)
+    again = assemble(config, schedule=planned(first).config.schedule)
+    expected = sum(first.plan.round(number).sampler.expected_cohort for number in range(7))
+    assert first.engine.execution.contributions == again.engine.execution.contributions == expected > 0
+    assert first.engine.execution.compile == "never"
+
+
 def test_a_table_of_numbers_is_a_regression(tmp_path: Path) -> None:
     text = "user,x,y\nann,1,2.5\nbob,2,3.5\n"
     config = shop(tmp_path, text=text)

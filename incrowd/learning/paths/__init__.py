@@ -1,21 +1,23 @@
 """The ways to train a client, each in a file of its own: delete it, and its line here, and training is only slower.
 
-| path       | takes                                                                    |
-| ---------- | ------------------------------------------------------------------------ |
-| `compiled` | stacks of Linear layers that are small, or whose examples are mostly zero |
-| `fused`    | stacks of Linear layers                                                  |
-| `convolved` | stacks of convolutions with pooling, and Linear layers on top |
-| `direct`   | a Sequential with large Linear layers, in plain steps                    |
-| `autograd` | any module: the twin of all others, and the one that may not go          |
+| path         | takes                                                                     |
+| ------------ | ------------------------------------------------------------------------- |
+| `compiled`   | stacks of Linear layers that are small, or whose examples are mostly zero |
+| `fused`      | stacks of Linear layers                                                   |
+| `convolved`  | stacks of convolutions with pooling, and Linear layers on top               |
+| `whole_step` | any module that torch can compile, where the run is long enough for that  |
+| `direct`     | a Sequential with large Linear layers, in plain steps                     |
+| `autograd`   | any module: the twin of all others, and the one that may not go           |
 """
 
-from incrowd.learning.paths import autograd, compiled, convolved, direct, fused
+from incrowd.learning.paths import autograd, compiled, convolved, direct, fused, whole_step
 from incrowd.learning.paths.path import MakePath
 
 PATHS: tuple[MakePath, ...] = (
     compiled.make,
     fused.make,
     convolved.make,
+    whole_step.make,
     direct.make,
     autograd.make,
 )

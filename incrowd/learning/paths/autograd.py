@@ -188,7 +188,7 @@ class _ModuleCopy:
             torch._foreach_copy_(self._parameters, starts)
         self._steps.begin(starts)
         call = self._module if feed.plain else calling(self._module, feed.table)
-        for examples, labels in _batches(feed) if feed.plain else _batches_of_any(feed):
+        for examples, labels in batches_of(feed):
             outputs = call(examples)
             self._steps.step(self._loss.value(outputs if offset is None else outputs + offset, labels))
 
@@ -200,6 +200,11 @@ def _changed(now: Sequence[Tensor], starts: Sequence[Tensor]) -> FlatDelta:
     for one, start, place in zip(now, starts, places, strict=True):
         torch.sub(one.detach(), start, out=place.view(start.shape))
     return FlatDelta(row[None])
+
+
+def batches_of(feed: Feed) -> Iterator[tuple[Inputs, Tensor]]:
+    """The batches of the one client of a feed, as they are meant. The next one may overwrite the examples."""
+    return _batches(feed) if feed.plain else _batches_of_any(feed)
 
 
 def _batches(feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:

@@ -15,17 +15,18 @@ import incrowd
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model, linear, mlp
-from incrowd.learning.paths import PATHS, autograd, compiled, convolved, direct, fused
+from incrowd.learning.paths import PATHS, autograd, compiled, convolved, direct, fused, whole_step
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 
-DELETABLE = ("compiled", "convolved", "direct", "fused")
+DELETABLE = ("compiled", "convolved", "direct", "fused", "whole_step")
 COHORT = range(len(SIZES))
 LOCAL = Local(learning_rate=0.3, batch_size=10)
 NAMES: dict[MakePath, str] = {
     compiled.make: "Compiled",
     fused.make: "Fused",
     convolved.make: "Convolved",
+    whole_step.make: "WholeStep",
     direct.make: "Direct",
     autograd.make: "Autograd",
 }
@@ -103,7 +104,7 @@ def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: 
 def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"
-    for folder in ("compiled", "convolved"):
+    for folder in ("compiled", "convolved", "whole_step"):
         shutil.rmtree(paths / folder)
     (paths / "direct.py").unlink()
     (paths / "fused.py").unlink()

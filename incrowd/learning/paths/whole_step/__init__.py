@@ -1,0 +1,15 @@
+"""The path for any module whose step torch can compile as a whole: forward, backward and update in one function.
+
+A compilation takes seconds, so it is chosen only where the run is long enough to win them back; see `worth`.
+
+| file       | what                                                              |
+| ---------- | ----------------------------------------------------------------- |
+| `worth`    | whether compiling pays, by facts that are the same for everybody  |
+| `unrolled` | nn.GRU written out in time, which torch can compile               |
+| `step`     | a step of a module, compiled and tried out                        |
+| `training` | the path                                                          |
+"""
+
+from incrowd.learning.paths.whole_step.training import make
+
+__all__ = ["make"]

@@ -1,0 +1,181 @@
+"""The path: one client after the other, each full batch with the compiled step."""
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from incrowd.data.inputs import Inputs, each
+from incrowd.errors import ConfigError, IncrowdError
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.batches import side_by_side
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.dropout import has_dropout
+from incrowd.learning.inputs import meant
+from incrowd.learning.label_shares import logit_offset
+from incrowd.learning.modules import remembering_nothing, trainable, working_copy
+from incrowd.learning.paths.autograd import batches_of
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.whole_step.step import ModuleStep, compiled, plain_step
+from incrowd.learning.paths.whole_step.unrolled import unroll
+from incrowd.learning.paths.whole_step.worth import compiler_there, pays
+from incrowd.learning.threads import one_thread
+from incrowd.settings.local import Local
+
+_log = logging.getLogger(__name__)
+_CACHE, _FEW = 8 * 2**20, 8  # contributions are measured and added up a few at a time, which leaves the caches alone
+_FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+_CLOSE = 1e-3  # of the length of a step: so far rounding may take a compiled one from the plain one
+
+
+def make(task: TrainingTask) -> "WholeStep | None":
+    """The path, if it pays to compile (see `worth`) and if torch can.
+
+    Guarantee: of the examples only shapes, types and each client's own number of them are read. What cannot be
+    compiled costs nothing but the attempt, and why is logged once.
+
+    Edge cases: there are no batches of a fixed size, or there is dropout at work, whose masks a client draws itself:
+    left to another path, as is a module that remembers anything.
+    """
+    if task.on_accelerator or task.local.batch_size is None or has_dropout(task.model.module):
+        return None
+    if task.execution.compile == "never" or not compiler_there():
+        return None
+    full: NDArray[np.int64] = np.diff(task.data.offsets) // task.local.batch_size * task.local.epochs
+    with one_thread(), ieee(), torch.no_grad():
+        try:
+            attempt = _Attempt(task)
+            takes = pays(task.execution, full, attempt.plainly)
+            if not takes.any():
+                return None
+            attempt.compile()
+        except _FAILURES as error:
+            reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
+            _log.warning("steps of %s are not compiled: %s", type(task.model.module).__name__, reason)
+            return None
+    return WholeStep(task, attempt, takes)
+
+
+class _Attempt:
+    """A step of a task's module, plain and compiled, tried out on a made-up batch."""
+
+    def __init__(self, task: TrainingTask) -> None:
+        self.local, self._task = task.local, task
+        self.module = working_copy(task.model.module, task.device)
+        unroll(self.module)
+        named = trainable(self.module)
+        self.weights = [parameter.detach().clone() for _, parameter in named]
+        self.plain = plain_step(self.module, [name for name, _ in named], task.loss, task.local)
+        self.compiled: ModuleStep = compiled(self.plain)
+        self._batch = _made_up(task)
+
+    def plainly(self) -> list[Tensor]:
+        """What the plain step makes of the weights."""
+        return self._stepped(self.plain)
+
+    def compile(self) -> None:
+        """Compile the step. Edge cases: one that computes something else, or that remembers anything, is an error."""
+        before, task = _remembered(self.module), self._task
+        if torch._dynamo.config.disable:
+            raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
+        with remembering_nothing(self.module, task.device, whose="client"):
+            expected = self.plainly()
+            again = self.plainly()
+            if _remembered(self.module) != before or not all(map(torch.equal, expected, again)):
+                remedy = "it remembers something, which a compiled step would not"
+                raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch about itself
+                found = self._stepped(self.compiled)
+        off = sum(float((one - other).square().sum()) for one, other in zip(found, expected, strict=True)) ** 0.5
+        moved = sum(float((one - other).square().sum()) for one, other in zip(expected, self.weights, strict=True))
+        size = sum(float(one.square().sum()) for one in self.weights) ** 0.5
+        if not off <= _CLOSE * moved**0.5 + 1e-6 * size:
+            raise ArithmeticError("the compiled step is not the plain one")
+
+    def _stepped(self, step: ModuleStep) -> list[Tensor]:
+        parameters = [one.clone() for one in self.weights]
+        step(parameters, velocities_of(self.local, parameters), self.weights, *self._batch)
+        return parameters
+
+
+def velocities_of(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The velocities at the start."""
+    return [torch.zeros_like(one) for one in parameters] if local.momentum else []
+
+
+def _made_up(task: TrainingTask) -> tuple[Inputs, Tensor, Tensor | None]:
+    """A full batch of noise where there are numbers, and of zeros elsewhere; of the offset only the shape is known."""
+    generator, size = torch.Generator().manual_seed(1), task.local.batch_size or 1
+
+    def noise(stored: Tensor) -> Tensor:
+        made = torch.zeros((size, *stored.shape[1:]), dtype=stored.dtype)
+        if stored.dtype == torch.float32:
+            return made.normal_(generator=generator)
+        return made.random_(0, 256, generator=generator) if stored.dtype == torch.uint8 else made
+
+    data = task.data
+    labels = torch.zeros((size, *data.labels.shape[1:]), dtype=data.labels.dtype)
+    shares = task.local.label_shares
+    offset = None if shares is None else logit_offset(labels, shares, loss=task.loss, outputs=task.outputs)
+    return meant(each(noise, data.features), scale=data.scale, offset=data.offset), labels, offset
+
+
+def _remembered(module: nn.Module) -> list[Any]:
+    """All that the parts of a module hold, as far as it can be compared."""
+    seen: set[int] = set()
+    return [_comparable(dict(vars(part)), seen) for part in module.modules()]
+
+
+def _comparable(value: object, seen: set[int]) -> Any:
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, Mapping):
+        return [(str(key), _comparable(one, seen)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return [_comparable(one, seen) for one in value]
+    if isinstance(value, type) or not hasattr(value, "__dict__") or id(value) in seen:
+        return id(value), len(value) if isinstance(value, set) else 0
+    seen.add(id(value))
+    return id(value), _comparable(dict(vars(value)), seen)
+
+
+class WholeStep(TrainingPath):
+    """Trains clients one after the other: full batches with the compiled step, the last of a pass, if it is smaller,
+    with the same step as it is.
+    """
+
+    shares = 16
+
+    def __init__(self, task: TrainingTask, attempt: _Attempt, takes: NDArray[np.bool_]) -> None:
+        self.takes = takes
+        self.at_once = task.execution.chunk or max(1, min(_FEW, _CACHE // (4 * task.model.size)))
+        self._task, self._attempt, self._store = task, attempt, task.store(sparing=False)
+
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `TrainingPath.train`."""
+        # Copies, because where a part of the flat weights begins in memory is not what a compiler likes.
+        starts = [start.clone() for start in self._task.model.by_parameter(weights)]
+        return [Contributions((one.client,), [self._train(starts, one)]) for one in clients]
+
+    @torch.no_grad()
+    def _train(self, starts: list[Tensor], one: ClientRound) -> FlatDelta:
+        task, attempt = self._task, self._attempt
+        parameters = [start.clone() for start in starts]
+        velocities, offset = velocities_of(task.local, parameters), task.offset(one.client)
+        feed = self._store.feed([one.client], side_by_side([one.batches]))
+        with remembering_nothing(attempt.module, task.device, whose="client"):
+            for inputs, labels in batches_of(feed):
+                step = attempt.compiled if len(labels) == task.local.batch_size else attempt.plain
+                step(parameters, velocities, starts, inputs, labels, offset)
+        return FlatDelta(
+            torch.cat([(now - start).view(-1) for now, start in zip(parameters, starts, strict=True)])[None]
+        )
