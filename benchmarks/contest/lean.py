@@ -17,7 +17,7 @@ class Trainer:
         self.batch_size = task.batch_size
         self.features, self.labels = task.tensors
         self.module = task.work.module()
-        self.parameters: list[Tensor] = list(self.module.parameters())
+        self.parameters: list[Tensor] = [one for one in self.module.parameters() if one.requires_grad]
         self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
 
     def train(self, start: list[Tensor], rows: Tensor) -> None:

@@ -85,6 +85,8 @@ WORKS = {
         Work(name="cnn-gn", widths=None, network="cnn-gn", cohort=8),
         Work(name="transformer", widths=None, network="transformer", tokens=True, cohort=20),
         Work(name="gru", widths=None, network="gru", tokens=True, cohort=20),
+        Work(name="head", widths=None, network="head", tokens=True, cohort=20),
+        Work(name="lora", widths=None, network="lora", tokens=True, cohort=20),
     )
 }
 

@@ -14,7 +14,14 @@ def test_operations_are_those_of_dense_training_without_the_gradient_for_the_inp
     found = {name: work.operations / 1e6 for name, work in WORKS.items()}
     assert found == pytest.approx(
         {"linear": 18.816, "mlp": 383.52, "mlp600": 1348.56, "cnn": 13378.8672, "normed": 383.52, "dense": 383.52}
-        | {"own-cnn": 13378.8672, "cnn-gn": 3520.512, "transformer": 2361.6, "gru": 1314.6624}
+        | {
+            "own-cnn": 13378.8672,
+            "cnn-gn": 3520.512,
+            "transformer": 2361.6,
+            "gru": 1314.6624,
+            "head": 1603.584,
+            "lora": 1561.6512,
+        }
     )
 
 

@@ -2,6 +2,7 @@
 
 | path         | takes                                                                     |
 | ------------ | ------------------------------------------------------------------------- |
+| `ahead`      | models that begin with frozen layers: these once, and the rest another way |
 | `compiled`   | stacks of Linear layers that are small, or whose examples are mostly zero |
 | `fused`      | stacks of Linear layers                                                   |
 | `convolved`  | stacks of convolutions with pooling, and Linear layers on top               |
@@ -10,10 +11,11 @@
 | `autograd`   | any module: the twin of all others, and the one that may not go           |
 """
 
-from incrowd.learning.paths import autograd, compiled, convolved, direct, fused, whole_step
+from incrowd.learning.paths import ahead, autograd, compiled, convolved, direct, fused, whole_step
 from incrowd.learning.paths.path import MakePath
 
 PATHS: tuple[MakePath, ...] = (
+    ahead.make,
     compiled.make,
     fused.make,
     convolved.make,

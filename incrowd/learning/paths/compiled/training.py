@@ -174,6 +174,6 @@ def _pairs(table: NDArray[Any], wanted: NDArray[np.bool_]) -> kernel.Pairs:
     for begin in range(0, len(table), _ROWS):
         rows = table[begin : begin + _ROWS]
         part = slice(starts[begin], starts[begin + len(rows)])
-        there = np.nonzero(rows if wanted[begin : begin + _ROWS].all() else rows * wanted[begin : begin + _ROWS, None])
+        there = np.nonzero((rows != 0) & wanted[begin : begin + _ROWS, None])
         places[part], numbers[part] = there[1], rows[there]
     return kernel.Pairs(starts, places, numbers)
