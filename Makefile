@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes the first time)"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@$(RUN) pip install -qq --editable '.[$(EXTRAS)]'
-	@$(RUN) incrowd.learning.paths.compiled  # else the first run waits for it
+	@$(RUN) incrowd.learning.warm_up  # else the first run waits for it
 	@touch $@
 
 demo: install  ## private training on embedded data: accuracy, epsilon, a plot, the statement

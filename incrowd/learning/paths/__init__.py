@@ -2,10 +2,10 @@
 
 | path         | takes                                                                     |
 | ------------ | ------------------------------------------------------------------------- |
-| `ahead`      | models that begin with frozen layers: these once, and the rest another way |
+| `ahead`      | models that begin with frozen layers: these once, the rest another way    |
 | `compiled`   | stacks of Linear layers that are small, or whose examples are mostly zero |
 | `fused`      | stacks of Linear layers                                                   |
-| `convolved`  | stacks of convolutions with pooling, and Linear layers on top               |
+| `convolved`  | stacks of convolutions with pooling, and Linear layers on top             |
 | `whole_step` | any module that torch can compile, where the run is long enough for that  |
 | `direct`     | a Sequential with large Linear layers, in plain steps                     |
 | `autograd`   | any module: the twin of all others, and the one that may not go           |
@@ -14,13 +14,18 @@
 from incrowd.learning.paths import ahead, autograd, compiled, convolved, direct, fused, whole_step
 from incrowd.learning.paths.path import MakePath
 
-PATHS: tuple[MakePath, ...] = (
-    ahead.make,
+WHOLE: tuple[MakePath, ...] = (
     compiled.make,
     fused.make,
     convolved.make,
     whole_step.make,
     direct.make,
     autograd.make,
+)
+"""Those that train the whole of a model."""
+
+PATHS: tuple[MakePath, ...] = (
+    ahead.before(WHOLE),
+    *WHOLE,
 )
 """Fastest first: a client goes the first way that takes it."""

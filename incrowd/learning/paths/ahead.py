@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from mmap import mmap
 
 import numpy as np
@@ -21,7 +22,7 @@ from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import chosen, meant, zeros
 from incrowd.learning.models import Model
 from incrowd.learning.modules import known, remembering_nothing, settled
-from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 
 _ROWS = 32  # examples that go through the frozen layers together, always so many
@@ -30,7 +31,12 @@ _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another e
 _MEMORY = 2**30  # bytes of what they make that are kept at most
 
 
-def make(task: TrainingTask) -> "Ahead | None":
+def before(others: Sequence[MakePath]) -> MakePath:
+    """Makes the path, which leaves what is not frozen to the first of `others` that takes everyone."""
+    return partial(_make, others=tuple(others))
+
+
+def _make(task: TrainingTask, others: Sequence[MakePath]) -> "Ahead | None":
     """The path, if the model is a Sequential that begins with frozen layers, and what they make fits into memory.
 
     Guarantee: of the examples only shapes, types and their number are read.
@@ -43,7 +49,7 @@ def make(task: TrainingTask) -> "Ahead | None":
     shape = _made_of_one(frozen, task.data)
     if shape is None or 4 * math.prod(shape) * len(task.data.indices) > _MEMORY:
         return None
-    return Ahead(task, frozen, rest, shape)
+    return Ahead(task, frozen, rest, shape, others)
 
 
 def _made_of_one(frozen: nn.Module, data: ClientTensors) -> tuple[int, ...] | None:
@@ -76,7 +82,14 @@ class Ahead(TrainingPath):
     Edge cases: what was not computed yet is no number, so that nothing can be learnt from it unnoticed.
     """
 
-    def __init__(self, task: TrainingTask, frozen: nn.Module, rest: nn.Sequential, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        task: TrainingTask,
+        frozen: nn.Module,
+        rest: nn.Sequential,
+        shape: tuple[int, ...],
+        others: Sequence[MakePath],
+    ) -> None:
         self._task, self._frozen = task, frozen
         data = task.data
         # Shared, so that processes that are forked from this one tell each other what they have computed.
@@ -90,7 +103,8 @@ class Ahead(TrainingPath):
             indices=np.arange(len(data.indices)),
             declared=data.declared,
         )
-        self._inner = _path_for(replace(task, model=Model(rest), data=left))
+        paths = (make(replace(task, model=Model(rest), data=left)) for make in others)
+        self._inner = next(path for path in paths if path is not None and path.takes.all())
         self.takes, self.at_once, self.shares = task.everyone, self._inner.at_once, self._inner.shares
 
     def kind(self, client: int) -> int:
@@ -119,14 +133,6 @@ class Ahead(TrainingPath):
 
 def _shared(*shape: int) -> Tensor:
     return torch.frombuffer(mmap(-1, 4 * math.prod(shape)), dtype=torch.float32).view(shape)
-
-
-def _path_for(task: TrainingTask) -> TrainingPath:
-    """The first other way that takes everyone."""
-    from incrowd.learning.paths import PATHS  # this one is among them
-
-    found = (other(task) for other in PATHS if other is not make)
-    return next(path for path in found if path is not None and path.takes.all())
 
 
 def _divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:

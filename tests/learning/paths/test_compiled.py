@@ -4,7 +4,7 @@ import torch
 
 from incrowd.learning import ClientTensors
 from incrowd.learning.paths.compiled import mostly_zero
-from incrowd.learning.paths.compiled.__main__ import main
+from incrowd.learning.warm_up import main
 from tests.learning.cohorts import clients
 
 
