@@ -10,6 +10,10 @@ A compilation takes seconds, so it is chosen only where the run is long enough t
 | `training` | the path                                                          |
 """
 
-from incrowd.learning.paths.whole_step.training import make
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
+from incrowd.learning.paths.whole_step import training
 
-__all__ = ["make"]
+
+def make(task: TrainingTask) -> TrainingPath | None:
+    """The path, where compiling pays and torch can; see `training.make`."""
+    return training.make(task)
