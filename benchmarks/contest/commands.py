@@ -36,6 +36,7 @@ def bench(
         _service(quick=quick, as_json=as_json)
         return
     need_training()
+    from contest import records
     from contest.compare import PEERS, Contest
     from contest.records import RecordContest
     from contest.simulation import MODELS, SimulationContest
@@ -50,8 +51,9 @@ def bench(
             folder=data,
             rounds=1 if quick else 3,
         )
-    elif words(work) == ("records",) and not memory:
+    elif words(work)[:1] == ("records",) and not memory:
         contest = RecordContest(
+            models=[named(name).name for name in words(work)[1:]] or records.MODELS,
             batch_sizes=whole_numbers("batch", batch or "100"),
             against=words(against or "opacus"),
             folder=data,

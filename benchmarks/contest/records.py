@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from contest.lean import flat, parts
+from contest.opacus_modules import visible
 from contest.peak import describe, one_processor
 from contest.report import RecordReport, RecordResult
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, RANDOMNESS, WORKS, Task
@@ -23,6 +24,7 @@ from incrowd import Budget, ConfigError, IncrowdError, Ledger, Relation, SystemR
 from incrowd.learning import (
     BatchedRecords,
     Descent,
+    Execution,
     FastNoise,
     GridNoise,
     Records,
@@ -32,8 +34,9 @@ from incrowd.learning import (
 )
 from incrowd.privacy.mechanism import RecordTraining
 
-MODELS = ("mlp", "mlp600")
+MODELS = ("mlp", "mlp600", "cnn", "transformer")
 PEERS = ("opacus",)
+_RECORDS = 60_000 * 20  # that take part in the steps of a run of usual length
 _ALIKE = 1e-4  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6
 
 
@@ -95,7 +98,12 @@ class Ours:
         images = task.task.data.examples
         features, labels = images.as_tensors()
         records = Records(features=features, labels=labels, scale=images.scale, offset=images.offset)
-        self.engine = BatchedRecords(task.task.work.model(), records, Descent(learning_rate=LEARNING_RATE))
+        self.engine = BatchedRecords(
+            task.task.work.model(),
+            records,
+            Descent(learning_rate=LEARNING_RATE),
+            execution=Execution(contributions=_RECORDS),
+        )
         self.weights = task.task.start
 
     def clipped_sum(self) -> Floats:
@@ -141,12 +149,16 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.features, self.labels = self.task.task.tensors
-        self.module = self.task.task.work.module()
-        self.parameters = list(self.module.parameters())
+        self.module, self.parameters = self._module()
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, parts(self.task.task.start, self.parameters))
         self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
         self.criterion = nn.CrossEntropyLoss()
+
+    def _module(self) -> tuple[nn.Module, list[Tensor]]:
+        """The module, and its parameters in the order in which ours has them."""
+        module = self.task.task.work.module()
+        return module, list(module.parameters())
 
     def clipped_sum(self) -> Floats | None:
         """See `Competitor.clipped_sum`."""
@@ -190,6 +202,9 @@ class Opacus(Loop):
             self.module, self.optimizer, self.criterion, _ = made
         else:
             self.module, self.optimizer, _ = PrivacyEngine().make_private(**options)
+
+    def _module(self) -> tuple[nn.Module, list[Tensor]]:
+        return visible(self.task.task.work.module())
 
     def clipped_sum(self) -> Floats:
         """See `Competitor.clipped_sum`."""

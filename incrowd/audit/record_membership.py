@@ -23,6 +23,7 @@ from incrowd.federated.record_engines import record_engine
 from incrowd.federated.rehearsal import difference
 from incrowd.federated.silo import Answer
 from incrowd.federated.silo_fedavg import Ask, SiloFedAvg
+from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import chosen
 from incrowd.learning.records import Records
 from incrowd.learning.threads import with_threads
@@ -129,7 +130,7 @@ class RecordTargets:
                 some,
                 config.local,
                 loss=federation.loss,
-                device=config.run.device,
+                execution=Execution(device=config.run.device),
             )
             for some in records
         )

@@ -11,14 +11,15 @@ from incrowd.data.inputs import is_single
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Loss, Model
 from incrowd.learning.dropout import refuse_dropout
+from incrowd.learning.execution import Execution
 from incrowd.learning.inputs import meant
-from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.record_engine import EXECUTION, BatchedRecords
 from incrowd.learning.records import RecordEngine, Records
 from incrowd.settings.descent import Descent
 
 EngineName = Literal["own", "opacus"]
 
-Make = Callable[[Model, Records, Descent, Loss, str], RecordEngine]
+Make = Callable[[Model, Records, Descent, Loss, Execution], RecordEngine]
 
 
 def record_engine(
@@ -28,17 +29,17 @@ def record_engine(
     descent: Descent,
     *,
     loss: Loss = CROSS_ENTROPY,
-    device: str = "cpu",
+    execution: Execution = EXECUTION,
 ) -> RecordEngine:
     """The engine of this name: `own` is the fast one, `opacus` computes gradients as Opacus does."""
-    return _ENGINES[name](model, records, descent, loss, device)
+    return _ENGINES[name](model, records, descent, loss, execution)
 
 
-def _own(model: Model, records: Records, descent: Descent, loss: Loss, device: str) -> RecordEngine:
-    return BatchedRecords(model, records, descent, loss=loss, device=device)
+def _own(model: Model, records: Records, descent: Descent, loss: Loss, execution: Execution) -> RecordEngine:
+    return BatchedRecords(model, records, descent, loss=loss, execution=execution)
 
 
-def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device: str) -> RecordEngine:
+def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, execution: Execution) -> RecordEngine:
     from incrowd.learning.opacus_engine import OpacusRecords
 
     if not (is_single(records.features) and all(one.requires_grad for one in model.module.parameters())):
@@ -48,7 +49,7 @@ def _opacus(model: Model, records: Records, descent: Descent, loss: Loss, device
         remedy = "Opacus trains in training mode, and parts of the module are in evaluation mode; take the engine own"
         raise ConfigError(field="engine", value="opacus", remedy=remedy)
     refuse_dropout(model.module, whose="record")
-    module = copy.deepcopy(model.module).to(device)
+    module = copy.deepcopy(model.module).to(execution.device)
     features = meant(records.features, scale=records.scale, offset=records.offset)
     optimizer = torch.optim.SGD(
         module.parameters(),

@@ -66,7 +66,12 @@ class OwnExamples:
         records = Records.of(built.tensors, 0)
         try:
             engine = record_engine(
-                sections.local.engine, built.model, records, sections.local, loss=built.loss, device="cpu"
+                sections.local.engine,
+                built.model,
+                records,
+                sections.local,
+                loss=built.loss,
+                execution=Execution(contributions=plan.contributions),
             )
         except ImportError as error:
             raise SpecificationRefused(f"the engine {sections.local.engine} is not installed here") from error

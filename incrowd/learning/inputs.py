@@ -56,6 +56,18 @@ def zeros(inputs: Inputs, count: int) -> Inputs:
     return each(lambda one: one.new_zeros(count, *one.shape[1:]), inputs)
 
 
+def noise(inputs: Inputs, count: int, *, generator: torch.Generator) -> Inputs:
+    """So many made-up examples, as these are stored: noise where there are numbers, and zeros and ones elsewhere."""
+
+    def made(stored: Tensor) -> Tensor:
+        empty = torch.zeros((count, *stored.shape[1:]), dtype=stored.dtype)
+        if stored.dtype == torch.float32:
+            return empty.normal_(generator=generator)
+        return empty.random_(0, 256 if stored.dtype == torch.uint8 else 2, generator=generator)
+
+    return each(made, inputs)
+
+
 def shown(inputs: Inputs) -> str:
     """The public form of inputs, for an error."""
     if is_single(inputs):

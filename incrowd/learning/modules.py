@@ -102,17 +102,29 @@ def remembering_nothing(module: nn.Module, device: torch.device, *, whose: str) 
     """Refuse, after it was at work, a module that has changed its buffers or frozen parameters, or that has drawn from
     torch's global generator: `whose` data would have reached the next.
     """
-    drawn, constants = _drawn(device), _constants(module)
-    versions = {name: one._version for name, one in constants.items()}
+    before = Untouched(module, device, whose=whose)
     yield
-    now = _constants(module)
-    for name, one in constants.items():
-        if now.get(name) is not one or one._version != versions[name]:
-            remedy = f"training changes it, which would carry one {whose}'s data to the next; make it a constant"
-            raise ConfigError(field="module", value=name, remedy=remedy)
-    if not all(map(torch.equal, drawn, _drawn(device))):
-        remedy = f"it draws from torch's global generator, which no {whose} has for itself; leave that out"
-        raise ConfigError(field="module", value=type(module).__name__, remedy=remedy)
+    before.check()
+
+
+class Untouched:
+    """What a module may not change while it trains, as it is now: buffers, frozen parameters, global generators."""
+
+    def __init__(self, module: nn.Module, device: torch.device, *, whose: str) -> None:
+        self._module, self._device, self._whose = module, device, whose
+        self._drawn, self._constants = _drawn(device), _constants(module)
+        self._versions = {name: one._version for name, one in self._constants.items()}
+
+    def check(self) -> None:
+        """Refuse what has changed since then."""
+        now = _constants(self._module)
+        for name, one in self._constants.items():
+            if now.get(name) is not one or one._version != self._versions[name]:
+                carried = f"training changes it, which would carry one {self._whose}'s data to the next"
+                raise ConfigError(field="module", value=name, remedy=f"{carried}; make it a constant")
+        if not all(map(torch.equal, self._drawn, _drawn(self._device))):
+            remedy = f"it draws from torch's global generator, which no {self._whose} has for itself; leave that out"
+            raise ConfigError(field="module", value=type(self._module).__name__, remedy=remedy)
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:

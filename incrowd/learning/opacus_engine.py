@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from incrowd._random import Floats, Stream
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import ieee
-from incrowd.learning.gradients import Formed, NoisedSums
+from incrowd.learning.gradients.sums import Formed, NoisedSums
 from incrowd.learning.records import StepNoise, Trained
 from incrowd.privacy.mechanism.steps import RecordTraining
 

@@ -1,9 +1,9 @@
 """Our engine for record-level training: gradients of many records at once, clipped one by one.
 
-Stacks of Linear layers go through `incrowd.learning.ghost`, which never forms a record's gradient; other modules
-through `incrowd.learning.per_record`, which does, record after record. Which is faster was measured: on a 784-200-10
-perceptron, in batches of 100, the first is about ten times as fast.
+How gradients are computed follows from the model: see `incrowd.learning.gradients`.
 """
+
+import copy
 
 import torch
 from numpy.typing import ArrayLike
@@ -12,17 +12,18 @@ from torch import Tensor
 from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dropout import refuse_dropout
-from incrowd.learning.ghost import Ghost, alone
-from incrowd.learning.gradients import NoisedSums, RecordGradients
+from incrowd.learning.execution import Execution
+from incrowd.learning.gradients.sums import NoisedSums
+from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
-from incrowd.learning.modules import working_copy
-from incrowd.learning.per_record import PerRecord
-from incrowd.learning.program import compile_program
 from incrowd.learning.records import Reader, Records, StepNoise, Trained
 from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.settings.descent import Descent
+
+EXECUTION = Execution()
+"""On the CPU."""
 
 
 class BatchedRecords:
@@ -39,15 +40,21 @@ class BatchedRecords:
     """
 
     def __init__(
-        self, model: Model, records: Records, descent: Descent, *, loss: Loss = CROSS_ENTROPY, device: str = "cpu"
+        self,
+        model: Model,
+        records: Records,
+        descent: Descent,
+        *,
+        loss: Loss = CROSS_ENTROPY,
+        execution: Execution = EXECUTION,
     ) -> None:
         self.model = model
-        self.records = records.to(torch.device(device))
+        self.records = records.to(torch.device(execution.device))
         self.descent = descent
         self.loss = loss
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
-        self._program = compile_program(model.module, loss, records)
+        self._ways = GradientWays(model, loss, records, execution)
 
     @property
     def size(self) -> int:
@@ -61,13 +68,9 @@ class BatchedRecords:
 
     def rehearsal(self, records: int) -> "BatchedRecords":
         """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
-        made_up, device = self.records.made_up(records), str(self.records.device)
-        return BatchedRecords(self.model, made_up, self.descent, loss=self.loss, device=device)
-
-    @property
-    def ghost(self) -> bool:
-        """Whether the model is one whose gradients need not be formed."""
-        return self._program is not None
+        engine = copy.copy(self)
+        engine.records = self.records.made_up(records)
+        return engine
 
     def train(
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
@@ -80,18 +83,12 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         now = self.model.flat(weights).to(self.records.device, copy=True)
-        gradients = self._gradients(now, training.physical_batch)
+        gradients = self._ways.gradients(now, training)
         sums = NoisedSums(gradients, Reader(self.records, gradients.rows).take, records=len(self.records))
         walk = _Walk(self.descent, now)
         for noised in sums.steps(training, noise=noise, batches=batches):
             walk.step(noised, training.expected_batch)
         return Trained(weights=now.cpu(), dropped=sums.dropped)
-
-    def _gradients(self, weights: Tensor, rows: int) -> RecordGradients:
-        parameters = self.model.by_parameter(weights)
-        if self._program is None or not alone(self._program, rows=rows, device=weights.device):
-            return PerRecord(working_copy(self.model.module, weights.device), parameters, self.loss, rows=rows)
-        return Ghost(self._program, parameters, rows=rows)
 
 
 class _Walk:

@@ -204,7 +204,9 @@ class Private(Section):
 class BasicRunOptions(Section):
     """How it is executed and reported.
 
-    Randomness is the operating system's unless a seed is asked for by name; what is seeded is a simulation.
+    Randomness is the operating system's unless a seed is asked for by name; what is seeded is a simulation. Whether
+    torch compiles what is computed for a client, or for a few records, follows from the length of the run, unless
+    `compile` says it.
     """
 
     randomness: Literal["system", "seeded"] = "system"
@@ -213,6 +215,7 @@ class BasicRunOptions(Section):
     checkpoint_every: Every = 1
     keep: Every = 2
     device: str = "cpu"
+    compile: Compile = "auto"
     plot: bool = True
     trackers: Annotated[tuple[TrackerName, ...], Field(strict=False)] = ()
 
@@ -230,13 +233,11 @@ class RunOptions(BasicRunOptions):
     """How a run of whole clients is executed and reported, beyond what all runs have.
 
     `unavailable` and `diagnose` are for simulations. Of `chunk` clients the contributions are in memory at once; when
-    it is left out, it follows from the model. It changes nothing else. Whether torch compiles a client's step follows
-    from the length of the run, unless `compile` says it.
+    it is left out, it follows from the model. It changes nothing else.
     """
 
     threads: int | None = None
     chunk: int | None = None
-    compile: Compile = "auto"
     unavailable: float = 0.0
     diagnose: bool = False
 

@@ -12,7 +12,7 @@ from incrowd.federated import Account, Silo, SiloFedAvg, SiloPlan
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
 from incrowd.federated.silo_fedavg import Ask
-from incrowd.learning import ClientTensors, Loss, Model
+from incrowd.learning import ClientTensors, Execution, Loss, Model
 from incrowd.learning.records import RecordEngine, Records
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.account.remaining import CONSTANT_NOISE, Pace, named
@@ -116,8 +116,14 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         _check_counts(config, data, plans)
         clients = _client_level(config, model, data.clients)
         first = _first_noise(plans)
+    with section("run"):
+        execution = Execution(
+            device=config.run.device,
+            compile=config.run.compile,
+            contributions=sum(plan.contributions for plan in plans),
+        )
     engines = tuple(
-        record_engine(wanted.engine, model, records, wanted, loss=loss, device=config.run.device) for records in held
+        record_engine(wanted.engine, model, records, wanted, loss=loss, execution=execution) for records in held
     )
     return SiloFederation(
         config=config,

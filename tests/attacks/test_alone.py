@@ -23,20 +23,22 @@ from incrowd.learning import (
     EngineCohort,
     Execution,
     Model,
-    ghost,
     linear,
     mlp,
     small_cnn,
     threads,
 )
-from incrowd.learning.ghost import Ghost
-from incrowd.learning.per_record import PerRecord
+from incrowd.learning.gradients import ghost
+from incrowd.learning.gradients.ghost import Ghost
+from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
 from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS
+from tests.learning.records import one_of
+from tests.learning.test_records import training
 
 CLIP = 1.0
 STEP = 2.0**-19  # of the sum's grid; the clip bound is 1
@@ -292,19 +294,16 @@ def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str)
     (inputs, outputs), generator = _ends(model), np.random.default_rng(0)
     features = torch.from_numpy(generator.standard_normal((70, inputs)).astype(np.float32))
     labels = torch.from_numpy(generator.integers(0, outputs, 70))
-    engine = BatchedRecords(model, Records(features=features, labels=labels), Descent(learning_rate=1.0))
+    records = Records(features=features, labels=labels)
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0))._ways
     for rows in (5, 64):
         found = []
         for others in ([], [1], [*range(1, 4)], [*range(1, 40)], [*range(1, 64)]):
             for place in {0, len(others) // 2, len(others)}:
-                batch = torch.tensor([*others[:place], 0, *others[place:]])[:rows]
-                if 0 not in batch:
-                    continue
-                gradients = engine._gradients(model.initial(RANDOMNESS), rows)
-                gradients.begin(len(batch))
-                norms = gradients.norms(features[batch], labels[batch])
-                gradients.add((batch == 0).double())
-                found.append((norms[int((batch == 0).nonzero())], gradients.total.clone()))
+                batch = [*others[:place], 0, *others[place:]][:rows]
+                if 0 in batch:
+                    gradients = ways.gradients(model.initial(RANDOMNESS), training(physical_batch=rows))
+                    found.append(one_of(gradients, records, batch, 0))
         assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)
 
 
@@ -317,7 +316,7 @@ def test_where_a_processor_adds_up_by_place_records_come_one_by_one(monkeypatch:
     model = mlp((7, 33, 3))
     records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
     engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
-    assert type(engine._gradients(model.weights, 64)) is Ghost
+    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is Ghost
     moody = torch.mm
 
     def by_place(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
@@ -327,7 +326,7 @@ def test_where_a_processor_adds_up_by_place_records_come_one_by_one(monkeypatch:
 
     ghost.rows_are_alike.cache_clear()
     monkeypatch.setattr(torch, "mm", by_place)
-    assert type(engine._gradients(model.weights, 64)) is PerRecord
+    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is OneByOne
     ghost.rows_are_alike.cache_clear()
 
 

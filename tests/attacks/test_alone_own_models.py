@@ -8,12 +8,13 @@ from incrowd import Local
 from incrowd._random import Floats
 from incrowd.learning import CohortEngine, Execution
 from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Reader
 from incrowd.learning.total import Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, trained
 from tests.learning.own_models import CASES
+from tests.learning.records import one_of
+from tests.learning.test_records import training
 
 ONE, SIZE = 2, 13
 COMPANIES = ((0, 0, SIZE, 0, 0), (1, 30, SIZE, 4, 8), (SIZE, SIZE, SIZE, SIZE, SIZE), (64, 1, SIZE, 1, 2))
@@ -54,14 +55,10 @@ def test_processes_change_no_bit_of_a_sum(name: str) -> None:
 def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
     case = CASES[name]
     model, records = case.model(), case.records(20)
-    engine = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)
+    ways = BatchedRecords(model, records, Descent(learning_rate=1.0), loss=case.loss)._ways
     found = []
     for batch in ([0], [3, 0], [0, 1, 2, 3], list(range(19, -1, -1))):
-        rows = torch.tensor(batch)
-        gradients = engine._gradients(model.weights, 20)
-        gradients.begin(len(batch))
-        norms = gradients.norms(*Reader(records, 20).take(rows))
-        gradients.add((rows == 0).double())
-        found.append((norms[batch.index(0)], gradients.total.clone()))
+        gradients = ways.gradients(model.weights, training(physical_batch=20))
+        found.append(one_of(gradients, records, batch, 0))
     assert found[0][0] > 0
     assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)

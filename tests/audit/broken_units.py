@@ -12,7 +12,7 @@ import torch
 from incrowd._random import Floats, Integers, SeededRandomness, Stream
 from incrowd.drawdiscard.outbox import Outbox
 from incrowd.learning import gradients, record_engine, records
-from incrowd.learning.gradients import NoisedSums
+from incrowd.learning.gradients.sums import NoisedSums
 from incrowd.privacy.allowance import Allowance
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt

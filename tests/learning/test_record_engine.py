@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Loss, Model, linear, mlp, small_cnn
-from incrowd.learning.ghost import Ghost
-from incrowd.learning.per_record import PerRecord
+from incrowd.learning.gradients.ghost import Ghost
+from incrowd.learning.gradients.one_by_one import OneByOne
+from incrowd.learning.gradients.pictures import Pictured
+from incrowd.learning.gradients.side_by_side import SideBySide
 from incrowd.learning.program import compile_program
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
@@ -74,6 +76,60 @@ class Sharing(nn.Module):
         return out
 
 
+class Branching(nn.Module):
+    """What is computed of a record depends on it in a way that only Python knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out if bool(x.sum() > 0) else -out
+
+
+class Recurrent(nn.Module):
+    """A layer over tokens, whose last state is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 6)
+        self.recurrent = nn.GRU(6, 7, batch_first=True)
+        self.output = nn.Linear(7, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.output(self.recurrent(self.embedding(x))[0][:, -1])
+        return out
+
+
+def narrow_convolutions() -> Model:
+    """One by windows and one by taps, margins, a stride, biases and none, and two dense layers."""
+    return layers(
+        nn.Conv2d(2, 5, 3, padding=1, bias=False),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(5, 6, 2, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(54, 7),
+        nn.Tanh(),
+        nn.Linear(7, 4),
+    )
+
+
+def attention(width: int, outputs: int) -> Model:
+    encoder = nn.TransformerEncoderLayer(width, 2, width, dropout=0.0, batch_first=True)
+    return layers(nn.Embedding(5, width), encoder, nn.Flatten(), nn.Linear(6 * width, outputs))
+
+
+def tokens(count: int = 40) -> Records:
+    generator = np.random.default_rng(4)
+    return Records(
+        features=torch.from_numpy(generator.integers(0, 5, (count, 6))),
+        labels=torch.from_numpy(generator.integers(0, 4, count)),
+    )
+
+
 KINDS: dict[str, tuple[Callable[[], Model], Loss, Records]] = {
     "linear": (lambda: linear(FEATURES, 4), CROSS_ENTROPY, rows()),
     "linear without bias": (lambda: linear(FEATURES, 4, bias=False), CROSS_ENTROPY, rows()),
@@ -101,9 +157,31 @@ KINDS: dict[str, tuple[Callable[[], Model], Loss, Records]] = {
         Loss(name="smoothed", value=partial(nn.functional.cross_entropy, label_smoothing=0.1)),
         rows(),
     ),
+    "branching": (lambda: Model(Branching(), fresh=True), CROSS_ENTROPY, rows()),
     "convolutions": (lambda: small_cnn(side=16, outputs=4), CROSS_ENTROPY, rows(12, shape=(16, 16), whole=True)),
+    "narrow convolutions": (narrow_convolutions, CROSS_ENTROPY, rows(40, shape=(2, 9, 8))),
+    "normalised convolutions": (
+        lambda: layers(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(168, 4)),
+        CROSS_ENTROPY,
+        rows(40, shape=(2, 9, 8)),
+    ),
+    "recurrent": (lambda: Model(Recurrent(), fresh=True), CROSS_ENTROPY, tokens()),
+    "attention": (lambda: attention(8, 4), CROSS_ENTROPY, tokens()),
+    "attention of whole registers": (lambda: attention(32, 16), CROSS_ENTROPY, tokens()),
 }
-GHOSTS = {kind for kind in KINDS if kind not in ("normalised", "shared path", "a loss of one's own", "convolutions")}
+EITHER = (SideBySide, OneByOne)  # where numbers of several records meet in a register, a processor may round by place
+WAYS: dict[str, tuple[type, ...]] = {
+    "normalised": EITHER,
+    "shared path": EITHER,
+    "a loss of one's own": EITHER,
+    "branching": (OneByOne,),
+    "convolutions": (Pictured,),
+    "narrow convolutions": (Pictured,),
+    "normalised convolutions": EITHER,
+    "recurrent": EITHER,
+    "attention": EITHER,
+    "attention of whole registers": (SideBySide,),
+}
 
 
 def start(model: Model) -> Tensor:
@@ -113,10 +191,10 @@ def start(model: Model) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_learns_as_the_slow_twin_does(kind: str) -> None:
     make, loss, records = KINDS[kind]
-    model, settings = make(), training(steps=4, clip_norm=0.5, physical_batch=7)
+    model, settings = make(), training(steps=4, clip_norm=0.5, physical_batch=kind.startswith("att") + 7)
     engine = BatchedRecords(model, records, PLAIN, loss=loss)
-    assert engine.ghost == (kind in GHOSTS)
     weights = start(model)
+    assert type(engine._ways.gradients(weights, settings)) in WAYS.get(kind, (Ghost,))
     found = engine.train(weights, settings, noise=tilted, batches=RANDOMNESS.stream("batches"))
     expected = one_record.trained(
         model, weights, records, settings, descent=PLAIN, loss=loss, noise=tilted, batches=RANDOMNESS.stream("batches")
@@ -212,19 +290,18 @@ def test_never_more_records_at_once_than_a_physical_batch(kind: str) -> None:
     engine = BatchedRecords(model, records, PLAIN, loss=watched)
     settings = training(steps=1, sampling_prob=1, physical_batch=20)
     engine.train(start(model), settings, noise=nothing, batches=RANDOMNESS.stream("batches"))
-    gradients = engine._gradients(start(model), 20)
-    assert gradients.rows == 20
+    gradients = engine._ways.gradients(start(model), training(physical_batch=20))
+    assert gradients.rows <= 20
     assert seen == ([20, 20, 20, 20, 10] if kind == "perceptron" else [])
 
 
-def test_large_models_have_fewer_gradients_in_memory() -> None:
-    wide = layers(nn.Linear(FEATURES, 2**17), nn.GELU(), nn.Linear(2**17, 4))
-    engine = BatchedRecords(wide, rows(), PLAIN)
-    gradients = engine._gradients(wide.weights, 256)
-    assert not engine.ghost
-    assert gradients.rows == 1
-    small = layers(nn.Linear(FEATURES, 2**10), nn.GELU(), nn.Linear(2**10, 4))
-    assert 200 < BatchedRecords(small, rows(), PLAIN)._gradients(small.weights, 256).rows <= 256
+@pytest.mark.parametrize(("middle", "together"), [(2**17, 1), (2**12, 32), (2**14, 15)])
+def test_large_models_have_fewer_gradients_in_memory(middle: int, together: int) -> None:
+    model = layers(nn.Linear(FEATURES, middle), nn.GELU(), nn.Linear(middle, 4))
+    settings = training(physical_batch=256, expected_batch=300)
+    gradients = BatchedRecords(model, rows(), PLAIN)._ways.gradients(model.weights, settings)
+    assert gradients.rows == together
+    assert type(gradients) in (EITHER if together > 1 else (OneByOne,))
 
 
 def spoilt(records: Records, *bad: float) -> Records:
@@ -320,16 +397,25 @@ def test_sums_are_exact_where_float32_is_not() -> None:
 
 
 @pytest.mark.parametrize("records", [128, 129])
-def test_few_gradients_are_added_in_float32_and_many_in_float64(records: int) -> None:
+@pytest.mark.parametrize("together", [256, 40])
+def test_few_gradients_are_added_in_float32_and_many_in_float64(records: int, together: int) -> None:
     model, data, seen = mlp((FEATURES, 30, 4)), rows(records), Seen()
-    settings = training(steps=1, sampling_prob=1, physical_batch=256, clip_norm=0.01)
+    settings = training(steps=1, sampling_prob=1, physical_batch=together, clip_norm=0.01)
     BatchedRecords(model, data, PLAIN).train(start(model), settings, noise=seen, batches=RANDOMNESS.stream("b"))
     (total,) = seen.totals
     assert total.dtype == (torch.float32 if records == 128 else torch.float64)
     exact = Seen()
-    settings = training(steps=1, sampling_prob=1, physical_batch=64, clip_norm=0.01)
-    BatchedRecords(model, data, PLAIN).train(start(model), settings, noise=exact, batches=RANDOMNESS.stream("b"))
-    assert exact.totals[0].dtype == torch.float64
+    weights, still = start(model), Descent(learning_rate=1e-30)
+    one_record.trained(
+        model,
+        weights,
+        data,
+        settings,
+        descent=still,
+        loss=CROSS_ENTROPY,
+        noise=exact,
+        batches=RANDOMNESS.stream("b"),
+    )
     apart = float((total - exact.totals[0]).norm())
     assert apart < (settings.sensitivity - settings.clip_norm) / 2
 
@@ -376,7 +462,7 @@ def test_both_ways_measure_alike() -> None:
     assert program is not None
     parameters = model.by_parameter(start(model))
     ghost = Ghost(program, parameters, rows=100)
-    other = PerRecord(model.module, parameters, CROSS_ENTROPY, rows=100)
+    other = OneByOne(model.module, parameters, CROSS_ENTROPY, rows=100)
     one, two = (way.norms(records.features, records.labels) for way in (ghost, other))
     np.testing.assert_allclose(one, two, rtol=1e-5)
     factors = torch.from_numpy(FixedClip(clip_norm=0.5).factors(one))

@@ -89,6 +89,11 @@ class SiloPlan:
         return max(1, round(self.epochs / self.sampling_prob))
 
     @property
+    def contributions(self) -> float:
+        """How many records are expected to take part in steps, in all rounds together."""
+        return self.rounds * self.steps * self.batch_size
+
+    @property
     def most_records(self) -> int:
         """More records than this the silo does not hold, so that the rounding errors of sums are bounded."""
         return self.records

@@ -13,9 +13,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from incrowd import Local
 from incrowd.learning import LOGISTIC, ClientTensors, CohortEngine, Model, small_cnn
+from incrowd.learning.convolved import loops, net
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.paths import autograd
-from incrowd.learning.paths.convolved import loops, training
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 
 LOCAL = Local(learning_rate=0.1, batch_size=7, epochs=2)
@@ -74,7 +74,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.fixture(params=[2**19, 400], ids=["one block", "several blocks"], autouse=True)
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_BLOCK", request.param)
+    monkeypatch.setattr(net, "_BLOCK", request.param)
 
 
 def engine(module: nn.Module, data: ClientTensors, local: Local = LOCAL, **others: object) -> CohortEngine:
@@ -260,7 +260,7 @@ def test_pooling_is_torch_s_and_so_is_its_way_back(
     assert bias.grad is not None
     assert torch.allclose(found.permute(0, 3, 1, 2), values.grad)
     assert torch.allclose(of_bias, bias.grad, atol=1e-4)
-    live = training._room(which.size)
+    live = net._room(which.size)
     again = torch.full((channels,), 7.0)
     count = loops.alive(*args, again.numpy(), live)
     assert torch.allclose(again, of_bias, atol=1e-4)

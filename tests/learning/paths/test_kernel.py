@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from incrowd.learning import machine_code
 from incrowd.learning.deltas import RUN
-from incrowd.learning.paths import machine_code
 from incrowd.learning.paths.compiled import kernel, vector
 from incrowd.learning.paths.compiled.vector import LINE, add_products, add_rows, add_to_rows, exp, fetch, pack
 

@@ -106,9 +106,9 @@ def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: 
 def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"
-    for folder in ("compiled", "convolved", "whole_step"):
+    for folder in ("compiled", "whole_step"):
         shutil.rmtree(paths / folder)
-    for file in ("ahead.py", "direct.py", "fused.py"):
+    for file in ("ahead.py", "convolved.py", "direct.py", "fused.py"):
         (paths / file).unlink()
     text = (paths / "__init__.py").read_text()
     for line in (

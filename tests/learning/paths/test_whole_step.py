@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model
+from incrowd.learning.compiling.unrolled import UnrolledGRU, unroll
+from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.paths import PATHS, autograd, whole_step
-from incrowd.learning.paths.whole_step.unrolled import UnrolledGRU, unroll
-from incrowd.learning.paths.whole_step.worth import compiler_there, pays
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained
 from tests.learning.own_models import CASES
 

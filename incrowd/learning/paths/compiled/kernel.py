@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Integers
+from incrowd.learning.machine_code import inserted
 from incrowd.learning.paths.compiled.vector import (
     LINE,
     add_products,
@@ -26,7 +27,6 @@ from incrowd.learning.paths.compiled.vector import (
     inner,
     pack,
 )
-from incrowd.learning.paths.machine_code import inserted
 
 SOFTMAX, SIGMOID, IDENTITY, EXP = range(4)  # means of losses
 NO_ACTIVATION, RELU, TANH, LOGISTIC = range(4)

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from incrowd.learning.paths.machine_code import SETTINGS, Loop, kept, stamp_of
+from incrowd.learning.machine_code import SETTINGS, Loop, kept, stamp_of
 
 LINE = 16  # float32 numbers in a line of the cache
 

@@ -1,13 +1,7 @@
 """The path for any module whose step torch can compile as a whole: forward, backward and update in one function.
 
-A compilation takes seconds, so it is chosen only where the run is long enough to win them back; see `worth`.
-
-| file       | what                                                              |
-| ---------- | ----------------------------------------------------------------- |
-| `worth`    | whether compiling pays, by facts that are the same for everybody  |
-| `unrolled` | nn.GRU written out in time, which torch can compile               |
-| `step`     | a step of a module, compiled and tried out                        |
-| `training` | the path                                                          |
+A compilation takes seconds, so it is chosen only where the run is long enough to win them back; see
+`incrowd.learning.compiling.worth`. A step is in `step`, the path in `training`.
 """
 
 from incrowd.learning.paths.path import TrainingPath, TrainingTask

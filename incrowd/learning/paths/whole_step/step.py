@@ -1,8 +1,6 @@
-"""A step of a module, compiled as a whole and tried out on made-up examples before anybody's."""
+"""A step of a module as one function, which torch can compile."""
 
 from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,16 +45,3 @@ def plain_step(module: nn.Module, names: Sequence[str], loss: Loss, local: Local
         torch._foreach_add_(parameters, gradients, alpha=-local.learning_rate)
 
     return step
-
-
-def compiled(step: ModuleStep) -> ModuleStep:
-    """The same, compiled at its first call, for the shapes of that call alone.
-
-    Edge cases: what a call of other shapes does is not said, because nothing is checked any more.
-    """
-    assert isinstance(step, FunctionType)  # noqa: S101 - for the type checker
-    # What torch compiles it keeps with the code of a function, where several steps would meet.
-    own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
-    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "compile_threads": 1}
-    found: ModuleStep = torch.compile(own, fullgraph=True, dynamic=False, options=options)
-    return found

@@ -2,29 +2,30 @@
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from incrowd.data.inputs import Inputs, each
+from incrowd.data.inputs import Inputs
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import side_by_side
+from incrowd.learning.compiling.function import compiled
+from incrowd.learning.compiling.remembered import remembered
+from incrowd.learning.compiling.unrolled import unroll
+from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.dropout import has_dropout
-from incrowd.learning.inputs import meant
+from incrowd.learning.inputs import meant, noise
 from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.autograd import batches_of
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
-from incrowd.learning.paths.whole_step.step import ModuleStep, compiled, plain_step
-from incrowd.learning.paths.whole_step.unrolled import unroll
-from incrowd.learning.paths.whole_step.worth import compiler_there, pays
+from incrowd.learning.paths.whole_step.step import ModuleStep, plain_step
 from incrowd.learning.threads import one_thread
 from incrowd.settings.local import Local
 
@@ -81,13 +82,13 @@ class _Attempt:
 
     def compile(self) -> None:
         """Compile the step. Edge cases: one that computes something else, or that remembers anything, is an error."""
-        before, task = _remembered(self.module), self._task
+        before, task = remembered(self.module), self._task
         if torch._dynamo.config.disable:
             raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
         with remembering_nothing(self.module, task.device, whose="client"):
             expected = self.plainly()
             again = self.plainly()
-            if _remembered(self.module) != before or not all(map(torch.equal, expected, again)):
+            if remembered(self.module) != before or not all(map(torch.equal, expected, again)):
                 remedy = "it remembers something, which a compiled step would not"
                 raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
             with warnings.catch_warnings():
@@ -111,41 +112,13 @@ def velocities_of(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _made_up(task: TrainingTask) -> tuple[Inputs, Tensor, Tensor | None]:
-    """A full batch of noise where there are numbers, and of zeros elsewhere; of the offset only the shape is known."""
-    generator, size = torch.Generator().manual_seed(1), task.local.batch_size or 1
-
-    def noise(stored: Tensor) -> Tensor:
-        made = torch.zeros((size, *stored.shape[1:]), dtype=stored.dtype)
-        if stored.dtype == torch.float32:
-            return made.normal_(generator=generator)
-        return made.random_(0, 256, generator=generator) if stored.dtype == torch.uint8 else made
-
-    data = task.data
+    """A full made-up batch; of the offset only the shape is known."""
+    data, size = task.data, task.local.batch_size or 1
+    made = noise(data.features, size, generator=torch.Generator().manual_seed(1))
     labels = torch.zeros((size, *data.labels.shape[1:]), dtype=data.labels.dtype)
     shares = task.local.label_shares
     offset = None if shares is None else logit_offset(labels, shares, loss=task.loss, outputs=task.outputs)
-    return meant(each(noise, data.features), scale=data.scale, offset=data.offset), labels, offset
-
-
-def _remembered(module: nn.Module) -> list[Any]:
-    """All that the parts of a module hold, as far as it can be compared."""
-    seen: set[int] = set()
-    return [_comparable(dict(vars(part)), seen) for part in module.modules()]
-
-
-def _comparable(value: object, seen: set[int]) -> Any:
-    if isinstance(value, Tensor):
-        return id(value), value._version
-    if isinstance(value, bool | int | float | str | None):
-        return value
-    if isinstance(value, Mapping):
-        return [(str(key), _comparable(one, seen)) for key, one in value.items()]
-    if isinstance(value, list | tuple):
-        return [_comparable(one, seen) for one in value]
-    if isinstance(value, type) or not hasattr(value, "__dict__") or id(value) in seen:
-        return id(value), len(value) if isinstance(value, set) else 0
-    seen.add(id(value))
-    return id(value), _comparable(dict(vars(value)), seen)
+    return meant(made, scale=data.scale, offset=data.offset), labels, offset
 
 
 class WholeStep(TrainingPath):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.learning.paths.machine_code import inserted, kept
+from incrowd.learning.machine_code import inserted, kept
 
 Floats32 = NDArray[np.float32]
 Which = NDArray[np.int32]

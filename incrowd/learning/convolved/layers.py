@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from incrowd.learning.losses import Canonical
+from incrowd.learning.losses import Canonical, Loss
 from incrowd.learning.models import picture_of
 from incrowd.learning.modules import hooked, plain
-from incrowd.learning.paths.path import TrainingTask
-from incrowd.learning.program import Dense, dense_layers
+from incrowd.learning.program import Dense, Labelled, dense_layers
 
 Picture = tuple[int, int, int]
 """Of a picture: channels, rows, columns."""
@@ -55,22 +54,21 @@ class Convolutions:
     loss: Canonical
 
 
-def convolutions_of(task: TrainingTask) -> Convolutions | None:
-    """The table for what the model of a task computes, or None if it has other layers, another loss, or frozen or tied
-    parameters.
+def convolutions_of(module: nn.Module, loss: Loss, examples: Labelled) -> Convolutions | None:
+    """The table for what the module computes of such examples and this loss of it, or None if it has other layers,
+    another loss, or frozen or tied parameters.
     """
-    module = task.model.module
-    canonical = task.loss.fast(task.data.labels) if task.data.plain else None
+    canonical = loss.fast(examples.labels) if examples.plain else None
     if canonical is None or type(module) is not nn.Sequential:
         return None
     if not plain(module) or any(map(hooked, module.modules())):
         return None
     layers = list(module)
-    shape = picture_of(layers[0], task.data.shape) if layers else None
+    shape = picture_of(layers[0], examples.shape) if layers else None
     if shape is not None:
         layers.pop(0)
-    elif len(task.data.shape) == 3:
-        shape = task.data.shape[0], task.data.shape[1], task.data.shape[2]
+    elif len(examples.shape) == 3:
+        shape = examples.shape[0], examples.shape[1], examples.shape[2]
     flat = next((place for place, layer in enumerate(layers) if _flattens(layer)), None)
     if shape is None or flat is None:
         return None

@@ -32,7 +32,7 @@ _PROBES = 2
 class Ghost:
     """The clipped sum of the gradients of up to `rows` records at a time, at the weights of each parameter.
 
-    Guarantee: as `incrowd.learning.gradients.RecordGradients`.
+    Guarantee: as `incrowd.learning.gradients.sums.RecordGradients`.
     """
 
     def __init__(self, program: Program, weights: Sequence[Tensor], *, rows: int) -> None:
@@ -40,7 +40,7 @@ class Ghost:
         self.layers = [_GhostLayer(dense, left, rows) for dense in program.layers]
         self.loss = program.loss
         self.rows = rows
-        self._inputs = _in_lines(rows, program.layers[0].inputs, weights[0].device)
+        self._inputs = in_lines(rows, program.layers[0].inputs, weights[0].device)
         size, device = sum(part.numel() for part in weights), weights[0].device
         self._sums = {kind: torch.zeros(size, dtype=kind, device=device) for kind in (torch.float32, torch.float64)}
         for total in self._sums.values():
@@ -56,19 +56,26 @@ class Ghost:
 
     def begin(self, records: int) -> None:
         """See `RecordGradients.begin`."""
-        self._kind = torch.float32 if records <= min(self.rows, FLOAT32_RECORDS) else torch.float64
+        self._kind = torch.float32 if records <= FLOAT32_RECORDS else torch.float64
         self._beta = 0  # the first gradients overwrite what was there, which spares a pass over the memory
         if records == 0:
             self.total.zero_()
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
         """See `RecordGradients.norms`."""
+        norms: Floats = self.squares(features, labels).sqrt_().cpu().numpy()
+        return norms
+
+    def squares(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The squares of these norms."""
         self._inputs[: len(labels)] = features.flatten(1)
         self._forward(self._inputs[: _filled_up(len(labels))], records=len(labels))
         self._backward(labels)
-        squares = sum((layer.squares() for layer in self.layers[1:]), self.layers[0].squares())
-        norms: Floats = squares.sqrt_().cpu().numpy()
-        return norms
+        return sum((layer.squares() for layer in self.layers[1:]), self.layers[0].squares())
+
+    def below(self, out: Tensor) -> Tensor:
+        """The gradients of the features of the records just measured, in memory as `in_lines` gives it."""
+        return self.layers[0].below(out)
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
@@ -97,8 +104,8 @@ class _GhostLayer:
         self.weight = next(weights)
         self.bias = next(weights) if dense.bias else None
         device = self.weight.device
-        self._values = _in_lines(rows, dense.outputs, device)
-        self._d = _in_lines(rows, dense.outputs, device)
+        self._values = in_lines(rows, dense.outputs, device)
+        self._d = in_lines(rows, dense.outputs, device)
         self._exact_d = torch.empty(rows, dense.outputs, dtype=torch.float64, device=device)
         self._exact_inputs = torch.empty(rows, dense.inputs, dtype=torch.float64, device=device)
         self._length = torch.empty(0)  # the squared norm of each record's inputs
@@ -146,6 +153,11 @@ class _GhostLayer:
         if self.dense.activation is not None:
             self.dense.activation.backward(self.d, self.values)
 
+    def below(self, out: Tensor) -> Tensor:
+        """The gradients of the inputs."""
+        torch.mm(self._d[: self._several], self.weight, out=out[: self._several])
+        return out[: self.rows]
+
     def squares(self) -> Tensor:
         """The squared norm of each record's gradient, in float64."""
         d = self._exact_d[: self.rows].copy_(self.d)
@@ -171,7 +183,7 @@ def _filled_up(rows: int) -> int:
     return -(-rows // _EIGHT) * _EIGHT
 
 
-def _in_lines(rows: int, columns: int, device: torch.device) -> Tensor:
+def in_lines(rows: int, columns: int, device: torch.device) -> Tensor:
     """Zeros [rows, columns] with room for filling up, each row at the beginning of a line of the cache."""
     stride = -(-columns // _LINE) * _LINE
     return torch.zeros(_filled_up(rows), stride, device=device)[:, :columns]
@@ -204,7 +216,7 @@ def rows_are_alike(shapes: tuple[tuple[int, int, bool], ...], rows: int, device:
 
 def _alike(layer: _GhostLayer, record: Tensor, gradient: Tensor) -> bool:
     """Whether what a layer makes of a record, and of a gradient of its outputs, is the same in every place."""
-    x, d, below = (_in_lines(layer.most, one.numel(), layer.weight.device) for one in (record, gradient, record))
+    x, d, below = (in_lines(layer.most, one.numel(), layer.weight.device) for one in (record, gradient, record))
     x[:], d[:] = record, gradient
     expected: tuple[Tensor, Tensor] | None = None
     for several in range(_EIGHT, len(x) + 1, _EIGHT):

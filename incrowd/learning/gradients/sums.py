@@ -13,8 +13,6 @@ from incrowd.learning.records import StepNoise, poisson_batches
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.steps import RecordTraining
 
-_BLOCK = 2**12  # numbers of each gradient that are made float64 at a time, so that these copies stay in the cache
-
 
 class RecordGradients(Protocol):
     """The clipped sum of records' gradients, at weights that change from step to step."""
@@ -62,11 +60,12 @@ class NoisedSums:
     def steps(self, training: RecordTraining, *, noise: StepNoise, batches: Stream) -> Iterator[Tensor]:
         """The noised sum of each step; move the weights before you take the next."""
         gradients, clip = self.gradients, FixedClip(clip_norm=training.clip_norm)
+        device = gradients.total.device
         for batch in poisson_batches(self.records, training, batches=batches):
             gradients.begin(len(batch))
             for begin in range(0, len(batch), gradients.rows):
                 rows = torch.from_numpy(batch[begin : begin + gradients.rows])
-                self._add(rows.to(gradients.total.device), clip)
+                self._add(rows.to(device), clip)
             yield noise(gradients.total)
 
     def _add(self, rows: Tensor, clip: FixedClip) -> None:
@@ -78,28 +77,65 @@ class NoisedSums:
 
 
 class Formed:
-    """A clipped sum, in float64, of gradients that are there as numbers."""
+    """A clipped sum, in float64, of gradients that are there as numbers.
+
+    Guarantee: what a record adds follows from its gradient and its factor alone, bit for bit.
+    """
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
-        self._places = self.total.split_with_sizes(list(sizes))
+        self.places = self.total.split_with_sizes(list(sizes))
         self._gradients: Sequence[Tensor] = []
+        self._work: type[_ByTorch] = _InLoops if device.type == "cpu" else _ByTorch
 
-    def norms(self, gradients: Sequence[Tensor]) -> Floats:
-        """The norms of the gradients of some records, given by parameter: [records, size of the parameter] each."""
+    def squares(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The squared norms of the gradients of some records, given by parameter: [records, size of it] each."""
         self._gradients = gradients
         squares = torch.zeros(len(gradients[0]), dtype=torch.float64, device=self.total.device)
         for gradient in gradients:
-            for block in torch.split(gradient, _BLOCK, 1):
-                squares += torch.linalg.vector_norm(block.double(), dim=1).square_()
-        norms: Floats = squares.sqrt_().cpu().numpy()
+            self._work.add_squares(gradient, squares)
+        return squares
+
+    def norms(self, gradients: Sequence[Tensor]) -> Floats:
+        """The norms of these gradients."""
+        norms: Floats = self.squares(gradients).sqrt_().cpu().numpy()
         return norms
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`. Edge cases: the gradients are not kept."""
-        rows = factors.nonzero().view(-1)
         gradients, self._gradients = self._gradients, []
-        for gradient, place in zip(gradients, self._places, strict=True):
-            kept = gradient if len(rows) == len(factors) else gradient[rows]
-            for block, part in zip(torch.split(kept, _BLOCK, 1), torch.split(place, _BLOCK), strict=True):
-                part.addmv_(block.double().t(), factors[rows])
+        for gradient, place in zip(gradients, self.places, strict=True):
+            self._work.add_rows(gradient, factors, place)
+
+
+class _ByTorch:
+    """What `incrowd.learning.gradients.loops` does, wherever torch computes."""
+
+    @staticmethod
+    def add_squares(gradient: Tensor, squares: Tensor) -> None:
+        """Add the squared norm of each row to its number."""
+        squares += torch.linalg.vector_norm(gradient.double(), dim=1).square_()
+
+    @staticmethod
+    def add_rows(gradient: Tensor, factors: Tensor, place: Tensor) -> None:
+        """Add the rows, times their factors, but those whose factor is 0."""
+        rows = factors.nonzero().view(-1)
+        place.addmv_(gradient[rows].double().t(), factors[rows])
+
+
+class _InLoops(_ByTorch):
+    """The same in one pass over memory, on a CPU."""
+
+    @staticmethod
+    def add_squares(gradient: Tensor, squares: Tensor) -> None:
+        """See `_ByTorch.add_squares`."""
+        from incrowd.learning.gradients import loops  # numba takes a while to start
+
+        loops.add_squares(gradient.numpy(), squares.numpy())
+
+    @staticmethod
+    def add_rows(gradient: Tensor, factors: Tensor, place: Tensor) -> None:
+        """See `_ByTorch.add_rows`."""
+        from incrowd.learning.gradients import loops
+
+        loops.add_rows(gradient.numpy(), factors.numpy(), place.numpy())

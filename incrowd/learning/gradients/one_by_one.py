@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from incrowd._random import Floats
 from incrowd.data.inputs import Inputs, each
-from incrowd.learning.gradients import Formed
+from incrowd.learning.gradients.sums import Formed
 from incrowd.learning.inputs import calling
 from incrowd.learning.losses import Loss
 from incrowd.learning.modules import remembering_nothing, trainable
@@ -16,10 +16,10 @@ from incrowd.learning.modules import remembering_nothing, trainable
 _NUMBERS = 2**22  # of gradients that are in memory at once; measured, more do not fit the caches and are slower
 
 
-class PerRecord:
+class OneByOne:
     """The clipped sum of the gradients of a few records at a time.
 
-    Guarantee: as `incrowd.learning.gradients.RecordGradients`. No other record is beside one while
+    Guarantee: as `incrowd.learning.gradients.sums.RecordGradients`. No other record is beside one while
     its gradient is computed.
     """
 
@@ -46,6 +46,10 @@ class PerRecord:
         with remembering_nothing(self.module, self.weights[0].device, whose="record"):
             self._each(call, features, labels)
         return self._formed.norms([place[: len(labels)] for place in self._gradients])
+
+    def formed(self, records: int) -> Tensor:
+        """The gradients of the records just measured, so many, as rows."""
+        return torch.cat([place[:records] for place in self._gradients], 1)
 
     def _each(self, call: Callable[[Inputs], Tensor], features: Inputs, labels: Tensor) -> None:
         for row in range(len(labels)):

@@ -1,0 +1,9 @@
+"""Functions compiled by torch: whether that pays, and what helps it.
+
+| file         | what                                                             |
+| ------------ | ---------------------------------------------------------------- |
+| `worth`      | whether compiling pays, by facts that are the same for everybody |
+| `function`   | a function, compiled for the shapes of one call                  |
+| `unrolled`   | nn.GRU written out in time, which torch can compile              |
+| `remembered` | all that a module holds, to see whether a call changed it        |
+"""

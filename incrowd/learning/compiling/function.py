@@ -1,0 +1,23 @@
+"""A function compiled by torch for the shapes of one call, and nothing checked later."""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar
+
+import torch
+
+Computation = TypeVar("Computation", bound=Callable[..., object])
+
+
+def compiled(function: Computation) -> Computation:
+    """The same, compiled at its first call, for the shapes of that call alone.
+
+    Edge cases: what a call of other shapes does is not said, because nothing is checked any more.
+    """
+    assert isinstance(function, FunctionType)  # noqa: S101 - for the type checker
+    # What torch compiles it keeps with the code of a function, where several would meet.
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, None, function.__closure__)
+    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "compile_threads": 1}
+    compiled_: Any = torch.compile(own, fullgraph=True, dynamic=False, options=options)
+    found: Computation = compiled_
+    return found

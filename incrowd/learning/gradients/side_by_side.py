@@ -1,0 +1,259 @@
+"""The gradients of a few records side by side, for any module that torch's `vmap` can take, compiled where that pays.
+
+Each record is a batch of its own for the module, so that nothing of the others can reach its gradient but through how
+a processor rounds: a product's rows may be added up in an order that depends on their place. So always as many records
+are together, made-up ones fill up, and it is tried out that a gradient has the same bits in every place, whatever the
+others are: no numbers at all, too.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from incrowd._random import Floats
+from incrowd.data.inputs import Inputs, each, named
+from incrowd.errors import ConfigError, IncrowdError
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.compiling.function import compiled
+from incrowd.learning.compiling.remembered import remembered
+from incrowd.learning.compiling.unrolled import unroll
+from incrowd.learning.compiling.worth import compiler_there, pays
+from incrowd.learning.execution import Execution
+from incrowd.learning.gradients.one_by_one import OneByOne
+from incrowd.learning.gradients.sums import Formed
+from incrowd.learning.inputs import calling, meant, noise
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
+from incrowd.learning.modules import Untouched, remembering_nothing, trainable, working_copy
+from incrowd.learning.records import Records
+from incrowd.learning.threads import one_thread
+from incrowd.privacy.mechanism.steps import RecordTraining
+
+_log = logging.getLogger(__name__)
+_FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+_PLAINLY, _COMPILED = 32, 16  # records at a time; measured: calls cost less with more, caches like fewer
+_NUMBERS = 2**22  # of gradients that are in memory at once
+_PROBES = 3  # records that are tried out in every place
+_OTHERS = (1.0, torch.nan, 10.0, 1e30, 0.0, 1e3, torch.inf)  # times noise is what others are
+_CLOSE = 1e-3  # of the length of the gradients: so far rounding may take them from those one by one
+
+Together = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
+"""The gradients of records by parameter, [records, ...] each: parameters, inputs, labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A function that was tried out for so many records at a time, and the module that it calls."""
+
+    gradients: Together
+    module: nn.Module
+    records: int
+
+
+class SideBySide:
+    """The clipped sum of the gradients of a few records at a time.
+
+    Guarantee: as `incrowd.learning.gradients.sums.RecordGradients`.
+    """
+
+    def __init__(self, way: Way, weights: Sequence[Tensor]) -> None:
+        self.way = way
+        self.rows = way.records
+        self._weights = weights
+        self._now = [weight.clone() for weight in weights]  # where it begins in memory is compiled in
+        self._formed = Formed([weight.numel() for weight in weights], weights[0].device)
+        self._before: Untouched | None = None
+        self._room: tuple[Inputs, Tensor] | None = None
+
+    @property
+    def total(self) -> Tensor:
+        """See `RecordGradients.total`. Edge cases: a module that has changed on the way is refused."""
+        if self._before is not None:
+            self._before.check()
+            self._before = None
+        return self._formed.total
+
+    def begin(self, records: int) -> None:
+        """See `RecordGradients.begin`."""
+        self._formed.total.zero_()
+        self._before = Untouched(self.way.module, self._formed.total.device, whose="record")
+        torch._foreach_copy_(self._now, list(self._weights))
+
+    def norms(self, features: Inputs, labels: Tensor) -> Floats:
+        """See `RecordGradients.norms`."""
+        inputs, targets = self._filled_up(features, labels)
+        with torch.no_grad(), one_thread():
+            found = self.way.gradients(self._now, inputs, targets)
+        return self._formed.norms([one.reshape(self.rows, -1)[: len(labels)] for one in found])
+
+    def add(self, factors: Tensor) -> None:
+        """See `RecordGradients.add`."""
+        self._formed.add(factors)
+
+    def _filled_up(self, features: Inputs, labels: Tensor) -> tuple[Inputs, Tensor]:
+        """The same in memory of their own, and zeros behind them."""
+        if self._room is None:
+            self._room = each(self._empty, features), self._empty(labels)
+        inputs, targets = self._room
+        rooms, several = [*named(inputs).values(), targets], [*named(features).values(), labels]
+        for room, given in zip(rooms, several, strict=True):
+            room[: len(labels)] = given
+            room[len(labels) :] = 0
+        return inputs, targets
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return like.new_zeros(self.rows, *like.shape[1:])
+
+
+_FOUND: WeakKeyDictionary[Model, dict[tuple[object, ...], Way | None]] = WeakKeyDictionary()
+
+
+def way_of(model: Model, loss: Loss, records: Records, execution: Execution, training: RecordTraining) -> Way | None:
+    """A way to have the gradients of records side by side, or None if torch cannot, or the processor rounds otherwise.
+
+    Guarantee: of the records only shapes and types are used, and of their number nothing: what is public decides. It
+    is tried out once for a model. Why there is none is logged once.
+    """
+    numbers = _NUMBERS // model.size
+    rows = min(training.physical_batch, numbers)
+    plainly = min(_PLAINLY, rows, _power_of_two(training.expected_batch))
+    stored = tuple((name, one.dtype, one.shape[1:]) for name, one in named(records.features).items())
+    labels = records.labels.dtype, records.labels.shape[1:]
+    together = min(_COMPILED, rows, _power_of_two(training.expected_batch / 4))
+    kind = stored, labels, records.scale, records.offset, loss, execution, plainly, together
+    found = _FOUND.setdefault(model, {})
+    if kind not in found:
+        found[kind] = _tried(_Trial(model, loss, records), execution, plainly, together)
+    return found[kind]
+
+
+def _power_of_two(number: float) -> int:
+    """The largest one that is not above it."""
+    return int(2 ** np.floor(np.log2(max(number, 1))))
+
+
+def _tried(trial: "_Trial", execution: Execution, plainly: int, together: int) -> Way | None:
+    """The compiled way if it pays, or the plain one."""
+    with one_thread(), ieee(), torch.no_grad():
+        try:
+            if together > 1 and _compiles(trial, execution, together):
+                return trial.way(compiled(trial.gradients), together)
+        except _FAILURES as error:
+            _say(trial, "are not compiled", error)
+        try:
+            return trial.way(trial.gradients, plainly) if plainly > 1 else None
+        except _FAILURES as error:
+            _say(trial, "are taken one by one", error)
+    return None
+
+
+def _say(trial: "_Trial", what: str, error: BaseException) -> None:
+    reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
+    _log.warning("gradients of records of %s %s: %s", type(trial.twin).__name__, what, reason)
+
+
+def _compiles(trial: "_Trial", execution: Execution, together: int) -> bool:
+    if execution.compile == "never" or not compiler_there() or torch._dynamo.config.disable:
+        return False
+    calls = replace(execution, contributions=execution.contributions / together)
+    batch = trial.made_up(together, 0)
+    return bool(pays(calls, np.ones(1, np.int64), lambda: trial.gradients(trial.weights, *batch))[0])
+
+
+class _Called(nn.Module):
+    """A module that takes inputs as they are stored."""
+
+    def __init__(self, module: nn.Module, features: Inputs) -> None:
+        super().__init__()
+        self.module = module
+        self._calls = (calling(module, features),)  # not as a part of its own: it may be the module
+
+    def forward(self, inputs: Inputs) -> Any:
+        """The outputs."""
+        return self._calls[0](inputs)
+
+
+class _Trial:
+    """The gradients of records of a model as one function, tried out on made-up ones."""
+
+    def __init__(self, model: Model, loss: Loss, records: Records) -> None:
+        self.records, self.loss, cpu = records, loss, torch.device("cpu")
+        self.twin, self.module = working_copy(model.module, cpu), working_copy(model.module, cpu)
+        unroll(self.module)
+        called = _Called(self.module, records.features)
+        named_ = trainable(called)
+        self.weights = [parameter.detach().clone() for _, parameter in named_]
+        self.gradients = _together(called, [name for name, _ in named_], loss)
+
+    def made_up(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
+        """So many records of noise."""
+        generator = torch.Generator().manual_seed(seed)
+        made = noise(self.records.features, count, generator=generator)
+        labels = self.records.labels.new_zeros(count, *self.records.labels.shape[1:])
+        return meant(made, scale=self.records.scale, offset=self.records.offset), labels
+
+    def way(self, gradients: Together, count: int) -> Way:
+        """The function for so many records at a time. Edge cases: one that remembers anything, that computes something
+        else than one by one, or that rounds by place is an error.
+        """
+        before = remembered(self.module)
+        with warnings.catch_warnings(), remembering_nothing(self.module, torch.device("cpu"), whose="record"):
+            warnings.simplefilter("ignore")  # of torch about itself
+            self._check_values(gradients, count)
+            self._check_places(gradients, count)
+        if remembered(self.module) != before:
+            remedy = "it remembers something, and records would meet what others left"
+            raise ConfigError(field="module", value=type(self.twin).__name__, remedy=remedy)
+        return Way(gradients=gradients, module=self.module, records=count)
+
+    def _check_values(self, gradients: Together, count: int) -> None:
+        batch = self.made_up(count, 1)
+        slow = OneByOne(self.twin, self.weights, self.loss, rows=count)
+        with torch.enable_grad():
+            slow.norms(*batch)
+        found = torch.cat([one.reshape(count, -1) for one in gradients(self.weights, *batch)], 1)
+        off = (found - slow.formed(count)).norm(dim=1)
+        if not (off <= _CLOSE * slow.formed(count).norm(dim=1) + 1e-6).all():
+            raise ArithmeticError("side by side they are not what they are one by one")
+
+    def _check_places(self, gradients: Together, count: int) -> None:
+        """See that a record's gradient has the same bits in every place, whatever the others are: some functions are
+        computed another way for all of a vector register, if one number in it is large, or none.
+        """
+        for probe in range(_PROBES):
+            one, seen = self.made_up(count, 2 + probe), set()
+            for place in range(count):
+                batch, labels = self.made_up(count, 100 + place)
+                for given, own in zip(named(batch).values(), named(one[0]).values(), strict=True):
+                    if given.is_floating_point():
+                        given.mul_(_OTHERS[(place + probe) % len(_OTHERS)])
+                    given[place] = own[0]
+                found = gradients(self.weights, batch, labels)
+                seen.add(b"".join(part[place].contiguous().numpy().tobytes() for part in found))
+            if len(seen) > 1:
+                raise ArithmeticError("this processor rounds them by their place, or by the others")
+
+
+def _together(module: nn.Module, names: Sequence[str], loss: Loss) -> Together:
+    """The gradients of the losses of records, each a batch of its own."""
+
+    def value(parameters: list[Tensor], inputs: Inputs, label: Tensor) -> Tensor:
+        alone = each(lambda one: one.unsqueeze(0), inputs)
+        with sdpa_kernel(SDPBackend.MATH):  # the others take one record after the other
+            outputs = functional_call(module, dict(zip(names, parameters, strict=True)), (alone,))
+        return loss.value(outputs, label.unsqueeze(0))
+
+    def gradients(parameters: list[Tensor], inputs: Inputs, labels: Tensor) -> list[Tensor]:
+        found: list[Tensor] = vmap(grad(value), in_dims=(None, 0, 0))(parameters, inputs, labels)
+        return found
+
+    return gradients

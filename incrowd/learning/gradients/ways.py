@@ -1,0 +1,58 @@
+"""Which way the gradients of records go: what the model is decides, and what this processor does with it."""
+
+from torch import Tensor
+
+from incrowd.learning.convolved.layers import convolutions_of
+from incrowd.learning.execution import Execution
+from incrowd.learning.gradients.ghost import Ghost, alone
+from incrowd.learning.gradients.one_by_one import OneByOne
+from incrowd.learning.gradients.side_by_side import SideBySide, way_of
+from incrowd.learning.gradients.sums import RecordGradients
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
+from incrowd.learning.modules import working_copy
+from incrowd.learning.program import Program, compile_program
+from incrowd.learning.records import Records
+from incrowd.privacy.mechanism.steps import RecordTraining
+
+_WINDOWS = 2**22  # numbers of copied windows that are in memory at once
+
+
+class GradientWays:
+    """The ways that there are for a model and such records, of which only shapes and types are read."""
+
+    def __init__(self, model: Model, loss: Loss, records: Records, execution: Execution) -> None:
+        self.model, self.loss, self.records, self.execution = model, loss, records, execution
+        self._program = compile_program(model.module, loss, records)
+        self._table = None if execution.device != "cpu" else convolutions_of(model.module, loss, records)
+
+    def gradients(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
+        """The fastest, at weights that may change from step to step."""
+        parameters, rows = self.model.by_parameter(weights), training.physical_batch
+        if self._program is not None and alone(self._program, rows=rows, device=weights.device):
+            return Ghost(self._program, parameters, rows=rows)
+        return self._pictured(parameters, rows) or self._one_or_several(weights, training)
+
+    def _pictured(self, parameters: list[Tensor], rows: int) -> RecordGradients | None:
+        """The way for convolutions."""
+        table = self._table
+        if table is None:
+            return None
+        from incrowd.learning.gradients.pictures import TOGETHER, Pictured  # numba takes a while to start
+
+        windows = sum(one.window * one.places[0] * one.places[1] for one in table.pictures)
+        several = min(rows, TOGETHER, max(1, _WINDOWS // windows))
+        above = Program(table.dense, table.loss)
+        if not alone(above, rows=several, device=parameters[0].device):
+            return None
+        return Pictured(table, parameters, rows=several)
+
+    def _one_or_several(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
+        """The ways for any module."""
+        parameters = self.model.by_parameter(weights)
+        if self.execution.device == "cpu":
+            way = way_of(self.model, self.loss, self.records, self.execution, training)
+            if way is not None:
+                return SideBySide(way, parameters)
+        module = working_copy(self.model.module, weights.device)
+        return OneByOne(module, parameters, self.loss, rows=training.physical_batch)
