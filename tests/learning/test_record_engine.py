@@ -85,7 +85,7 @@ class Branching(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)
-        return out if bool(x.sum() > 0) else -out
+        return out if bool(x.abs().sum() >= 0) else -out
 
 
 class Recurrent(nn.Module):
