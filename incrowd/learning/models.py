@@ -193,8 +193,9 @@ def picture_of(layer: nn.Module, shape: Sequence[int]) -> tuple[int, int, int] |
     sizes: tuple[int, ...]
     if isinstance(layer, _Image):
         sizes = layer.image[1:]
-    elif type(layer) is nn.Unflatten and layer.dim == 1 and len(shape) == 1:
-        sizes = tuple(int(size) for size in layer.unflattened_size)
+    elif type(layer) is nn.Unflatten and layer.dim == 1:
+        first = tuple(int(size) for size in layer.unflattened_size)
+        sizes = (*first, *shape[1:]) if math.prod(first) == shape[0] else ()
     else:
         return None
     return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and math.prod(sizes) == math.prod(shape) else None

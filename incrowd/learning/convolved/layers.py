@@ -15,8 +15,19 @@ Picture = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
+class Groups:
+    """Channels in so many groups, each normalised in each picture, and what is added to the variance."""
+
+    groups: int
+    eps: float
+    affine: bool
+
+
+@dataclass(frozen=True)
 class Convolution:
-    """A convolution over `margin` zeros around a picture, rectified if `bent`, and the largest of `pool` x `pool`."""
+    """A convolution over `margin` zeros around a picture, normalised by `groups` of channels, rectified if `bent`, and
+    the largest of `pool` x `pool`.
+    """
 
     before: Picture
     channels: int
@@ -24,8 +35,14 @@ class Convolution:
     stride: int
     margin: int
     bias: bool
+    groups: Groups | None
     bent: bool
     pool: int
+
+    @property
+    def vectors(self) -> int:
+        """How many parameters it has beside its weight: one number a channel each."""
+        return self.bias + 2 * (self.groups is not None and self.groups.affine)
 
     @property
     def places(self) -> tuple[int, int]:
@@ -92,6 +109,9 @@ def _convolutions(layers: Sequence[nn.Module], shape: Picture) -> tuple[Convolut
         first = left.pop(0)
         if not (isinstance(first, nn.Conv2d) and _known(first)) or first.in_channels != shape[0]:
             return ()
+        groups = _groups(left[0]) if left else None
+        if groups is not None:
+            left.pop(0)
         bent, pool = False, 1
         while left and ((type(left[0]) is nn.ReLU and not bent) or (_pool(left[0]) > 1 and pool == 1)):
             after = left.pop(0)
@@ -103,6 +123,7 @@ def _convolutions(layers: Sequence[nn.Module], shape: Picture) -> tuple[Convolut
             stride=first.stride[0],
             margin=int(first.padding[0]),
             bias=first.bias is not None,
+            groups=groups,
             bent=bent,
             pool=pool,
         )
@@ -118,6 +139,11 @@ def _known(layer: nn.Conv2d) -> bool:
     squares = all(len({*pair}) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
     ordinary = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return ordinary and squares and layer.groups == 1 and layer.dilation == (1, 1)
+
+
+def _groups(layer: nn.Module) -> Groups | None:
+    """How a layer normalises, if it does so by groups of channels."""
+    return Groups(layer.num_groups, layer.eps, layer.affine) if type(layer) is nn.GroupNorm else None
 
 
 def _pool(layer: nn.Module) -> int:

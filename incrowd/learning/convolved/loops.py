@@ -133,6 +133,101 @@ def unpooled(
                         back[c] = own[c] if place[c] == k else np.float32(0)
 
 
+class Normal(NamedTuple):
+    """What normalising by groups works with, `gain` and `shift` of channels, and what it leaves for the way back."""
+
+    gain: Floats32
+    shift: Floats32
+    groups: int
+    eps: float
+    numbers: Floats32  # normalised, of the shape of the values
+    scales: Floats32  # [examples, channels]: one over the standard deviation of the channel's group
+
+
+@_inserted
+def _by_group(sums: NDArray[np.float64], groups: int) -> None:
+    """Give each channel the sum of its group."""
+    width = sums.shape[0] // groups
+    for g in range(groups):
+        total = 0.0
+        for c in range(g * width, (g + 1) * width):
+            total += sums[c]
+        sums[g * width : (g + 1) * width] = total
+
+
+@_compiled
+def normalise(values: Floats32, bias: Floats32, normal: Normal) -> None:
+    """Add the bias and normalise, in place, in each example and group of channels."""
+    examples, rows, columns, channels = values.shape
+    count = rows * columns * (channels // normal.groups)
+    means, squares = np.empty(channels), np.empty(channels)
+    for b in range(examples):
+        means[:] = 0
+        squares[:] = 0
+        for i in range(rows):
+            for j in range(columns):
+                own = values[b, i, j]
+                for c in range(channels):
+                    means[c] += own[c]
+        for c in range(channels):
+            means[c] += rows * columns * np.float64(bias[c])
+        _by_group(means, normal.groups)
+        for c in range(channels):
+            means[c] = means[c] / count - bias[c]
+        for i in range(rows):
+            for j in range(columns):
+                own = values[b, i, j]
+                for c in range(channels):
+                    off = own[c] - means[c]
+                    squares[c] += off * off
+        _by_group(squares, normal.groups)
+        for c in range(channels):
+            normal.scales[b, c] = 1 / np.sqrt(squares[c] / count + normal.eps)
+        for i in range(rows):
+            for j in range(columns):
+                own, number = values[b, i, j], normal.numbers[b, i, j]
+                for c in range(channels):
+                    number[c] = (own[c] - np.float32(means[c])) * normal.scales[b, c]
+                    own[c] = number[c] * normal.gain[c] + normal.shift[c]
+
+
+@_compiled
+def denormalise(gradients: Floats32, normal: Normal, gain: Floats32, shift: Floats32, bias: Floats32) -> None:
+    """The way back of `normalise`, in place; and the gradients of `gain`, `shift` and the bias."""
+    examples, rows, columns, channels = gradients.shape
+    count = rows * columns * (channels // normal.groups)
+    sums, products, whole = np.empty(channels), np.empty(channels), np.empty(channels)
+    gain[:] = 0
+    shift[:] = 0
+    bias[:] = 0
+    for b in range(examples):
+        sums[:] = 0
+        products[:] = 0
+        whole[:] = 0
+        for i in range(rows):
+            for j in range(columns):
+                own, number = gradients[b, i, j], normal.numbers[b, i, j]
+                for c in range(channels):
+                    sums[c] += own[c]
+                    products[c] += own[c] * number[c]
+        for c in range(channels):
+            gain[c] += products[c]
+            shift[c] += sums[c]
+            sums[c] *= normal.gain[c] / count
+            products[c] *= normal.gain[c] / count
+        _by_group(sums, normal.groups)
+        _by_group(products, normal.groups)
+        for i in range(rows):
+            for j in range(columns):
+                own, number = gradients[b, i, j], normal.numbers[b, i, j]
+                for c in range(channels):
+                    steep = normal.gain[c] * own[c] - np.float32(sums[c]) - np.float32(products[c]) * number[c]
+                    own[c] = normal.scales[b, c] * steep
+                    whole[c] += own[c]
+        for c in range(channels):
+            bias[c] += whole[c]
+
+
 class Live(NamedTuple):
     """The gradients that are not zero of what a convolution makes, before pooling: whose they are, where, how large."""
 

@@ -41,6 +41,8 @@ class Weight:
         self.start = torch.empty(shape)
         self.collected = torch.empty(shape)
         self._name_arrays()
+        self.gradient = torch.empty(shape if len(shape) == 1 else 0)  # of a block, for compiled loops to fill
+        self.gradient_array: Floats32 = self.gradient.numpy()
 
     def _name_arrays(self) -> None:
         """The same memory for compiled loops; asking for it anew would take longer than some of them."""
@@ -98,6 +100,7 @@ class _Places(NamedTuple):
     back: Tensor
     back_array: Floats32
     which: NDArray[np.int32]
+    normal: loops.Normal | None
 
 
 class Convolving:
@@ -108,7 +111,8 @@ class Convolving:
         channels, height, width = table.after
         self.each = table.places[0] * table.places[1]
         self.by_tap = first and table.before[0] <= _FEW
-        self.sparse = not first and table.pool > 1 and table.size * table.before[0] >= _LONG
+        plain = not first and table.groups is None
+        self.sparse = plain and table.pool > 1 and table.size * table.before[0] >= _LONG
         self.seen = torch.empty(rows * self.each * table.window)
         self.values = torch.empty(rows * self.each, table.channels)
         # The next layer's margin of zeros is around what comes out; it is written once.
@@ -119,10 +123,16 @@ class Convolving:
         self.live = _room(self.which.size if self.sparse else 0)
         self.weight = Weight(table.channels, table.window)
         self.bias = Weight(table.channels)
-        self.parameters = [self.weight, self.bias] if table.bias else [self.weight]
-        self.bias.begin(torch.zeros(table.channels))
-        self.bias_gradient = torch.empty(table.channels)
-        self._bias_array: Floats32 = self.bias_gradient.numpy()
+        self.gain, self.shift = Weight(table.channels), Weight(table.channels)
+        self.vectors = [self.bias] if table.bias else []
+        if table.groups is not None and table.groups.affine:
+            self.vectors += [self.gain, self.shift]
+        self.parameters = [self.weight, *self.vectors]
+        for one, start in ((self.bias, 0.0), (self.gain, 1.0), (self.shift, 0.0)):
+            one.begin(torch.full((table.channels,), start))
+        self.numbers = torch.empty(self.values.shape if table.groups is not None else (0, table.channels))
+        self.scales = np.empty((rows, table.channels), np.float32)
+        self._nothing = np.zeros(table.channels, np.float32)
         self._places: dict[int, _Places] = {}
 
     def places(self, rows: int) -> _Places:
@@ -142,14 +152,23 @@ class Convolving:
                 back=back,
                 back_array=back.numpy(),
                 which=self.which[:rows],
+                normal=self._normal(rows),
             )
         return found
+
+    def _normal(self, rows: int) -> loops.Normal | None:
+        groups = self.table.groups
+        if groups is None:
+            return None
+        numbers = self.numbers[: rows * self.each].view(rows, *self.table.places, self.table.channels).numpy()
+        parts = self.gain.array, self.shift.array, groups.groups, groups.eps, numbers, self.scales[:rows]
+        return loops.Normal(*parts)
 
     def begin(self, weights: list[Tensor]) -> None:
         """Start from these weights, as torch orders them."""
         self.weight.begin(weights.pop(0).permute(0, 2, 3, 1).reshape(self.weight.value.shape))
-        if self.table.bias:
-            self.bias.begin(weights.pop(0))
+        for vector in self.vectors:
+            vector.begin(weights.pop(0))
 
     def forward(self, pictures: Floats32) -> Floats32:
         """What comes out for pictures with this layer's margin."""
@@ -157,7 +176,11 @@ class Convolving:
         self.pictures = pictures
         (loops.taps if self.by_tap else loops.windows)(pictures, table.size, table.stride, at.seen)
         torch.mm(at.used, self.weight.value.t(), out=at.values)
-        loops.pooled(at.whole, self.bias.array, table.pool, int(table.bent), at.out_array, self.margin, at.which)
+        bias = self.bias.array
+        if at.normal is not None:
+            loops.normalise(at.whole, bias, at.normal)
+            bias = self._nothing
+        loops.pooled(at.whole, bias, table.pool, int(table.bent), at.out_array, self.margin, at.which)
         return at.out_array
 
     def backward(self, rows: int, rate: float, block: int | None, before: "Convolving | None") -> None:
@@ -168,13 +191,13 @@ class Convolving:
             self._one_by_one(given, rate, block, before.places(rows).back_array)
         else:
             self._together(given, rate, block, None if before is None else before.places(rows).back_array)
-        if self.table.bias:
-            self.bias.add(self.bias_gradient, rate, block)
+        for vector in self.vectors:
+            vector.add(vector.gradient, rate, block)
 
     def _one_by_one(self, given: Gradients, rate: float, block: int | None, back: Floats32) -> None:
         """By the gradients that are not zero, a few of a hundred."""
         table = self.table
-        count = loops.alive(*given, table.pool, int(table.bent), self._bias_array, self.live)
+        count = loops.alive(*given, table.pool, int(table.bent), self.bias.gradient_array, self.live)
         loops.spread(self.live, count, self.weight.array, table.size, table.stride, back)
         to, scale = self.weight.room(rate, block)
         loops.gather(self.live, count, self.pictures, table.size, table.stride, scale, to)
@@ -182,7 +205,10 @@ class Convolving:
     def _together(self, given: Gradients, rate: float, block: int | None, back: Floats32 | None) -> None:
         """By matrix products. The values have been used: their memory takes their gradients, as that of windows."""
         table, at = self.table, self.places(len(given[0]))
-        loops.unpooled(*given, table.pool, int(table.bent), at.whole, self._bias_array)
+        loops.unpooled(*given, table.pool, int(table.bent), at.whole, self.bias.gradient_array)
+        if at.normal is not None:
+            vectors = (one.gradient_array for one in (self.gain, self.shift, self.bias))
+            loops.denormalise(at.whole, at.normal, *vectors)
         old = self.weight.value if back is None or block is not None else self.weight.value.clone()
         self.weight.add_product(at.values.t(), at.used, rate, block)
         if back is not None:
@@ -193,8 +219,7 @@ class Convolving:
         """What was learnt, in torch's order."""
         table = self.table
         weight = (self.weight.value - self.weight.start).view(table.channels, table.size, table.size, table.before[0])
-        changed = [weight.permute(0, 3, 1, 2).reshape(-1)]
-        return [*changed, self.bias.value - self.bias.start] if table.bias else changed
+        return [weight.permute(0, 3, 1, 2).reshape(-1), *(one.value - one.start for one in self.vectors)]
 
 
 def _room(count: int) -> loops.Live:

@@ -30,7 +30,7 @@ class Pictured:
     """
 
     def __init__(self, table: Convolutions, weights: Sequence[Tensor], *, rows: int) -> None:
-        count = sum(1 + one.bias for one in table.pictures)
+        count = sum(1 + one.vectors for one in table.pictures)
         self.rows = rows
         self._table, self._weights = table, weights[:count]
         self._above = Ghost(Program(table.dense, table.loss), weights[count:], rows=self.rows)
@@ -80,5 +80,4 @@ class Pictured:
 def _in_order(table: Convolution, parts: Iterator[Tensor]) -> list[Tensor]:
     """A convolution's sums, in torch's order."""
     weight = next(parts)[: table.channels * table.window].view(table.channels, table.size, table.size, table.before[0])
-    flat = [weight.permute(0, 3, 1, 2).reshape(-1)]
-    return [*flat, next(parts)[: table.channels]] if table.bias else flat
+    return [weight.permute(0, 3, 1, 2).reshape(-1), *(next(parts)[: table.channels] for _ in range(table.vectors))]

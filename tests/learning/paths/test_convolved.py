@@ -63,11 +63,31 @@ def many_channels() -> nn.Sequential:
     )
 
 
+def normalised() -> nn.Sequential:
+    """By groups with gain and shift, before and after a layer without; and without either."""
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.GroupNorm(3, 6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3, bias=False),
+        nn.GroupNorm(2, 8, eps=0.1),
+        nn.Conv2d(8, 70, 2),
+        nn.ReLU(),
+        nn.Conv2d(70, 4, 1),
+        nn.GroupNorm(1, 4, affine=False),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4, 4),
+    )
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "small cnn": (lambda: small_cnn(side=16, outputs=4).module, (16, 16)),
     "flat pictures": (lambda: small_cnn(side=16, outputs=4).module, (256,)),
     "colours": (colours, (3, 13, 13)),
     "many channels": (many_channels, (132,)),
+    "normalised": (normalised, (2, 10, 10)),
     "many before": (lambda: nn.Sequential(nn.Conv2d(9, 3, 3), nn.Flatten(), nn.Linear(27, 4)), (9, 5, 5)),
 }
 
@@ -161,7 +181,8 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "pooled twice": some(nn.Conv2d(3, 6, 3), nn.MaxPool2d(2), nn.MaxPool2d(2)),
     "another bend": some(nn.Conv2d(3, 6, 3), nn.GELU()),
     "first a bend": some(nn.ReLU(), nn.Conv2d(3, 6, 3)),
-    "normed": some(nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6)),
+    "normed": some(nn.Conv2d(3, 6, 3), nn.InstanceNorm2d(6)),
+    "normed later": some(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.GroupNorm(2, 6)),
     "no convolution": some(),
     "no end": lambda: nn.Sequential(nn.Conv2d(3, 4, 13), nn.Flatten()),
     "another end": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.Flatten(), nn.LazyLinear(4)),
