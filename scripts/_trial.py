@@ -31,7 +31,7 @@ DEPENDENCIES = (
 )
 
 _OPTIONS = (
-    *("-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"),
+    *("-x", "-q", "-m", "slow or not slow", "-p", "no:cacheprovider"),
     *("-o", "timeout=0"),  # a test that takes too long has noticed nothing
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # for plugins that are loaded already, which saves a second
 )

@@ -118,6 +118,7 @@ class TestWhoContributes:
 
     def test_control_a_sum_without_numbers_moves_by_eight_bounds_and_the_statement_says_whose_duty_it_is(self) -> None:
         run = a_run(a_plan(), numbered=False)
+        assert UNNUMBERED in run.statement().caveats  # before anything is charged, too
         asked = run.round(0)
         for _ in range(8):
             asked.add(ones(1))

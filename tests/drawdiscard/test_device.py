@@ -2,6 +2,7 @@ import json
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -399,12 +400,19 @@ def test_threads_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.db", budget=BUDGET, relation=Relation.REPLACE_ONE, data_identity="a device"):
         pass
     outcomes: list[str] = []
-    ready = threading.Barrier(4)
+    ready, inside, together = threading.Barrier(4), [0], [0]
+
+    def today() -> date:
+        inside[0] += 1
+        time.sleep(0.02)
+        together.append(inside[0])
+        inside[0] -= 1
+        return FIRST_DAY
 
     def spend() -> None:
         turn = Turn(tmp_path / "ledger.db.lock")
         with Ledger.open(tmp_path / "ledger.db") as ledger:
-            allowance = Allowance(ledger=ledger, daily_epsilon=4.0, exclusive=lambda: turn, today=lambda: FIRST_DAY)
+            allowance = Allowance(ledger=ledger, daily_epsilon=4.0, exclusive=lambda: turn, today=today)
             ready.wait()
             try:
                 allowance.charge(mechanism)
@@ -418,6 +426,7 @@ def test_threads_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["refused", "refused", "spent", "spent"]
+    assert max(together) == 1
 
 
 @pytest.mark.parametrize(

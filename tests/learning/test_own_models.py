@@ -13,6 +13,7 @@ from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning import CROSS_ENTROPY, SQUARED, CohortEngine, Loss, Model, as_loss
 from incrowd.learning.dropout import OwnDropout, with_own_dropout
+from incrowd.learning.modules import working_copy
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
 from incrowd.learning.store import ClientTensors
@@ -319,3 +320,12 @@ def test_losses_that_cannot_be_used_are_refused() -> None:
     for loss, message in given:
         with pytest.raises(ConfigError, match=message):
             as_loss(loss)
+
+
+def test_a_copy_to_train_has_its_frozen_parts_in_evaluation_mode() -> None:
+    module = CASES["frozen body"].module()
+    assert all(part.training for part in module.modules())
+    for part in working_copy(module, torch.device("cpu")).modules():
+        parameters = list(part.parameters())
+        if parameters:
+            assert part.training == any(one.requires_grad for one in parameters)

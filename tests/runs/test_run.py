@@ -309,6 +309,18 @@ def test_a_ledger_that_is_gone_or_older_is_not_replaced(folder: Path) -> None:
         Run.open(folder).train()
 
 
+def test_an_older_copy_of_the_ledger_with_its_witness_is_seen_by_the_checkpoints(folder: Path) -> None:
+    stopped(folder, after=1)
+    files = [folder / "ledger.sqlite", folder / "ledger.sqlite.witness"]
+    older = [file.read_bytes() for file in files]
+    with pytest.raises(KeyboardInterrupt):
+        Run.open(folder).train([Watcher(stop_after=3)])
+    for file, content in zip(files, older, strict=True):
+        file.write_bytes(content)
+    with pytest.raises(LedgerRolledBack, match="has a checkpoint after 3 rounds, its ledger knows 1"):
+        Run.open(folder).train()
+
+
 def test_missing_checkpoints_are_not_replaced(folder: Path) -> None:
     stopped(folder, after=2)
     for path in (folder / "checkpoints").iterdir():
