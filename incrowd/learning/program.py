@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from incrowd.learning.chain import chained
 from incrowd.learning.losses import Canonical, Loss
 from incrowd.learning.models import layers_of_flat
 
@@ -85,7 +86,8 @@ class Labelled(Protocol):
 def compile_program(module: nn.Module, loss: Loss, examples: Labelled) -> Program | None:
     """The program for what the module computes of such examples and this loss of it, or None if there is none here."""
     canonical = loss.fast(examples.labels) if examples.plain else None
-    layers = None if canonical is None else dense_layers(module, examples.shape)
+    chain = None if canonical is None else chained(module, examples.shape)
+    layers = None if chain is None else dense_layers(chain, examples.shape)
     return None if canonical is None or layers is None else Program(layers, canonical)
 
 

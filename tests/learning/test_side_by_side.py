@@ -85,7 +85,7 @@ class OwnLayer(nn.Module):
 
     def __init__(self, more: Callable[["OwnLayer", Tensor], Tensor]) -> None:
         super().__init__()
-        self.layer, self.more = nn.Linear(WIDTH, CLASSES), more
+        self.layer, self.more = nn.Sequential(nn.Linear(WIDTH, CLASSES), nn.LayerNorm(CLASSES)), more
         self.seen: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from incrowd.learning.chain import chained
 from incrowd.learning.losses import Canonical, Loss
 from incrowd.learning.models import picture_of
-from incrowd.learning.modules import hooked, plain
 from incrowd.learning.program import Dense, Labelled, dense_layers
 
 Picture = tuple[int, int, int]
@@ -76,11 +76,10 @@ def convolutions_of(module: nn.Module, loss: Loss, examples: Labelled) -> Convol
     another loss, or frozen or tied parameters.
     """
     canonical = loss.fast(examples.labels) if examples.plain else None
-    if canonical is None or type(module) is not nn.Sequential:
+    chain = None if canonical is None else chained(module, examples.shape)
+    if chain is None or canonical is None:
         return None
-    if not plain(module) or any(map(hooked, module.modules())):
-        return None
-    layers = list(module)
+    layers = list(chain)
     shape = picture_of(layers[0], examples.shape) if layers else None
     if shape is not None:
         layers.pop(0)
