@@ -9,11 +9,16 @@ import time
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from incrowd._random import SeededRandomness
 from incrowd.learning.engine import CohortEngine
 from incrowd.learning.models import Model, mlp, small_cnn
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Records
 from incrowd.learning.store import ClientTensors
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.settings.descent import Descent
 from incrowd.settings.local import Local
 
 KINDS = (torch.uint8, torch.float32)
@@ -24,13 +29,30 @@ WIDTHS = ((3, 2), (3, 64, 2))
 
 
 def main() -> None:
-    """Train a made-up client of each kind of features, in each model that has such loops, and say how long it took."""
+    """Train a made-up client, and records, of each kind of features in models with such loops, and say how long."""
     begun = time.perf_counter()
     for kind in KINDS:
         for widths in WIDTHS:
             _trained(mlp(widths), torch.zeros(2, widths[0]).to(kind))
-    _trained(small_cnn(side=16), torch.zeros(2, 16, 16))
+    pictures = torch.zeros(2, 16, 16)
+    for model in (small_cnn(side=16), _normalised()):
+        _trained(model, pictures)
+        _steps(model, pictures)
     sys.stdout.write(f"compiled loops: ready after {time.perf_counter() - begun:.1f} s\n")
+
+
+def _normalised() -> Model:
+    """Convolutions normalised by groups."""
+    first = nn.Unflatten(1, (1, 16)), nn.Conv2d(1, 16, 5), nn.GroupNorm(4, 16), nn.ReLU(), nn.MaxPool2d(2)
+    return Model(nn.Sequential(*first, nn.Flatten(), nn.Linear(16 * 36, 10)), fresh=True)
+
+
+def _steps(model: Model, features: Tensor) -> None:
+    """The same as records."""
+    records = Records(features=features, labels=torch.tensor([0, 1]))
+    training = RecordTraining(steps=1, sampling_prob=1.0, expected_batch=2.0, clip_norm=1.0, noise_multiplier=1.0)
+    engine = BatchedRecords(model, records, Descent(learning_rate=0.1))
+    engine.train(model.weights, training, noise=lambda total: total, batches=SeededRandomness(seed=0).stream("batches"))
 
 
 def _trained(model: Model, features: Tensor) -> None:
