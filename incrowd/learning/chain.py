@@ -8,7 +8,6 @@ import copy
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
@@ -37,8 +36,6 @@ _LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.MaxPool2d, nn.ReLU, nn.Tanh, n
 _POOLS = (torch.max_pool2d, functional.max_pool2d)
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
 
-_FOUND: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], nn.Sequential | None]] = WeakKeyDictionary()
-
 
 def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
     """The layers of a module, its own ones, in the order in which examples of this shape go through them.
@@ -55,13 +52,10 @@ def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
         return module
     if not all(isinstance(part, _LAYERS) for part in module.modules() if not list(part.children())):
         return None
-    found = _FOUND.setdefault(module, {})
-    if tuple(shape) not in found:
-        try:
-            found[tuple(shape)] = _followed(module, tuple(shape))
-        except _FAILURES:  # what torch.fx cannot follow, and what somebody's module may raise on the way
-            found[tuple(shape)] = None
-    return found[tuple(shape)]
+    try:
+        return _followed(module, tuple(shape))
+    except _FAILURES:  # what torch.fx cannot follow, and what somebody's module may raise on the way
+        return None
 
 
 def _followed(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential | None:

@@ -20,6 +20,7 @@ from incrowd.learning.records import Records
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.settings.descent import Descent
+from tests.learning.records import one_of
 from tests.learning.test_records import training
 from tests.reference import one_record
 
@@ -310,14 +311,29 @@ def test_large_models_have_fewer_gradients_in_memory(middle: int, together: int)
     assert type(gradients) in (EITHER if together > 1 else (OneByOne,))
 
 
+@pytest.mark.parametrize("kind", ["narrow convolutions", "normalised convolutions", "attention of whole registers"])
+def test_what_a_record_adds_is_the_same_whoever_is_beside_it(kind: str) -> None:
+    make, loss, records = KINDS[kind]
+    model = make()
+    gradients = BatchedRecords(model, records, PLAIN, loss=loss)._ways.gradients(
+        start(model), training(physical_batch=20)
+    )
+    batches = [5], [5, 3], [*range(8)], [*range(39, -1, -1)], [*range(17, 40), 5]
+    found = [one_of(gradients, records, batch, 5) for batch in batches]
+    assert found[0][0] > 0
+    assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)
+
+
 def spoilt(records: Records, *bad: float) -> Records:
     features = records.features.clone()
     for number, value in enumerate(bad):
-        features[2 + number, number] = value
+        features.view(len(features), -1)[2 + number, number] = value
     return Records(features=features, labels=records.labels)
 
 
-@pytest.mark.parametrize("kind", ["perceptron", "linear", "normalised"])
+@pytest.mark.parametrize(
+    "kind", ["perceptron", "linear", "normalised", "narrow convolutions", "normalised convolutions"]
+)
 def test_a_record_that_is_not_finite_is_a_zero_contribution_and_counted(kind: str) -> None:
     make, loss, records = KINDS[kind]
     model, weights = make(), start(make())
