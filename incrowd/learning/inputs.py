@@ -57,12 +57,16 @@ def zeros(inputs: Inputs, count: int) -> Inputs:
 
 
 def noise(inputs: Inputs, count: int, *, generator: torch.Generator) -> Inputs:
-    """So many made-up examples, as these are stored: noise where there are numbers, and zeros and ones elsewhere."""
+    """So many made-up examples, as these are stored: noise where there are numbers, zeros and ones where they stay whole,
+    and nothing masked.
+    """
 
     def made(stored: Tensor) -> Tensor:
         empty = torch.zeros((count, *stored.shape[1:]), dtype=stored.dtype)
         if stored.dtype == torch.float32:
             return empty.normal_(generator=generator)
+        if stored.dtype == torch.bool:
+            return empty
         return empty.random_(0, 256 if stored.dtype == torch.uint8 else 2, generator=generator)
 
     return each(made, inputs)

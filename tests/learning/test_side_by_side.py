@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness
-from incrowd.data.inputs import Inputs
+from incrowd.data.inputs import Inputs, named
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Execution, Model
 from incrowd.learning.compiling.worth import compiler_there
@@ -18,6 +18,7 @@ from incrowd.learning.gradients import side_by_side, ways
 from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.side_by_side import SideBySide, Together
 from incrowd.learning.gradients.sums import RecordGradients, _ByTorch, _InLoops
+from incrowd.learning.inputs import noise
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
 from incrowd.settings.descent import Descent
@@ -241,3 +242,20 @@ def test_a_processor_that_rounds_by_place_or_by_the_others_is_found_out(
         return
     with pytest.raises(ArithmeticError, match="rounds them by their place, or by the others"):
         tried(moody)
+
+
+def test_made_up_examples_are_of_the_kind_that_is_stored() -> None:
+    stored = {
+        "numbers": torch.ones(1, 40),
+        "bytes": torch.ones(1, 40, dtype=torch.uint8),
+        "tokens": torch.full((1, 40), 7),
+        "masks": torch.ones(1, 40, dtype=torch.bool),
+    }
+    made = named(noise(stored, 5, generator=torch.Generator().manual_seed(0)))
+    assert {name: (one.shape, one.dtype) for name, one in made.items()} == {
+        name: ((5, 40), one.dtype) for name, one in stored.items()
+    }
+    assert 0.8 < float(made["numbers"].std()) < 1.2
+    assert int(made["bytes"].max()) > 200
+    assert set(made["tokens"].unique().tolist()) == {0, 1}
+    assert not made["masks"].any()
