@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd._random import SeededRandomness
-from incrowd.data.inputs import Inputs, named
+from incrowd.data.inputs import Inputs
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, Execution, Model
 from incrowd.learning.compiling.worth import compiler_there
@@ -251,7 +251,8 @@ def test_made_up_examples_are_of_the_kind_that_is_stored() -> None:
         "tokens": torch.full((1, 40), 7),
         "masks": torch.ones(1, 40, dtype=torch.bool),
     }
-    made = named(noise(stored, 5, generator=torch.Generator().manual_seed(0)))
+    made = noise(stored, 5, generator=torch.Generator().manual_seed(0))
+    assert isinstance(made, dict)
     assert {name: (one.shape, one.dtype) for name, one in made.items()} == {
         name: ((5, 40), one.dtype) for name, one in stored.items()
     }
