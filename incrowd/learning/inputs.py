@@ -57,7 +57,7 @@ def zeros(inputs: Inputs, count: int) -> Inputs:
 
 
 def noise(inputs: Inputs, count: int, *, generator: torch.Generator) -> Inputs:
-    """So many made-up examples, as these are stored: noise, zeros and ones where numbers are whole, and nothing masked."""
+    """So many made-up examples, as these are stored: noise, zeros and ones where they are whole, and nothing masked."""
 
     def made(stored: Tensor) -> Tensor:
         empty = torch.zeros((count, *stored.shape[1:]), dtype=stored.dtype)
