@@ -82,24 +82,20 @@ def _layers(graph: fx.Graph, module: nn.Module, shape: tuple[int, ...]) -> list[
     """The layers of a graph that is one line, or None for any other."""
     sizes: set[fx.Node] = set()
     layers: list[nn.Module] = []
-    last: fx.Node | None = None
-    for node in graph.nodes:
-        if node.op == "placeholder" and last is None:
-            last = node
-        elif node.op == "output":
-            return layers if node.args == (last,) else None
-        elif _is_size(node, last, sizes):
+    last, *others, output = graph.nodes
+    for node in others:
+        if _is_size(node, last, sizes):
             sizes.add(node)
-        else:
-            layer = None if not node.args or node.args[0] is not last else _layer(node, module, sizes, shape, layers)
-            if layer is None:
-                return None
-            layers.append(layer)
-            last = node
-    return None
+            continue
+        layer = _layer(node, module, sizes, shape, layers) if node.args and node.args[0] is last else None
+        if layer is None:
+            return None
+        layers.append(layer)
+        last = node
+    return layers if output.args == (last,) else None
 
 
-def _is_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> bool:
+def _is_size(node: fx.Node, last: fx.Node, sizes: set[fx.Node]) -> bool:
     """Whether it asks how many examples there are."""
     if node.op == "call_method":
         return node.target == "size" and node.args == (last, 0)

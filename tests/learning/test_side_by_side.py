@@ -18,6 +18,7 @@ from incrowd.learning.gradients import side_by_side, ways
 from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.side_by_side import SideBySide, Together
 from incrowd.learning.gradients.sums import RecordGradients, _ByTorch, _InLoops
+from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.inputs import noise
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
@@ -184,6 +185,11 @@ def test_convolutions_go_another_way_where_a_processor_rounds_rows_by_their_plac
     engine = BatchedRecords(Model(nn.Sequential(*layers), fresh=True), held, DESCENT)
     monkeypatch.setattr(ways, "alone", lambda *_given, **_named: False)
     assert type(summed(engine)) in (SideBySide, OneByOne)
+
+
+def test_elsewhere_than_on_a_processor_they_are_one_by_one() -> None:
+    elsewhere = GradientWays(normed(), CROSS_ENTROPY, records(), Execution(device="meta"))
+    assert type(elsewhere.gradients(normed().weights.to("meta"), training(physical_batch=40))) is OneByOne
 
 
 def test_loops_do_what_torch_does() -> None:
