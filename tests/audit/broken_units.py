@@ -11,7 +11,8 @@ import torch
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream
 from incrowd.drawdiscard.outbox import Outbox
-from incrowd.learning import gradients, record_engine, records
+from incrowd.learning import record_engine, records
+from incrowd.learning.gradients import sums
 from incrowd.learning.gradients.sums import NoisedSums
 from incrowd.privacy.allowance import Allowance
 from incrowd.privacy.ledger.ledger import Ledger
@@ -109,7 +110,7 @@ def batches_of_a_shuffle() -> AbstractContextManager[None]:
 
         return shuffled
 
-    return changed(gradients, "poisson_batches", make)
+    return changed(sums, "poisson_batches", make)
 
 
 def spends_from_nothing_each_round() -> AbstractContextManager[None]:

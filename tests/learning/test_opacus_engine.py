@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning.opacus_engine import OpacusRecords
-from tests.learning.test_record_engine import FEATURES, Seen, nothing, rows, tilted
+from tests.learning.record_models import FEATURES
+from tests.learning.test_record_engine import Seen, nothing, rows, tilted
 from tests.learning.test_records import training
 
 RANDOMNESS = SeededRandomness(seed=2)
