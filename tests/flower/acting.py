@@ -1,4 +1,7 @@
-"""What Flower's actors do on a Ray of two workers, as JSON, by a process of its own: Ray leaves too much behind."""
+"""What Flower's actors do on a Ray of two workers, as a JSON file, by a process of its own: Ray leaves too much behind.
+
+A file, because Ray prints to standard output whenever it likes: that a worker died, seconds after it did.
+"""
 
 import json
 import os
@@ -71,5 +74,5 @@ def main() -> dict[str, object]:
 if __name__ == "__main__":
     path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": path})
-    print(json.dumps(main()))  # noqa: T201 - whoever started it reads it
+    Path(sys.argv[1]).write_text(json.dumps(main()))
     ray.shutdown()

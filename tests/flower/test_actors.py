@@ -12,12 +12,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.flower.acting"]
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file = tmp_path_factory.mktemp("acting") / "answers.json"
+    command = [sys.executable, "-m", "tests.flower.acting", str(file)]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    answers: dict[str, Any] = json.loads(file.read_text())
     return answers
 
 
