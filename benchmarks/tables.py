@@ -1,4 +1,4 @@
-"""How right the recipe `tables` is on rows of a table, dealt among clients, beside the most frequent class.
+"""How right the recipes `tables` and `text` are on tables dealt among clients, beside the most frequent class.
 
     python benchmarks/tables.py --data DIR                       census incomes, DIR/adult/adult.csv.gz
     python benchmarks/tables.py --data DIR --set phishing        addresses of web pages, DIR/phishing/urls.csv.gz
@@ -75,11 +75,13 @@ SETS = {
             client="",
             label="label",
             classes=2,
-            schema={"url": {"kind": "text", "buckets": 512}},
+            schema={"url": {"kind": "text", "buckets": 1024}},
             reading=Reading(blanks="strip"),
         ),
     ),
 }
+
+RECIPES = {"adult": "tables", "phishing": "text"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,7 @@ class Row:
     """What was measured."""
 
     data_set: str
+    recipe: str
     clients: int
     partition: str
     epsilon: float
@@ -114,7 +117,14 @@ def dealt(labels: Integers, *, clients: int, partition: str, seed: int) -> Parti
 
 
 def measure(
-    name: str, split: tuple[Examples, Examples, Columns], *, clients: int, partition: str, epsilon: float, seeds: int
+    name: str,
+    split: tuple[Examples, Examples, Columns],
+    *,
+    recipe: str,
+    clients: int,
+    partition: str,
+    epsilon: float,
+    seeds: int,
 ) -> Row:
     """One row: some seeds of a federation, begun by the recipe."""
     train, test, columns = split
@@ -123,7 +133,7 @@ def measure(
         shares = dealt(train.labels.astype(np.int64), clients=clients, partition=partition, seed=seed)
         data = Clients(examples=train, partition=shares, test=test, name=name, public=True, table=columns)
         federation = Federation.by_recipe(
-            "tables",
+            recipe,
             data,
             privacy=Private(epsilon=epsilon, delta=DELTAS.get(clients, 0.1 / clients)),
             run=RunOptions(randomness="seeded", seed=seed, report_every=1000, plot=False),
@@ -133,6 +143,7 @@ def measure(
         found.append(float("nan") if accuracy is None else accuracy)
     return Row(
         data_set=name,
+        recipe=recipe,
         clients=clients,
         partition=partition,
         epsilon=epsilon,
@@ -147,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--set", choices=sorted(SETS), default="adult")
+    parser.add_argument("--recipe", choices=["tables", "text"])
     parser.add_argument("--clients", type=int, nargs="+", default=[1000, 100])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[8.0, 2.0, 1.0])
     parser.add_argument("--partition", choices=["iid", "sorted"], nargs="+", default=["iid", "sorted"])
@@ -154,12 +166,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(arguments)
+    recipe = wanted.recipe or RECIPES[wanted.set]
     split = parts(wanted.set, wanted.data, held_out=wanted.held_out)
     for clients in wanted.clients:
         for partition in wanted.partition:
             for epsilon in wanted.epsilon:
                 row = measure(
-                    wanted.set, split, clients=clients, partition=partition, epsilon=epsilon, seeds=wanted.seeds
+                    wanted.set,
+                    split,
+                    recipe=recipe,
+                    clients=clients,
+                    partition=partition,
+                    epsilon=epsilon,
+                    seeds=wanted.seeds,
                 )
                 shown = f"{row.accuracy:.3f} +- {row.standard_error:.3f}, majority {row.majority:.3f}"
                 told = f"{clients} clients, {partition}, epsilon {epsilon:g}: {shown}"

@@ -48,6 +48,7 @@ from incrowd.learning.features import (
     MomentNormalisation,
     OrientedEnergies,
     TableRows,
+    TokenGrams,
     UnitNorm,
     WithConstant,
     compose,
@@ -68,6 +69,7 @@ from incrowd.runs.config import (
     PictureFeatures,
     StrokeFeatures,
     TableFeatures,
+    TokenFeatures,
     UnitFeatures,
     Weights,
 )
@@ -116,7 +118,7 @@ def federated_data(config: CommonSections, given: Given = NOTHING) -> Clients:
         return Clients.of(split, _partitioned(wanted, split.train.labels), public=wanted.public)
 
 
-AnyFeatures = UnitFeatures | StrokeFeatures | PictureFeatures | TableFeatures
+AnyFeatures = UnitFeatures | StrokeFeatures | PictureFeatures | TableFeatures | TokenFeatures
 Object = TypeVar("Object")
 
 
@@ -232,6 +234,8 @@ def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns
         alone: FeatureMap = UnitNorm(centred=wanted.centred)
     elif isinstance(wanted, TableFeatures):
         alone = _rows(wanted, columns)
+    elif isinstance(wanted, TokenFeatures):
+        alone = TokenGrams(buckets=wanted.buckets, longest=wanted.longest, reads=wanted.reads, padding=wanted.padding)
     else:
         alone = _pictures(wanted, shape)
     return compose(alone, WithConstant(value=wanted.constant)) if wanted.constant else alone

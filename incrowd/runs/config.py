@@ -85,6 +85,21 @@ class TableFeatures(Section):
     cache: str | None = None
 
 
+class TokenFeatures(Section):
+    """A sequence of tokens, which are whole numbers, as its pieces of 1 to `longest` tokens, counted in `buckets`
+    (`incrowd.learning.features.TokenGrams`): those that `reads` "end" finds before the token that follows, or "all".
+    With `constant` there is one more feature, which every example has: the bias of a linear model.
+    """
+
+    name: Literal["tokens"] = "tokens"
+    buckets: int = 1024
+    longest: int = 3
+    reads: Literal["end", "all"] = "all"
+    padding: int | None = None
+    constant: float = 0.1
+    cache: str | None = None
+
+
 class Weights(Section):
     """What every model has: its first weights are fresh ones times `init_scale`."""
 
@@ -134,7 +149,8 @@ FeaturesSection = Annotated[
     | Annotated[UnitFeatures, Tag("unit")]
     | Annotated[StrokeFeatures, Tag("strokes")]
     | Annotated[PictureFeatures, Tag("pictures")]
-    | Annotated[TableFeatures, Tag("table")],
+    | Annotated[TableFeatures, Tag("table")]
+    | Annotated[TokenFeatures, Tag("tokens")],
     tag("name", "none"),
 ]
 ModelSection = Annotated[

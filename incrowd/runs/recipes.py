@@ -5,6 +5,7 @@
 | `general` | nothing: each example as a vector of length one, or a module of your own      |
 | `images`  | that examples are pictures, of things of a few parts, edges and textures      |
 | `tables`  | what is stated of a table's columns: ranges, levels, texts                    |
+| `text`    | that examples are texts of a table's columns, or sequences of tokens          |
 
 A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
 what it chooses costs nothing. What settings state themselves stays as they state it.
@@ -19,7 +20,7 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
-from incrowd.learning.features.table_rows import all_ranged
+from incrowd.learning.features.table_rows import all_ranged, all_texts
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
 from incrowd.runs.build import NOTHING, Given, federated_data
@@ -37,8 +38,14 @@ CONSTANT, CONSTANT_OF_ROWS = 0.1, 0.3
 SHARES, SHARES_OF_TWO = 0.03, 0.3
 """What is added to the share of a class among a client's labels: see `incrowd.learning.label_shares`."""
 
+SHARES_OF_TEXTS = 0.3
+"""The same of texts, whose labels are rarely as uneven as shards are."""
+
 SHARES_OF_FEW = 1.0
 """The same where clients have few rows, whose shares are luck for the most part."""
+
+MANY_CLASSES = 20
+"""From more classes than these on, a sequence's label is taken for the token that follows, elsewhere for its kind."""
 
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
@@ -52,7 +59,8 @@ class Outline:
     """What everybody may know of a federation, which is all that a recipe may know.
 
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `stated` whether it is a row of
-    a table in which every number has a stated range, and `own_model` whether somebody brings a model of their own.
+    a table in which every number has a stated range, `texts` whether every column of one that is learned from is a
+    text, and `own_model` whether somebody brings a model of their own.
     """
 
     clients: int
@@ -61,6 +69,7 @@ class Outline:
     classes: int | None
     whole: bool = False
     stated: bool = False
+    texts: bool = False
     own_model: bool = False
 
     @classmethod
@@ -77,6 +86,7 @@ class Outline:
             classes=2 if data.examples.classes is None and data.examples.labels.ndim > 1 else data.examples.classes,
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
             stated=data.table is not None and all_ranged(data.table),
+            texts=data.table is not None and all_texts(data.table),
             own_model=own_model,
         )
 
@@ -127,12 +137,39 @@ def tables(facts: Outline) -> Tables:
     return {"features": features, "model": _LINEAR, **how}
 
 
+def text(facts: Outline) -> Tables:
+    """Softmax regression on pieces of texts (n-grams) in buckets, of tokens or of a table's columns."""
+    if facts.own_model:
+        return network(facts)
+    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
+    if facts.whole:
+        if len(facts.shape) != 1:
+            remedy = (
+                f"examples are {facts.shape}: give sequences of tokens, or bring a model of your own (model.module)"
+            )
+            raise ConfigError(field="recipe", value="text", remedy=remedy)
+        reads = "end" if (facts.classes or 0) > MANY_CLASSES else "all"
+        buckets = 512 if facts.signal < 150 else 1024
+        features = {"name": "tokens", "buckets": buckets, "longest": 3, "reads": reads, "constant": CONSTANT}
+    elif not facts.texts:
+        remedy = (
+            'examples are no texts: state what columns are texts (data.columns.note = {kind = "text"}), or give tokens '
+            "(int64), or take general or tables"
+        )
+        raise ConfigError(field="recipe", value="text", remedy=remedy)
+    how = mechanism(facts)
+    if facts.classes is not None:
+        how["local"]["label_shares"] = SHARES_OF_TEXTS
+    return {"features": features, "model": _LINEAR, **how}
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(name="general", prior="nothing", settings=general),
         Recipe(name="images", prior="pictures look like made-up ones", settings=images),
         Recipe(name="tables", prior="what is stated of the columns", settings=tables),
+        Recipe(name="text", prior="examples are texts", settings=text),
     )
 }
 

@@ -23,7 +23,7 @@ from incrowd import (
     ServerOptimizer,
 )
 from incrowd.data import Examples, Partition, Split, hold_out, iid, sorted_shards
-from incrowd.learning.features import FeatureMap, UnitNorm, picture_map, transform
+from incrowd.learning.features import FeatureMap, TokenGrams, UnitNorm, picture_map, transform
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.published import published
 
@@ -161,6 +161,10 @@ class Bench:
                 mirrored=wanted.mirrored,
                 pixels=wanted.pixels,
                 cache=self.cache,
+            )
+        if wanted.name == "tokens":
+            return TokenGrams(
+                buckets=wanted.buckets, longest=wanted.longest, reads=wanted.reads, padding=wanted.padding
             )
         return UnitNorm(centred=getattr(wanted, "centred", True))
 

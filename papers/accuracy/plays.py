@@ -1,13 +1,15 @@
 """Shakespeare's speakers are natural clients: each knows its own lines, and the next character is to be told.
 
-A model that anybody can follow: which characters stand in the four places before it. A fifth of the speakers are held
-out, whom no model has heard.
+An example is the four characters before it, as tokens, or as ones where a symbol stands in a place (`as_ones`). A fifth
+of the speakers are held out, whom no model has heard.
 """
 
 import gzip
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,8 @@ from incrowd import DataError, Federation, Private
 from incrowd.data import Examples, Partition, Split, by_column
 from papers.accuracy.measure import Bench, seeded
 
-Piece = tuple[NDArray[np.uint8], Integers]
-"""What stands before some characters of a speaker [n, places * symbols], and the characters [n]."""
+Piece = tuple[Integers, Integers]
+"""What stands before some characters of a speaker [n, places], the nearest last, and the characters [n]."""
 
 SYMBOLS = "\n abcdefghijklmnopqrstuvwxyz',.;:!?-&$3"
 PLACES = 4
@@ -65,16 +67,24 @@ def _examples(pieces: Sequence[Piece]) -> Examples:
     return Examples(features=np.concatenate(seen), labels=np.concatenate(following), classes=len(SYMBOLS))
 
 
+def as_ones(split: Split) -> Split:
+    """The same with ones where a symbol stands in a place: what who knows nothing of tokens sees."""
+    test = split.test and replace(split.test, features=_ones(split.test.features))
+    return replace(split, train=replace(split.train, features=_ones(split.train.features)), test=test)
+
+
+def _ones(tokens: Any) -> NDArray[np.uint8]:
+    """[n, places * symbols], the nearest place first."""
+    ones: NDArray[np.uint8] = np.eye(len(SYMBOLS), dtype=np.uint8)[tokens[:, ::-1]].reshape(len(tokens), -1)
+    return ones
+
+
 def _pieces(lines: str) -> Piece:
-    """Ones where a symbol stands in one of the places before [n, places * symbols], and the symbol that follows."""
     symbols = np.array([SYMBOLS.index(character) for character in lines.lower() if character in SYMBOLS], np.int64)
     ends = np.arange(PLACES, len(symbols))
     if len(ends) > MOST:
         ends = ends[np.linspace(0, len(ends) - 1, MOST).astype(np.int64)]
-    seen = np.zeros((len(ends), PLACES, len(SYMBOLS)), np.uint8)
-    for place in range(PLACES):
-        seen[np.arange(len(ends)), place, symbols[ends - 1 - place]] = 1
-    return seen.reshape(len(ends), PLACES * len(SYMBOLS)), symbols[ends]
+    return symbols[ends[:, None] + np.arange(-PLACES, 0)], symbols[ends]
 
 
 def plays_row(bench: Bench, speakers: Partition, recipe: str, *, epsilon: float) -> Entry:

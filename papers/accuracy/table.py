@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness import checks
 from harness.seeds import Entry
 from incrowd.data import Split
 from incrowd.learning.features import is_picture
 from papers.accuracy.measure import Bench
 from papers.accuracy.pfl_setup import pfl_rows
-from papers.accuracy.plays import load_plays, plays_row
+from papers.accuracy.plays import as_ones, load_plays, plays_row
 from papers.accuracy.sets import SETS, load_set
 
 RECORD_DELTA = 1e-5
@@ -55,16 +57,20 @@ class Table:
             yield from pfl_rows(Bench.on(split, **self.bench), rounds=self.pfl, recipes=self.fitting(split))
         if self.plays:
             split, speakers = load_plays(self.folder)
-            bench = Bench.on(split, **{**self.bench, "held_out": 0})
-            for epsilon in self.epsilons:
-                for recipe in self.fitting(split):
-                    yield plays_row(bench, speakers, recipe, epsilon=epsilon)
+            for seen in (split, as_ones(split)):
+                bench = Bench.on(seen, **{**self.bench, "held_out": 0})
+                for epsilon in self.epsilons:
+                    for recipe in self.fitting(seen):
+                        yield plays_row(bench, speakers, recipe, epsilon=epsilon)
 
     def fitting(self, split: Split) -> tuple[str, ...]:
-        """Those of the recipes that are for such examples: one is for pictures alone, one for the rows of a table."""
-        shape = split.train.shape
-        unfit = {"tables"} if is_picture(shape) else {"images"}
-        return tuple(name for name in self.recipes if name not in unfit)
+        """Those of the recipes that are for such examples: pictures, tokens, or the rows of a table."""
+        fit = {"tables", "general"}
+        if is_picture(split.train.shape):
+            fit = {"images", "general"}
+        elif split.train.features.dtype == np.int64:
+            fit = {"text"}
+        return tuple(name for name in self.recipes if name in fit)
 
     def _of_set(self, name: str) -> Iterator[Entry]:
         bench = Bench.on(load_set(name, self.folder), **self.bench)

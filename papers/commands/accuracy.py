@@ -23,7 +23,7 @@ def bench_accuracy(
     epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "8",
     recipe: Annotated[
         str, typer.Option(help="How to learn, commas between; general is raw pixels, the same mechanism.")
-    ] = "images,general",
+    ] = "images,text,general",
     records: Annotated[
         bool, typer.Option("--records", help="Protect single records, of delta 1e-5, instead of clients.")
     ] = False,

@@ -147,7 +147,7 @@ def test_what_is_for_one_array_says_so() -> None:
     pairs, tokens = examples_of(CASES["inputs in order"]), examples_of(CASES["GRU on tokens"])
     with pytest.raises(DataError, match=r"several inputs \(features\[0\], features\[1\]\)"):
         transform(UnitNorm(), pairs)
-    with pytest.raises(DataError, match="features are int64: feature maps are for numbers, give float32"):
+    with pytest.raises(DataError, match="features are int64: such feature maps are for numbers, give float32"):
         transform(UnitNorm(), tokens)
     with pytest.raises(DataError, match="several inputs"):
         size_of(clients_of(CASES["inputs in order"]))

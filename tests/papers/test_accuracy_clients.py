@@ -11,7 +11,7 @@ from incrowd import ConfigError, DataError
 from incrowd.data import Examples, Split
 from papers.accuracy.measure import Bench
 from papers.accuracy.pfl_setup import as_it_is, as_we_would, honest_epsilon, partition, scaled_noise
-from papers.accuracy.plays import PLACES, SYMBOLS, load_plays, speakers_of
+from papers.accuracy.plays import PLACES, SYMBOLS, as_ones, load_plays, speakers_of
 from papers.accuracy.table import Table
 from tests.command import command
 
@@ -36,12 +36,13 @@ def test_speakers_are_clients_and_those_for_testing_are_others() -> None:
     split, speakers = speakers_of(PLAY)
     assert split.test is not None
     assert speakers.clients == 4
-    seen = np.asarray(split.train.features).reshape(len(split.train), PLACES, len(SYMBOLS))
-    assert (seen.sum(2) == 1).all()
+    ones = np.asarray(as_ones(split).train.features).reshape(len(split.train), PLACES, len(SYMBOLS))
+    assert (ones.sum(2) == 1).all()
+    assert np.array_equal(ones.argmax(2)[:, ::-1], split.train.features)
     whole = "".join(SYMBOLS[label] for label in [*split.train.labels, *split.test.labels])
     assert sorted(whole) == sorted("".join(f"{line}\n"[PLACES:] for line in LINES.values()))
     first = SYMBOLS.index(next(iter(LINES.values()))[PLACES - 1])
-    assert any(seen[speakers.indices[speakers.offsets[client]], 0].argmax() == first for client in range(4))
+    assert any(ones[speakers.indices[speakers.offsets[client]], 0].argmax() == first for client in range(4))
 
 
 def test_one_speaker_alone_is_refused(tmp_path: Path) -> None:
@@ -74,10 +75,11 @@ def test_speakers_stand_in_the_table_and_images_is_not_for_them(
     monkeypatch.chdir(tmp_path)
     run = command(monkeypatch, capsys, "bench-accuracy")
     found = run("--data", str(tmp_path), "--sets", "", "--plays", "--quick", "--no-ceiling", "--json").object()
-    (row,) = found["rows"]
-    assert (row["data_set"], row["recipe"], row["clients"], row["seeds"]) == ("plays", "general", 4, 2)
-    assert (row["unit"], row["epsilon"], row["delta"]) == ("client", 8.0, 1 / 40)
-    assert row["without_noise"] is None
+    assert [row["recipe"] for row in found["rows"]] == ["text", "general"]
+    for row in found["rows"]:
+        assert (row["data_set"], row["clients"], row["seeds"]) == ("plays", 4, 2)
+        assert (row["unit"], row["epsilon"], row["delta"]) == ("client", 8.0, 1 / 40)
+        assert row["without_noise"] is None
 
 
 def test_numbers_that_make_no_sense_are_refused_before_anything_is_read(tmp_path: Path) -> None:

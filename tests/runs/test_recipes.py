@@ -15,9 +15,13 @@ BUDGET = Budget(epsilon=8.0, delta=1e-6)
 PROMISE: dict[str, Any] = {"data": {"name": "digits"}, "privacy": {"epsilon": 8.0, "delta": 1e-3}}
 
 
-def facts(**changed: Any) -> Outline:
+FORMS: dict[str, dict[str, Any]] = {"text": {"shape": (12,), "whole": True}}
+"""Of the examples of a recipe that is not for all."""
+
+
+def facts(name: str = "general", **changed: Any) -> Outline:
     usual: dict[str, Any] = {"clients": 100, "budget": BUDGET, "shape": (8, 8), "classes": 10}
-    return Outline(**usual | changed)
+    return Outline(**usual | FORMS.get(name, {}) | changed)
 
 
 @pytest.mark.parametrize("clients", [1, 30, 100, 1000, MANY, 20_000])
@@ -27,7 +31,7 @@ def facts(**changed: Any) -> Outline:
 def test_every_recipe_makes_settings_for_whatever_facts(
     name: str, clients: int, epsilon: float, own_model: bool
 ) -> None:
-    known = facts(clients=clients, budget=Budget(epsilon=epsilon, delta=1e-6), own_model=own_model)
+    known = facts(name, clients=clients, budget=Budget(epsilon=epsilon, delta=1e-6), own_model=own_model)
     made = completed(PROMISE, named(name), known)
     config = settings_of(made)
     assert made["privacy"]["epsilon"] == 8.0
@@ -42,7 +46,7 @@ def test_what_settings_state_stays(name: str) -> None:
         "server": {"kind": "adam", "adaptivity": 0.1},
         "privacy": {"epsilon": 2.0, "delta": 1e-3, "rounds": 3, "allocation": "even"},
     }
-    made = completed(stated, named(name), facts())
+    made = completed(stated, named(name), facts(name))
     for section, values in stated.items():
         assert made[section].items() >= values.items()
     assert settings_of(made).privacy.rounds == 3
@@ -99,6 +103,44 @@ def test_tokens_need_a_model_of_ones_own() -> None:
     named("general").settings(facts(whole=True, own_model=True))
 
 
+def test_tokens_are_read_up_to_their_end_where_classes_are_as_many_as_tokens() -> None:
+    next_one, kind = (named("text").settings(facts("text", classes=classes)) for classes in (40, 3))
+    assert next_one["features"]["reads"] == "end"
+    assert kind["features"]["reads"] == "all"
+    assert kind["local"]["label_shares"] == 0.3
+
+
+def test_columns_of_text_are_hashed_when_they_are_read() -> None:
+    made = named("text").settings(facts(shape=(512,), texts=True))
+    assert made["features"] == {"name": "unit", "centred": False, "constant": 0.1}
+
+
+def test_text_is_for_texts() -> None:
+    with pytest.raises(ConfigError, match=r"recipe = 'text': examples are no texts: state what columns are texts"):
+        named("text").settings(facts())
+    with pytest.raises(ConfigError, match=r"recipe = 'text': examples are \(3, 4\): give sequences of tokens"):
+        named("text").settings(facts(shape=(3, 4), whole=True))
+    assert "features" not in named("text").settings(facts(own_model=True))
+
+
+def test_a_table_is_of_texts_if_all_columns_are(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("who,note,age,bad\n" + "".join(f"{k},word {k},{k},{k % 2}\n" for k in range(20)))
+    note = {"kind": "text", "buckets": 64}
+
+    def made(**columns: Any) -> Any:
+        stated: dict[str, Any] = {
+            "data": {"name": "table", "file": str(file), "client": "who", "label": "bad", "public": True},
+            "privacy": {"epsilon": 8.0, "delta": 1e-3},
+        }
+        stated["data"] |= {"columns": columns, "features": list(columns), "classes": ["0", "1"]}
+        return with_recipe(stated, "text")
+
+    assert made(note=note)["features"]["name"] == "unit"
+    with pytest.raises(ConfigError, match="examples are no texts"):
+        made(note=note, age={"range": [0, 100]})
+
+
 def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("who,a,b\n" + "".join(f"{k},{k / 20},{k}\n" for k in range(20)))
@@ -114,7 +156,7 @@ def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images, tables"):
+    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images, tables, text"):
         with_recipe(PROMISE, "best")
 
 

@@ -20,6 +20,7 @@ from incrowd.learning.features.order import PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
 from incrowd.learning.features.table_rows import TableRows
+from incrowd.learning.features.token_grams import TokenGrams
 from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.features.whitened import Whitened, picture_map
 
@@ -37,6 +38,7 @@ __all__ = [
     "PicturesOrPixels",
     "SecondOrderEnergies",
     "TableRows",
+    "TokenGrams",
     "UnitNorm",
     "Whitened",
     "WithConstant",

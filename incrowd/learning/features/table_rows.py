@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd.data import Category, Column, Columns, Date, Number, YesNo
+from incrowd.data import Category, Column, Columns, Date, Number, Text, YesNo
 from incrowd.errors import ConfigError
 from incrowd.learning.features.feature_map import Values
 
@@ -98,6 +98,11 @@ class TableRows:
 def all_ranged(columns: Columns) -> bool:
     """Whether it is stated of every number what range it is in, once features are named."""
     return all(_ranged(columns.meaning(name)) for name in columns.features)
+
+
+def all_texts(columns: Columns) -> bool:
+    """Whether every column that is learned from is a text."""
+    return all(isinstance(columns.meaning(name), Text) for name in columns.features)
 
 
 def _ranged(meaning: Column) -> bool:

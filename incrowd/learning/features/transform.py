@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import cache as disk
 from incrowd.learning.features.feature_map import FeatureMap, Values
+from incrowd.learning.features.token_grams import takes_tokens
 
 _CHUNK = 32  # examples at a time: measured, what a chunk of images needs stays in a core's cache
 _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
@@ -34,8 +36,7 @@ def transform(
     Edge cases: a map whose features of the first example change with the examples around it, or from call to call, is a
     `ConfigError`; one that gives the wrong number of rows, no numbers for a row, or what is not finite, a `DataError`.
     """
-    if single(examples.features).dtype not in (np.uint8, np.float32):
-        raise DataError(f"features are {examples.features.dtype}: feature maps are for numbers, give float32")
+    _check_type(feature_map, single(examples.features).dtype)
     path = None if cache is None else disk.place(Path(cache), feature_map, examples, alone=alone)
     features = None if path is None else disk.load(path)
     if features is None:
@@ -68,6 +69,14 @@ def evaluate(feature_map: FeatureMap, source: Callable[[slice], Values], count: 
         for _ in pool.map(work, range(0, count, chunk)):
             pass
     return features
+
+
+def _check_type(feature_map: FeatureMap, given: np.dtype[Any]) -> None:
+    if takes_tokens(feature_map):
+        if given != np.int64:
+            raise DataError(f"features are {given}: pieces of sequences are of tokens, give int64")
+    elif given not in (np.uint8, np.float32):
+        raise DataError(f"features are {given}: such feature maps are for numbers, give float32")
 
 
 def _applied(feature_map: FeatureMap, values: Values) -> Values:
