@@ -132,7 +132,8 @@ class SeededStream:
 
     def bits(self, size: int) -> Bits:
         """See `Stream.bits`."""
-        return self.generator.integers(0, 2**64, size, dtype=np.uint64)
+        bits: Bits = self.generator.bit_generator.random_raw(size)  # as `integers` of all 64 bits, with less around it
+        return bits
 
     def normals(self, size: int) -> Floats:
         """See `Stream.normals`."""

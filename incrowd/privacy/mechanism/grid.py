@@ -13,18 +13,22 @@ from functools import lru_cache
 
 import numpy as np
 
+from incrowd._machine_code import LoopsOrPlain
 from incrowd._random import Bits, Floats, Integers, Stream
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism import proposals
+from incrowd.privacy.mechanism.proposals import SlotCells
 
 SHARE = 2.0**-20
 """What rounding a sum to the grid may add to the sensitivity, relative to the bound of one contribution."""
 
 _BLOCK = 2**14  # values at a time: their arrays stay in the cache
-_SLOTS = 2**16
-_SPARE = 47  # bits of a draw that choose neither slot nor sign
+_SPARE = proposals.SPARE
+_SLOTS = proposals.SLOTS
 _FINE = 2.0**28  # steps in one scale of the noise: a step's probability is its density in the middle, to within 2^-53
 _LARGEST_SCALE = 2.0**50
 _LARGEST_SUM = 2.0**61
+_LOOPS = LoopsOrPlain("incrowd.privacy.mechanism.proposal_loops", plain=proposals)
 
 
 @dataclass(frozen=True)
@@ -145,9 +149,9 @@ class _Staircase:
     shape: NoiseShape
     scale: float
     width_bits: int
-    first: Integers  # a slot's cell, as its first number
-    odds: Floats  # 2^64 / (slots of the cell x height); 0 where a slot is left over
-    sure: Integers  # a decision that begins with less than this keeps any number of the slot
+    cell: SlotCells  # a slot's cell; slots that are left over have the last, which keeps nothing
+    odds: Floats  # of a cell: 2^64 / (its slots x height)
+    sure: Integers  # of a cell: a decision that begins with less than this keeps any of its numbers
 
     @classmethod
     @lru_cache(maxsize=4)  # a run draws with one scale again and again, and for small models the table is most of it
@@ -158,37 +162,38 @@ class _Staircase:
         tops = shape.density(starts / scale)
         height = tops.sum() / (_SLOTS - count)
         slots = np.ceil(tops / height).astype(np.int64)  # in all at most (_SLOTS - count) + count
-        owned = slots.sum()
-        first, odds = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS)
-        first[:owned] = np.repeat(starts, slots)
-        odds[:owned] = np.repeat(2.0**64 / (slots * height), slots)
-        ends: Floats = (first + 2**width_bits) / scale
+        cell = np.full(_SLOTS, count, np.uint16)
+        cell[: slots.sum()] = np.repeat(np.arange(count), slots)
+        odds = np.append(2.0**64 / (slots * height), 0.0)
+        ends: Floats = np.append(starts + 2**width_bits, 0) / scale
         least = shape.density(ends) * odds * 2.0 ** (_SPARE - width_bits - 64)
-        return cls(shape, scale, width_bits, first, odds, sure=np.floor(least * (1 - 2.0**-40)).astype(np.int64))
+        return cls(shape, scale, width_bits, cell, odds, sure=np.floor(least * (1 - 2.0**-40)).astype(np.int64))
 
     def propose(self, count: int, stream: Stream) -> Integers:
         """The values kept out of so many proposals."""
-        bits = _signed(stream.bits(count))  # 16 for the slot, one for the sign, then the decision's first, the offset
-        slot = bits >> 48 & (_SLOTS - 1)
-        rest = bits & (2**_SPARE - 1)
-        magnitude = self.first[slot]
-        magnitude += rest & (2**self.width_bits - 1)
-        rest >>= self.width_bits
-        kept = rest < self.sure[slot]
-        undecided = np.flatnonzero(~kept)
+        bits = _signed(stream.bits(count))
+        work = _LOOPS.best(count)
+        values, undecided = work.look(bits, self.cell, self.sure, self.width_bits)
+        asked = bits.take(undecided)
+        begun = (asked & (2**_SPARE - 1)) >> self.width_bits
+        asked >>= 48
+        asked &= _SLOTS - 1
+        magnitude = values.take(undecided)
+        magnitude ^= magnitude >> 63
         # One comparison of real numbers: the decision's first bits and 64 more against the chance.
-        chance = self.chances(slot[undecided], magnitude[undecided]) * 2.0 ** (_SPARE - self.width_bits)
-        kept[undecided] = stream.bits(len(undecided)) < chance - rest[undecided] * 2.0**64
-        magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
-        values: Integers = magnitude[kept]
-        return values
+        chance = self.chances(self.cell.take(asked), magnitude)
+        chance *= 2.0 ** (_SPARE - self.width_bits)
+        chance -= begun * 2.0**64
+        kept = stream.bits(len(undecided)).astype(np.float64) < chance
+        left: Integers = work.without(values, undecided[~kept])
+        return left
 
-    def chances(self, slot: Integers, magnitude: Integers) -> Floats:
-        """How probably a slot's magnitudes are kept, times 2^64."""
+    def chances(self, cell: SlotCells, magnitude: Integers) -> Floats:
+        """How probably a cell's magnitudes are kept, times 2^64."""
         middle = magnitude.astype(np.float64)
         middle += 0.5
         middle *= 1 / self.scale
-        return self.shape.density(middle) * self.odds[slot]
+        return self.shape.density(middle) * self.odds.take(cell)
 
 
 def _signed(bits: Bits) -> Integers:
