@@ -1,4 +1,4 @@
-"""LoopsOrPlain that numba compiles, for the rooms that do without numba as well."""
+"""Loops that numba compiles, for the rooms that do without numba as well."""
 
 import sys
 from collections.abc import Callable
