@@ -25,7 +25,7 @@ def compiled(function: _Function) -> _Function:
 
 
 class LoopsOrPlain:
-    """A module of compiled loops and its plain twin, which gives the same: the better of the two is used.
+    """A module of compiled loops and a plain one that does the same: the better of the two is used.
 
     Guarantee: numba is loaded only when the plain code has had `WORTH` values to work on; without numba it has them
     all.
