@@ -121,9 +121,7 @@ def sample_noise(shape: NoiseShape, *, scale: float, size: int, stream: Stream) 
     values = np.empty(size, np.int64)
     filled = 0
     while filled < size:
-        kept = cells.propose(min(_BLOCK, size - filled), stream)
-        values[filled : filled + len(kept)] = kept
-        filled += len(kept)
+        filled += cells.propose(values[filled : filled + _BLOCK], stream)
     return values
 
 
@@ -169,11 +167,11 @@ class _Staircase:
         least = shape.density(ends) * odds * 2.0 ** (_SPARE - width_bits - 64)
         return cls(shape, scale, width_bits, cell, odds, sure=np.floor(least * (1 - 2.0**-40)).astype(np.int64))
 
-    def propose(self, count: int, stream: Stream) -> Integers:
-        """The values kept out of so many proposals."""
-        bits = _signed(stream.bits(count))
-        work = _LOOPS.best(count)
-        values, undecided = work.look(bits, self.cell, self.sure, self.width_bits)
+    def propose(self, values: Integers, stream: Stream) -> int:
+        """Put what is kept out of as many proposals as there is room for to the front; how many those are."""
+        bits = _signed(stream.bits(len(values)))
+        work = _LOOPS.best(len(values))
+        undecided = work.look(bits, (self.cell, self.sure, self.width_bits), values)
         asked = bits.take(undecided)
         begun = (asked & (2**_SPARE - 1)) >> self.width_bits
         asked >>= 48
@@ -185,7 +183,7 @@ class _Staircase:
         chance *= 2.0 ** (_SPARE - self.width_bits)
         chance -= begun * 2.0**64
         kept = stream.bits(len(undecided)).astype(np.float64) < chance
-        left: Integers = work.without(values, undecided[~kept])
+        left: int = work.close(values, undecided[~kept])
         return left
 
     def chances(self, cell: SlotCells, magnitude: Integers) -> Floats:

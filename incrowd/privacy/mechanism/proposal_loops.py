@@ -1,6 +1,7 @@
 """What `proposals` does, compiled: one pass over the words, and one over what they proposed."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from incrowd._machine_code import compiled
 from incrowd._random import Integers
@@ -10,10 +11,11 @@ _SLOTS, _SPARE = 2**16, 47  # as in `proposals`: machine code that is kept on di
 
 
 @compiled
-def look(bits: Integers, cell: SlotCells, sure: Integers, width_bits: int) -> tuple[Integers, Integers]:
+def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integers) -> NDArray[np.int32]:
     """See `proposals.look`."""
+    cell, sure, width_bits = cells
     place, rest_bits = (np.int64(1) << width_bits) - 1, (np.int64(1) << _SPARE) - 1
-    values, undecided = np.empty(bits.size, np.int64), np.empty(bits.size + 1, np.int64)
+    undecided = np.empty(bits.size + 1, np.int32)
     found = 0
     for number in range(bits.size):
         word = bits[number]
@@ -22,17 +24,14 @@ def look(bits: Integers, cell: SlotCells, sure: Integers, width_bits: int) -> tu
         values[number] = ((its << width_bits) + (rest & place)) ^ -(word >> 47 & 1)
         undecided[found] = number  # overwritten by the next, unless this one counts: no branch to guess
         found += rest >> width_bits >= sure[its]
-    return values, undecided[:found]
+    return undecided[:found]
 
 
 @compiled
-def without(values: Integers, refused: Integers) -> Integers:
-    """See `proposals.without`."""
-    kept = np.empty(values.size - refused.size, np.int64)
-    begin = 0
-    for number in range(refused.size + 1):
-        end = refused[number] if number < refused.size else values.size
-        for place in range(begin, end):
-            kept[place - number] = values[place]
-        begin = end + 1
-    return kept
+def close(values: Integers, refused: NDArray[np.int32]) -> int:
+    """See `proposals.close`."""
+    for number in range(refused.size):
+        end = refused[number + 1] if number + 1 < refused.size else values.size
+        for place in range(refused[number] + 1, end):
+            values[place - number - 1] = values[place]
+    return int(values.size - refused.size)

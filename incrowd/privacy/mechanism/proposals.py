@@ -16,23 +16,24 @@ SPARE = 47
 """Bits of a word that choose neither slot nor sign."""
 
 
-def look(bits: Integers, cell: SlotCells, sure: Integers, width_bits: int) -> tuple[Integers, Integers]:
-    """What each word proposes, and which proposals have to be decided by more than these bits.
+def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integers) -> NDArray[np.int32]:
+    """Write down what each word proposes. Gives the places of proposals that more than these bits decide about.
 
-    `cell` has the cell of every slot; `sure` says of a cell below what a decision keeps any of its numbers.
+    `cells`: the cell of every slot; below what a decision keeps any number of a cell; the bits of a cell's width.
     """
-    cells = cell[bits >> 48 & (SLOTS - 1)]
+    cell, sure, width_bits = cells
+    its = cell[bits >> 48 & (SLOTS - 1)]
     rest = bits & (2**SPARE - 1)
-    magnitude = cells.astype(np.int64)
-    magnitude <<= width_bits
+    magnitude = np.left_shift(its, width_bits, out=values, dtype=np.int64)
     magnitude += rest & (2**width_bits - 1)
     rest >>= width_bits
-    undecided = np.flatnonzero(rest >= sure[cells])
+    undecided = np.flatnonzero(rest >= sure[its])
     magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
-    return magnitude, undecided
+    return undecided.astype(np.int32)
 
 
-def without(values: Integers, refused: Integers) -> Integers:
-    """The values in their order, but those in the places that are refused, which rise."""
-    kept: Integers = np.delete(values, refused)
-    return kept
+def close(values: Integers, refused: NDArray[np.int32]) -> int:
+    """Close the gaps that values in refused places leave, which rise; how many values are left, in their order."""
+    kept = np.delete(values, refused)
+    values[: len(kept)] = kept
+    return len(kept)

@@ -115,8 +115,8 @@ def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.Noi
     for scale in (2.0**28, SCALE, 1.99 * 2**45):
         cells = grid._Staircase.under(shape, scale)
         assert len(cells.odds) - 1 << cells.width_bits >= shape.reach * scale
-        kept = cells.propose(SIZE, SeededRandomness(1).stream("noise"))
-        assert len(kept) > 0.93 * SIZE
+        kept = cells.propose(np.empty(SIZE, np.int64), SeededRandomness(1).stream("noise"))
+        assert kept > 0.93 * SIZE
     beyond = math.erfc(grid.NORMAL.reach / math.sqrt(2)) if shape is grid.NORMAL else math.exp(-grid.LAPLACE.reach)
     assert beyond <= 2.0**-64
 
@@ -135,7 +135,7 @@ def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.NoiseShape) -
 def test_a_slot_left_over_proposes_nothing() -> None:
     for begun in (0, 2**47 - 1):
         stream = Given(proposal=(2**16 - 1) << 48 | begun, more=0)
-        assert grid._Staircase.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
+        assert grid._Staircase.under(grid.NORMAL, SCALE).propose(np.empty(10, np.int64), stream) == 0
 
 
 @SHAPES
@@ -154,8 +154,9 @@ def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.NoiseShape, 
         for level in (chance * (1 - 1e-6), chance * (1 - 1e-12), chance * (1 + 1e-12), chance * (1 + 1e-6), 0.0):
             begun, more = divmod(min(int(level * 2.0 ** (spare + 64)), 2 ** (spare + 64) - 1), 2**64)
             proposal = slot << 48 | begun << cells.width_bits | offset
-            kept = cells.propose(1, Given(proposal=proposal, more=more))
-            assert kept.tolist() == ([magnitude] if level < chance else [])
+            values = np.empty(1, np.int64)
+            kept = cells.propose(values, Given(proposal=proposal, more=more))
+            assert values[:kept].tolist() == ([magnitude] if level < chance else [])
             asked += begun >= cells.sure[cell[0]]
     assert 0 < asked < 1500
 
