@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from incrowd._machine_code import LoopsOrPlain
 from incrowd._random import Bits, Floats, Integers, Stream
@@ -23,6 +24,7 @@ SHARE = 2.0**-20
 """What rounding a sum to the grid may add to the sensitivity, relative to the bound of one contribution."""
 
 _BLOCK = 2**14  # values at a time: their arrays stay in the cache
+_TOGETHER = 8  # blocks that are decided about at once
 _SPARE = proposals.SPARE
 _SLOTS = proposals.SLOTS
 _FINE = 2.0**28  # steps in one scale of the noise: a step's probability is its density in the middle, to within 2^-53
@@ -121,19 +123,17 @@ def sample_noise(shape: NoiseShape, *, scale: float, size: int, stream: Stream) 
     values = np.empty(size, np.int64)
     filled = 0
     while filled < size:
-        filled += cells.propose(values[filled : filled + _BLOCK], stream)
+        room = size - filled
+        full = min(_TOGETHER, room // _BLOCK) * _BLOCK  # so many are proposed before the last can be kept
+        filled += cells.propose(values[filled : filled + (full or room)], stream)
     return values
 
 
 def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
     """The sum in whole steps (floats are rounded to them), plus whole steps of noise: exactly."""
     if isinstance(total, Whole):
-        whole = total.on(step)
-    else:
-        steps = np.multiply(total, 1 / step)
-        whole = np.rint(steps, out=steps).astype(np.int64)
-    whole += noise
-    return Whole(steps=whole, step=step)
+        return Whole(steps=total.on(step) + noise, step=step)
+    return Whole(steps=_LOOPS.best(len(noise)).added(total, 1 / step, noise), step=step)
 
 
 @dataclass(frozen=True)
@@ -169,22 +169,32 @@ class _Staircase:
 
     def propose(self, values: Integers, stream: Stream) -> int:
         """Put what is kept out of as many proposals as there is room for to the front; how many those are."""
-        bits = _signed(stream.bits(len(values)))
-        work = _LOOPS.best(len(values))
-        undecided = work.look(bits, (self.cell, self.sure, self.width_bits), values)
-        asked = bits.take(undecided)
+        work, cells = _LOOPS.best(len(values)), (self.cell, self.sure, self.width_bits)
+        undecided, asked, more = [], [], []
+        for begin in range(0, len(values), _BLOCK):
+            room = values[begin : begin + _BLOCK]
+            bits = _signed(stream.bits(len(room)))
+            places = work.look(bits, cells, room)
+            undecided.append(places + begin)
+            asked.append(bits.take(places))
+            more.append(stream.bits(len(places)))
+        places = np.concatenate(undecided)
+        kept = self._decided(np.concatenate(asked), values.take(places), np.concatenate(more))
+        left: int = work.close(values, places[~kept])
+        return left
+
+    def _decided(self, asked: Integers, values: Integers, more: Bits) -> NDArray[np.bool_]:
+        """Which values are kept that words propose: one comparison of real numbers with the chance, of the decision's
+        first bits and 64 more.
+        """
         begun = (asked & (2**_SPARE - 1)) >> self.width_bits
         asked >>= 48
         asked &= _SLOTS - 1
-        magnitude = values.take(undecided)
-        magnitude ^= magnitude >> 63
-        # One comparison of real numbers: the decision's first bits and 64 more against the chance.
-        chance = self.chances(self.cell.take(asked), magnitude)
+        chance = self.chances(self.cell.take(asked), values ^ (values >> 63))
         chance *= 2.0 ** (_SPARE - self.width_bits)
         chance -= begun * 2.0**64
-        kept = stream.bits(len(undecided)).astype(np.float64) < chance
-        left: int = work.close(values, undecided[~kept])
-        return left
+        kept: NDArray[np.bool_] = more.astype(np.float64) < chance
+        return kept
 
     def chances(self, cell: SlotCells, magnitude: Integers) -> Floats:
         """How probably a cell's magnitudes are kept, times 2^64."""

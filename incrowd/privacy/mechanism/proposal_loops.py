@@ -1,10 +1,10 @@
-"""What `proposals` does, compiled: one pass over the words, and one over what they proposed."""
+"""What `proposals` does, compiled: one pass over the words, one over what they proposed, and one over a sum."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._machine_code import compiled
-from incrowd._random import Integers
+from incrowd._random import Floats, Integers
 from incrowd.privacy.mechanism.proposals import SlotCells
 
 _SLOTS, _SPARE = 2**16, 47  # as in `proposals`: machine code that is kept on disk follows this file alone
@@ -25,6 +25,15 @@ def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integer
         undecided[found] = number  # overwritten by the next, unless this one counts: no branch to guess
         found += rest >> width_bits >= sure[its]
     return undecided[:found]
+
+
+@compiled
+def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
+    """See `proposals.added`."""
+    whole = np.empty(noise.size, np.int64)
+    for place in range(noise.size):
+        whole[place] = np.int64(np.rint(total[place] * in_a_unit)) + noise[place]
+    return whole
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""What random words propose, and what is left of it: the slow twin of `proposal_loops`, equal to the last bit.
+"""What random words propose, what is left of it, and a sum with it: the slow twin of `proposal_loops`, to the last bit.
 
 Of a word's 64 bits 16 choose a slot, one is the sign, and the rest begins a decision and ends in a place in a cell:
 `incrowd.privacy.mechanism.grid` says what for.
@@ -7,7 +7,7 @@ Of a word's 64 bits 16 choose a slot, one is the sign, and the rest begins a dec
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd._random import Integers
+from incrowd._random import Floats, Integers
 
 SlotCells = NDArray[np.uint16]
 
@@ -30,6 +30,14 @@ def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integer
     undecided = np.flatnonzero(rest >= sure[its])
     magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
     return undecided.astype(np.int32)
+
+
+def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
+    """Numbers in whole steps, so many in a unit, to the nearest (halves to the even one), plus whole steps of noise."""
+    steps = np.multiply(total, in_a_unit)
+    whole = np.rint(steps, out=steps).astype(np.int64)
+    whole += noise
+    return whole
 
 
 def close(values: Integers, refused: NDArray[np.int32]) -> int:

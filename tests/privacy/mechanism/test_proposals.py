@@ -53,6 +53,13 @@ def test_what_is_refused_leaves_and_the_rest_keeps_its_order(keep: list[bool]) -
         assert values[:left].tolist() == expected
 
 
+@given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(-(2**61), 2**61)), max_size=40), st.integers(-20, 30))
+def test_compiled_code_adds_a_sum_as_plain_code_does(pairs: list[tuple[float, int]], exponent: int) -> None:
+    total, noise = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs], np.int64)
+    found, expected = (work.added(total, 2.0**exponent, noise) for work in (proposal_loops, proposals))
+    assert found.tolist() == expected.tolist() == [round(a * 2.0**exponent) + b for a, b in pairs]
+
+
 @pytest.mark.parametrize("work", [proposals, proposal_loops], ids=["plain", "compiled"])
 def test_noise_of_a_seed_is_what_it_always_was(work: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three full blocks and one that is not, whose words follow each other as they did."""
