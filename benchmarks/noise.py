@@ -1,4 +1,4 @@
-"""How long one noised release takes, rounding to the grid and adding included, on one core.
+"""How much time of a processor one noised release takes, rounding to the grid and adding included.
 
     python benchmarks/noise.py                  532,000 numbers, as the paper's network has
     python benchmarks/noise.py --size 7850 --json
@@ -84,15 +84,22 @@ def milliseconds(release: Callable[[], object], repeats: int) -> list[float]:
     release()
     times = []
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()
         release()
-        times.append((time.perf_counter() - begin) * 1e3)
+        times.append((time.process_time() - begin) * 1e3)
     return times
+
+
+def warm_up() -> None:
+    """Draw as much as makes a process load the compiled loops."""
+    noise, total = GaussianNoise(noise_multiplier=1.0, clip_norm=1.0), np.zeros(2**22)
+    independent(noise, total, SystemRandomness())()
 
 
 def measure(size: int, repeats: int) -> list[Result]:
     """Every kind of noise from every source."""
     total = np.full(size, 1 / size)
+    warm_up()
     banded, blt = optimal_banded(PARTICIPATION, bands=20), optimal_blt(PARTICIPATION, buffers=4)
     releases = {}
     for name, source in SOURCES.items():

@@ -12,19 +12,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from incrowd._machine_code import LoopsOrPlain
 from incrowd._random import Bits, Floats, Integers, Stream
 from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism import proposals
+from incrowd.privacy.mechanism.proposals import SlotCells
 
 SHARE = 2.0**-20
 """What rounding a sum to the grid may add to the sensitivity, relative to the bound of one contribution."""
 
 _BLOCK = 2**14  # values at a time: their arrays stay in the cache
-_SLOTS = 2**16
-_SPARE = 47  # bits of a draw that choose neither slot nor sign
+_TOGETHER = 8  # blocks that are decided about at once
+_SPARE = proposals.SPARE
+_SLOTS = proposals.SLOTS
 _FINE = 2.0**28  # steps in one scale of the noise: a step's probability is its density in the middle, to within 2^-53
 _LARGEST_SCALE = 2.0**50
 _LARGEST_SUM = 2.0**61
+_LOOPS = LoopsOrPlain("incrowd.privacy.mechanism.proposal_loops", plain=proposals)
 
 
 @dataclass(frozen=True)
@@ -117,21 +123,17 @@ def sample_noise(shape: NoiseShape, *, scale: float, size: int, stream: Stream) 
     values = np.empty(size, np.int64)
     filled = 0
     while filled < size:
-        kept = cells.propose(min(_BLOCK, size - filled), stream)
-        values[filled : filled + len(kept)] = kept
-        filled += len(kept)
+        room = size - filled
+        full = min(_TOGETHER, room // _BLOCK) * _BLOCK  # so many are proposed before the last can be kept
+        filled += cells.propose(values[filled : filled + (full or room)], stream)
     return values
 
 
 def add(total: Floats | Whole, noise: Integers, *, step: float) -> Whole:
     """The sum in whole steps (floats are rounded to them), plus whole steps of noise: exactly."""
     if isinstance(total, Whole):
-        whole = total.on(step)
-    else:
-        steps = np.multiply(total, 1 / step)
-        whole = np.rint(steps, out=steps).astype(np.int64)
-    whole += noise
-    return Whole(steps=whole, step=step)
+        return Whole(steps=total.on(step) + noise, step=step)
+    return Whole(steps=_LOOPS.best(len(noise)).added(total, 1 / step, noise), step=step)
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,9 @@ class _Staircase:
     shape: NoiseShape
     scale: float
     width_bits: int
-    first: Integers  # a slot's cell, as its first number
-    odds: Floats  # 2^64 / (slots of the cell x height); 0 where a slot is left over
-    sure: Integers  # a decision that begins with less than this keeps any number of the slot
+    cell: SlotCells  # a slot's cell; slots that are left over have the last, which keeps nothing
+    odds: Floats  # of a cell: 2^64 / (its slots x height)
+    sure: Integers  # of a cell: a decision that begins with less than this keeps any of its numbers
 
     @classmethod
     @lru_cache(maxsize=4)  # a run draws with one scale again and again, and for small models the table is most of it
@@ -158,37 +160,48 @@ class _Staircase:
         tops = shape.density(starts / scale)
         height = tops.sum() / (_SLOTS - count)
         slots = np.ceil(tops / height).astype(np.int64)  # in all at most (_SLOTS - count) + count
-        owned = slots.sum()
-        first, odds = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS)
-        first[:owned] = np.repeat(starts, slots)
-        odds[:owned] = np.repeat(2.0**64 / (slots * height), slots)
-        ends: Floats = (first + 2**width_bits) / scale
+        cell = np.full(_SLOTS, count, np.uint16)
+        cell[: slots.sum()] = np.repeat(np.arange(count), slots)
+        odds = np.append(2.0**64 / (slots * height), 0.0)
+        ends: Floats = np.append(starts + 2**width_bits, 0) / scale
         least = shape.density(ends) * odds * 2.0 ** (_SPARE - width_bits - 64)
-        return cls(shape, scale, width_bits, first, odds, sure=np.floor(least * (1 - 2.0**-40)).astype(np.int64))
+        return cls(shape, scale, width_bits, cell, odds, sure=np.floor(least * (1 - 2.0**-40)).astype(np.int64))
 
-    def propose(self, count: int, stream: Stream) -> Integers:
-        """The values kept out of so many proposals."""
-        bits = _signed(stream.bits(count))  # 16 for the slot, one for the sign, then the decision's first, the offset
-        slot = bits >> 48 & (_SLOTS - 1)
-        rest = bits & (2**_SPARE - 1)
-        magnitude = self.first[slot]
-        magnitude += rest & (2**self.width_bits - 1)
-        rest >>= self.width_bits
-        kept = rest < self.sure[slot]
-        undecided = np.flatnonzero(~kept)
-        # One comparison of real numbers: the decision's first bits and 64 more against the chance.
-        chance = self.chances(slot[undecided], magnitude[undecided]) * 2.0 ** (_SPARE - self.width_bits)
-        kept[undecided] = stream.bits(len(undecided)) < chance - rest[undecided] * 2.0**64
-        magnitude ^= -(bits >> 47 & 1)  # m or -1 - m: mirrored around -1/2
-        values: Integers = magnitude[kept]
-        return values
+    def propose(self, values: Integers, stream: Stream) -> int:
+        """Put what is kept out of as many proposals as there is room for to the front; how many those are."""
+        work, cells = _LOOPS.best(len(values)), (self.cell, self.sure, self.width_bits)
+        undecided, asked, more = [], [], []
+        for begin in range(0, len(values), _BLOCK):
+            room = values[begin : begin + _BLOCK]
+            bits = _signed(stream.bits(len(room)))
+            places = work.look(bits, cells, room)
+            undecided.append(places + begin)
+            asked.append(bits.take(places))
+            more.append(stream.bits(len(places)))
+        places = np.concatenate(undecided)
+        kept = self._decided(np.concatenate(asked), values.take(places), np.concatenate(more))
+        left: int = work.close(values, places[~kept])
+        return left
 
-    def chances(self, slot: Integers, magnitude: Integers) -> Floats:
-        """How probably a slot's magnitudes are kept, times 2^64."""
+    def _decided(self, asked: Integers, values: Integers, more: Bits) -> NDArray[np.bool_]:
+        """Which values are kept that words propose: one comparison of real numbers with the chance, of the decision's
+        first bits and 64 more.
+        """
+        begun = (asked & (2**_SPARE - 1)) >> self.width_bits
+        asked >>= 48
+        asked &= _SLOTS - 1
+        chance = self.chances(self.cell.take(asked), values ^ (values >> 63))
+        chance *= 2.0 ** (_SPARE - self.width_bits)
+        chance -= begun * 2.0**64
+        kept: NDArray[np.bool_] = more.astype(np.float64) < chance
+        return kept
+
+    def chances(self, cell: SlotCells, magnitude: Integers) -> Floats:
+        """How probably a cell's magnitudes are kept, times 2^64."""
         middle = magnitude.astype(np.float64)
         middle += 0.5
         middle *= 1 / self.scale
-        return self.shape.density(middle) * self.odds[slot]
+        return self.shape.density(middle) * self.odds.take(cell)
 
 
 def _signed(bits: Bits) -> Integers:

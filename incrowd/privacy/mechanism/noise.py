@@ -137,7 +137,8 @@ def check_sum(total: Floats | Whole, *, bound: float, contributions_bound: int) 
         raise DataError(f"a sum of shape {values.shape} and type {values.dtype}: give a flat float64 array")
     largest = largest_norm(bound, contributions_bound=contributions_bound)
     with np.errstate(over="ignore"):  # too large to square is too large
-        norm = math.sqrt(np.dot(values, values))
+        # not np.dot, whose library wakes threads for it, which then wait for more, on processors that others work on
+        norm = math.sqrt(np.einsum("i,i->", values, values))
     if not math.isfinite(norm):
         raise DataError("a sum that is not finite cannot be noised: clip every contribution before it is added")
     if norm > largest:

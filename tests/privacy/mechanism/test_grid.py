@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from incrowd._random import Bits, Floats, Randomness, SeededRandomness, Stream, SystemRandomness, SystemStream
 from incrowd.errors import ConfigError
-from incrowd.privacy.mechanism import grid
+from incrowd.privacy.mechanism import grid, proposal_loops, proposals
 from tests.statistics import (
     LAPLACE_MOMENTS,
     NORMAL_MOMENTS,
@@ -26,6 +26,13 @@ SIZE = 100_000
 SCALE = 1.37 * 2**30
 SOURCES = pytest.mark.parametrize("source", [SystemRandomness(), SeededRandomness(8)], ids=["system", "seeded"])
 SHAPES = pytest.mark.parametrize("shape", [grid.NORMAL, grid.LAPLACE], ids=["normal", "laplace"])
+
+
+@pytest.fixture(autouse=True, params=[proposals, proposal_loops], ids=["plain", "compiled"])
+def work(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is promised holds either way."""
+    monkeypatch.setattr(grid._LOOPS, "_left", 0)
+    monkeypatch.setattr(grid._LOOPS, "_work", request.param)
 
 
 class Given(SystemStream):
@@ -89,9 +96,10 @@ def test_every_whole_number_has_its_own_probability(shape: grid.NoiseShape) -> N
 @pytest.mark.parametrize("scale", [2.0**28, SCALE, 1.99 * 2**45])
 def test_probabilities_are_exact_to_43_bits(shape: grid.NoiseShape, scale: float) -> None:
     cells = grid._Staircase.under(shape, scale)
-    first, slot, slots = np.unique(cells.first[cells.odds > 0], return_index=True, return_counts=True)
-    magnitudes = first + np.random.Generator(np.random.PCG64(2)).integers(0, 2**cells.width_bits, len(first))
-    chances = cells.chances(slot, magnitudes)
+    cell, slots = np.unique(cells.cell[cells.odds[cells.cell] > 0], return_counts=True)
+    offsets = np.random.Generator(np.random.PCG64(2)).integers(0, 2**cells.width_bits, len(cell))
+    magnitudes = (cell.astype(np.int64) << cells.width_bits) + offsets
+    chances = cells.chances(cell, magnitudes)
     ratios = []
     with localcontext(prec=50):
         for magnitude, count, chance in zip(magnitudes.tolist(), slots.tolist(), chances.tolist(), strict=True):
@@ -106,9 +114,9 @@ def test_probabilities_are_exact_to_43_bits(shape: grid.NoiseShape, scale: float
 def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.NoiseShape) -> None:
     for scale in (2.0**28, SCALE, 1.99 * 2**45):
         cells = grid._Staircase.under(shape, scale)
-        assert cells.first.max() + 2**cells.width_bits >= shape.reach * scale
-        kept = cells.propose(SIZE, SeededRandomness(1).stream("noise"))
-        assert len(kept) > 0.93 * SIZE
+        assert len(cells.odds) - 1 << cells.width_bits >= shape.reach * scale
+        kept = cells.propose(np.empty(SIZE, np.int64), SeededRandomness(1).stream("noise"))
+        assert kept > 0.93 * SIZE
     beyond = math.erfc(grid.NORMAL.reach / math.sqrt(2)) if shape is grid.NORMAL else math.exp(-grid.LAPLACE.reach)
     assert beyond <= 2.0**-64
 
@@ -116,7 +124,7 @@ def test_cells_cover_all_but_a_negligible_tail_and_refuse_little(shape: grid.Noi
 @SHAPES
 def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.NoiseShape) -> None:
     cells = grid._Staircase.under(shape, SCALE)
-    slot = int(cells.odds.nonzero()[0].max())
+    slot = int(cells.odds[cells.cell].nonzero()[0].max())
     for sign, side in ((0, 1), (1, -1)):
         proposal = slot << 48 | sign << 47 | 2**cells.width_bits - 1
         stream = Given(proposal=proposal, more=0)
@@ -127,7 +135,7 @@ def test_the_largest_magnitude_is_the_reach_and_a_cell(shape: grid.NoiseShape) -
 def test_a_slot_left_over_proposes_nothing() -> None:
     for begun in (0, 2**47 - 1):
         stream = Given(proposal=(2**16 - 1) << 48 | begun, more=0)
-        assert grid._Staircase.under(grid.NORMAL, SCALE).propose(10, stream).size == 0
+        assert grid._Staircase.under(grid.NORMAL, SCALE).propose(np.empty(10, np.int64), stream) == 0
 
 
 @SHAPES
@@ -140,14 +148,16 @@ def test_what_is_kept_is_one_comparison_with_the_chance(shape: grid.NoiseShape, 
     asked = 0
     for _ in range(300):
         slot, offset = int(generator.integers(2**15)), int(generator.integers(2**cells.width_bits))
-        magnitude = int(cells.first[slot]) + offset
-        chance = float(cells.chances(np.array([slot]), np.array([magnitude]))[0]) / 2.0**64
+        cell = cells.cell[[slot]]
+        magnitude = (int(cell[0]) << cells.width_bits) + offset
+        chance = float(cells.chances(cell, np.array([magnitude]))[0]) / 2.0**64
         for level in (chance * (1 - 1e-6), chance * (1 - 1e-12), chance * (1 + 1e-12), chance * (1 + 1e-6), 0.0):
             begun, more = divmod(min(int(level * 2.0 ** (spare + 64)), 2 ** (spare + 64) - 1), 2**64)
             proposal = slot << 48 | begun << cells.width_bits | offset
-            kept = cells.propose(1, Given(proposal=proposal, more=more))
-            assert kept.tolist() == ([magnitude] if level < chance else [])
-            asked += begun >= cells.sure[slot]
+            values = np.empty(1, np.int64)
+            kept = cells.propose(values, Given(proposal=proposal, more=more))
+            assert values[:kept].tolist() == ([magnitude] if level < chance else [])
+            asked += begun >= cells.sure[cell[0]]
     assert 0 < asked < 1500
 
 

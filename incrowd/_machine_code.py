@@ -1,0 +1,51 @@
+"""Loops that numba compiles, for the rooms that do without numba as well."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+WORTH = 2**22
+"""Loading numba takes as long as plain code takes for about so many values."""
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def compiled(function: _Function) -> _Function:
+    """Machine code, kept on disk if there is a folder for it. No operation is reordered or fused."""
+    import numba
+
+    compile_: Any = numba.njit
+    settings = {"error_model": "numpy", "nogil": True}
+    try:
+        loop: _Function = compile_(function, cache=True, **settings)
+    except RuntimeError:  # there is no folder that can be written to
+        loop = compile_(function, **settings)
+    return loop
+
+
+class LoopsOrPlain:
+    """A module of compiled loops and a plain one that does the same: the better of the two is used.
+
+    Guarantee: numba is loaded only when the plain code has had `WORTH` values to work on; without numba it has them
+    all.
+    """
+
+    def __init__(self, name: str, *, plain: Any) -> None:
+        self._name = name
+        self._work = plain
+        self._left: float = WORTH
+
+    def best(self, values: int) -> Any:
+        """The module to work on so many values with."""
+        if self._left > 0:
+            self._left -= values
+            if self._left <= 0:
+                self._load()
+        return self._work
+
+    def _load(self) -> None:
+        try:
+            self._work = import_module(self._name)
+        except ImportError:
+            sys.modules.pop(self._name, None)

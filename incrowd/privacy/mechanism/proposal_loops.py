@@ -1,0 +1,46 @@
+"""What `proposals` does, compiled: one pass over the words, one over what they proposed, and one over a sum."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incrowd._machine_code import compiled
+from incrowd._random import Floats, Integers
+from incrowd.privacy.mechanism.proposals import SlotCells
+
+_SLOTS, _SPARE = 2**16, 47  # as in `proposals`: machine code that is kept on disk follows this file alone
+
+
+@compiled
+def look(bits: Integers, cells: tuple[SlotCells, Integers, int], values: Integers) -> NDArray[np.int32]:
+    """See `proposals.look`."""
+    cell, sure, width_bits = cells
+    place, rest_bits = (np.int64(1) << width_bits) - 1, (np.int64(1) << _SPARE) - 1
+    undecided = np.empty(bits.size + 1, np.int32)
+    found = 0
+    for number in range(bits.size):
+        word = bits[number]
+        its = np.int64(cell[word >> 48 & (_SLOTS - 1)])
+        rest = word & rest_bits
+        values[number] = ((its << width_bits) + (rest & place)) ^ -(word >> 47 & 1)
+        undecided[found] = number  # overwritten by the next, unless this one counts: no branch to guess
+        found += rest >> width_bits >= sure[its]
+    return undecided[:found]
+
+
+@compiled
+def added(total: Floats, in_a_unit: float, noise: Integers) -> Integers:
+    """See `proposals.added`."""
+    whole = np.empty(noise.size, np.int64)
+    for place in range(noise.size):
+        whole[place] = np.int64(np.rint(total[place] * in_a_unit)) + noise[place]
+    return whole
+
+
+@compiled
+def close(values: Integers, refused: NDArray[np.int32]) -> int:
+    """See `proposals.close`."""
+    for number in range(refused.size):
+        end = refused[number + 1] if number + 1 < refused.size else values.size
+        for place in range(refused[number] + 1, end):
+            values[place - number - 1] = values[place]
+    return int(values.size - refused.size)
