@@ -31,7 +31,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
 from incrowd._random import Floats
 from incrowd.errors import AccountingError
-from incrowd.privacy.account import without_replacement
+from incrowd.privacy.account import poisson_sample, without_replacement
 from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, canonical, event_from_json, mechanisms
 from incrowd.privacy.account.selection import Repetitions
 
@@ -166,8 +166,11 @@ def _loss_distribution(mechanism: str, grid: float) -> Any:
         return without_replacement.loss_distribution(
             release.noise_multiplier, clients=event.source_dataset_size, cohort=event.sample_size, grid=grid
         )
-    make = pld.from_gaussian_mechanism if isinstance(release, GaussianDpEvent) else pld.from_laplace_mechanism
-    return make(release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid)
+    if isinstance(release, GaussianDpEvent):
+        return poisson_sample.loss_distribution(release.noise_multiplier, sampling_prob=sampling_prob, grid=grid)
+    return pld.from_laplace_mechanism(
+        release.noise_multiplier, sampling_prob=sampling_prob, value_discretization_interval=grid
+    )
 
 
 def _widening(runs: Sequence[RepeatedEvent]) -> float:
