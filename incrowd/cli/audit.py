@@ -84,7 +84,11 @@ def _show(found: "Audited", content: dict[str, Any]) -> None:
     )
     typer.echo("")
     print_table([_row(each) for each in content["findings"]], leave_out=set())
-    print_table(content["checks"], leave_out=set())
+    print_table([{**each, "holds": _said(each["holds"])} for each in content["checks"]], leave_out=set())
+
+
+def _said(holds: bool) -> str:
+    return "yes" if holds else "NO"
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:
@@ -98,6 +102,6 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
         "true positives": finding["true_positives"],
         "allowed": finding["allowed"],
         "trials": finding["trials"],
-        "holds": finding["holds"],
+        "holds": _said(finding["holds"]),
     }
     return {name: "" if value is None else value for name, value in shown.items()}
