@@ -105,6 +105,9 @@ def test_it_is_moved_by_the_keyboard_and_read_aloud(
     browser.go(page)
     said = "return document.querySelector('[data-say=right]').textContent"
     assert browser.run(said).startswith("Of 100 guesses whether one person took part at most 89")
+    believed = browser.run("return document.querySelector('[data-say=believed]').textContent")
+    assert "believes 51.7 % at most" in believed  # as the table has it: what is shown is what is reckoned with
+    assert believed.endswith("but for a chance of 1 in 100,000.")
     browser.run(
         "const one = document.querySelector('[name=epsilon]'); one.focus(); one.stepDown(40);"
         "one.dispatchEvent(new Event('input', { bubbles: true }))"
@@ -116,6 +119,12 @@ def test_it_is_moved_by_the_keyboard_and_read_aloud(
         "return [...document.querySelectorAll('input')].every((one) => one.getAttribute('aria-valuetext'))"
     )
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    card = "return getComputedStyle(document.getElementById('board')).backgroundColor"
+    browser.run("document.body.dataset.theme = 'light'")
+    light = browser.run(card)
+    browser.run("document.body.dataset.theme = 'dark'")
+    assert browser.run(card) != light  # whatever the system has, the page's own choice counts
+    browser.run("delete document.body.dataset.theme")
     worst = browser.run(CONTRASTS)[0]
     assert worst[0] >= 4.5, worst
     assert browser.complaints() == []

@@ -25,6 +25,10 @@ def test_it_says_what_was_promised_and_what_was_found_out(incrowd: Command) -> N
     assert said.status == 0
     for words in ("epsilon = 8 at delta = 0.001", "at least", "the promise holds", "simulations"):
         assert words in said.out
+    (row,) = [line for line in said.out.splitlines() if "divisor of a mean" in line]
+    cells = row.strip("│ ").split("│")
+    assert cells[0].startswith("divisor of a mean  ")  # texts begin below each other
+    assert [cell.strip() for cell in cells[1:4]] == ["20", "20, whoever answers", "yes"]
 
 
 def test_the_object_is_the_file(incrowd: Command) -> None:

@@ -64,6 +64,7 @@ if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded
   const field = (name) => board.querySelector(`[name=${name}]`);
   const say = (name, text) => { board.querySelector(`[data-say=${name}]`).textContent = text; };
   const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+  const oneIn = (share) => `1 in ${Math.round(1 / share).toLocaleString("en")}`;
   const up = (share) => Math.min(100, Math.ceil(100 * share - 1e-9));
 
   function people(right) {
@@ -90,19 +91,20 @@ if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded
   }
 
   function draw() {
-    const epsilon = 10 ** Number(field("epsilon").value), delta = 10 ** Number(field("delta").value);
+    const epsilon = Number((10 ** Number(field("epsilon").value)).toPrecision(2));  // what is shown is what is reckoned with
+    const delta = 10 ** Number(field("delta").value);
     const clients = Math.round(10 ** Number(field("clients").value)), weights = Math.round(10 ** Number(field("weights").value));
     const prior = Number(field("prior").value) / 100;
     const right = up(rightAtMost(epsilon, delta)), noise = noiseToSignal(epsilon, delta, clients, weights);
     for (const [name, text] of [
-      ["epsilon", epsilon.toPrecision(2)], ["delta", delta.toExponential(0)], ["clients", clients.toLocaleString("en")],
+      ["epsilon", epsilon.toPrecision(2)], ["delta", oneIn(delta)], ["clients", clients.toLocaleString("en")],
       ["weights", weights.toLocaleString("en")], ["prior", percent(prior, 0)],
     ]) {
       say(name, text);
       field(name).setAttribute("aria-valuetext", text);
     }
     say("right", `Of 100 guesses whether one person took part at most ${right} are right; a coin is right 50 times.`);
-    say("believed", `Who believed ${percent(prior, 0)} before believes ${percent(Math.ceil(1000 * believedAtMost(epsilon, delta, prior) - 1e-9) / 1000)} at most afterwards, but for a chance of ${delta.toExponential(0)}.`);
+    say("believed", `Who believed ${percent(prior, 0)} before believes ${percent(Math.ceil(1000 * believedAtMost(epsilon, delta, prior) - 1e-9) / 1000)} at most afterwards, but for a chance of ${oneIn(delta)}.`);
     say("noise", noise < 0.1
       ? `The noise is ${percent(noise)} of what clients who agree would say: hardly felt.`
       : noise < 1

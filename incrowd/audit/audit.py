@@ -9,17 +9,17 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats, SeededRandomness
-from incrowd.audit import bounds
+from incrowd.audit.among import canaries_among, check_among
 from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
 from incrowd.audit.finding import Audited, Check, Finding
 from incrowd.audit.membership import FEW_MODELS, MODELS, membership
-from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
-from incrowd.errors import ConfigError, IncrowdError
+from incrowd.audit.scored import one_run, scored
+from incrowd.errors import IncrowdError
 from incrowd.federated.fedavg import State
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
@@ -28,7 +28,6 @@ from incrowd.privacy.plan.promise import Carry, Promise
 from incrowd.runs.client_work import ClientWork
 from incrowd.settings.server import ServerOptimizer
 
-CONFIDENCE = 0.95
 _TRIALS, _QUICK = 20_000, 4_000
 _MOST_ROUNDS = 12_000
 _NOISE = 4_000_000
@@ -39,7 +38,8 @@ _NOISE = 4_000_000
 class Effort:
     """How much an audit computes: so many canaries in all, or so many `repeats` of the federation; about 20,000
     canaries unless one of them is given, and a fifth of that where it is to be `quick`. With `people` what people would
-    try on the model is tried, too (`incrowd.audit.membership`).
+    try on the model is tried, too (`incrowd.audit.membership`), and `among` is in how many trainings canaries are
+    hidden among the real clients (`incrowd.audit.among`).
     """
 
     canaries: int | None = None
@@ -47,10 +47,11 @@ class Effort:
     seed: int = 0
     quick: bool = False
     people: bool = False
+    among: int | None = None
 
     def __post_init__(self) -> None:
         _validate.natural(seed=self.seed)
-        for name in ("canaries", "repeats"):
+        for name in ("canaries", "repeats", "among"):
             if getattr(self, name) is not None:
                 _validate.count(**{name: getattr(self, name)})
 
@@ -92,7 +93,7 @@ def audit_plan(plan: Promise, budget: Budget, *, effort: Effort, server: ServerO
     else:
         findings.append(strongest(game, plays))
         if game.canaries > 1:
-            findings.append(one_run(game, plays[0]))
+            findings.append(one_run(plan, plays[0]))
         kept = plays[: max(2, _NOISE // max(1, plays[0].noise.size))]
         checks += noise_checks(game, kept) + sampling_checks(game, plays)
     looks: dict[str, Callable[[], Sequence[Finding | Check]]] = {
@@ -131,12 +132,20 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
 
     Guarantee: private examples are not trained on; no ledger is opened.
     """
+    if effort.among is not None:
+        check_among(work)
     wanted = work.config.privacy
     budget = Budget(epsilon=wanted.epsilon, delta=wanted.delta)
     found = audit_plan(work.plan, budget, effort=effort, server=work.config.server)
     notes = list(found.notes)
     checks = list(found.checks)
     tried = membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed) if effort.people else []
+    if effort.among is not None:
+        try:
+            hidden, seen = canaries_among(work, federations=effort.among, seed=effort.seed)
+            tried, checks = [*hidden, *tried], [*checks, *seen]
+        except IncrowdError as error:
+            checks.append(_refusal("canaries among real clients", error))
     if work.data.public:
         try:
             checks += pipeline_checks(work, seed=effort.seed)
@@ -158,28 +167,7 @@ def strongest(game: CanaryGame, plays: Sequence[Play]) -> Finding:
     """The attack that the promise is about: one canary as bad as can be, all else known, every release seen."""
     inside, outside = _split(plays)
     note = f"{len(plays)} federations; canaries at right angles are trials by themselves"
-    return _scored(game, inside, outside, attack="one canary, told from its neighbour by all releases", note=note)
-
-
-def one_run(game: CanaryGame, play: Play) -> Finding:
-    """Many canaries in a single run, as somebody audits who cannot repeat it."""
-    count, middle = len(play.scores), float(np.median(play.scores))
-    order = np.argsort(-np.abs(play.scores - middle))[: max(1, count // 3)]  # the rest is not guessed at
-    right = int(((play.scores[order] > middle) == play.inside[order]).sum())
-    claimed, delta = game.plan.price.epsilon, game.plan.budget.delta
-    given = {"right": right, "guesses": len(order), "canaries": count}
-    return Finding(
-        attack="many canaries in one run, guessed by all releases",
-        unit="client",
-        claimed=claimed,
-        delta=delta,
-        lower_bound=bounds.from_guesses(**given, delta=delta, confidence=CONFIDENCE),
-        sure_bound=bounds.from_guesses(**given, delta=delta, confidence=bounds.SURE),
-        confidence=CONFIDENCE,
-        trials=count,
-        estimate=_estimate(play.scores[play.inside], play.scores[~play.inside], delta=delta),
-        note=f"{right} of {len(order)} guesses right; the estimate takes scores for normal and is no bound",
-    )
+    return scored(game.plan, inside, outside, attack="one canary, told from its neighbour by all releases", note=note)
 
 
 def last_model(game: CanaryGame, server: ServerOptimizer, *, effort: Effort) -> Finding:
@@ -200,54 +188,12 @@ def last_model(game: CanaryGame, server: ServerOptimizer, *, effort: Effort) -> 
         outside.append(scores[~coins])
     note = f"{times} federations; the sum of all rounds as the server weighs them, by its direction"
     attack = "one canary, told from its neighbour by the published model alone"
-    return _scored(game, np.concatenate(inside), np.concatenate(outside), attack=attack, note=note)
+    return scored(game.plan, np.concatenate(inside), np.concatenate(outside), attack=attack, note=note)
 
 
 def _split(plays: Sequence[Play]) -> tuple[Floats, Floats]:
     scores, coins = (np.concatenate([getattr(play, name) for play in plays]) for name in ("scores", "inside"))
     return scores[coins], scores[~coins]
-
-
-def _scored(game: CanaryGame, inside: Floats, outside: Floats, *, attack: str, note: str) -> Finding:
-    plan = game.plan
-    claimed, delta, gaussian = plan.price.epsilon, plan.budget.delta, _about_everyone(plan)
-    if not (len(inside) and len(outside)):
-        raise ConfigError(
-            field="canaries", value=len(inside) + len(outside), remedy="give more: some have to be inside"
-        )
-    seen = odds(inside, outside, confidence=bounds.SURE)
-    return Finding(
-        attack=attack,
-        unit="client",
-        claimed=claimed,
-        delta=delta,
-        lower_bound=bounds.lower_bound(inside, outside, delta=delta, confidence=CONFIDENCE, gaussian=gaussian),
-        sure_bound=bounds.lower_bound(inside, outside, delta=delta, confidence=bounds.SURE, gaussian=gaussian),
-        confidence=CONFIDENCE,
-        auc=seen.auc,
-        true_positives=seen.true_positives,
-        allowed=allowed(seen.false_positives_at_most, epsilon=claimed, delta=delta),
-        trials=len(inside) + len(outside),
-        estimate=_estimate(inside, outside, delta=delta),
-        note=note,
-    )
-
-
-def _about_everyone(plan: Promise) -> bool:
-    """Whether all releases are Gaussian about everyone, so that the run has a Gaussian trade-off curve."""
-    if isinstance(plan, CorrelatedPlan):
-        return True
-    samplers = [plan.round(number).sampler for number in range(plan.rounds)]
-    return all(sampler.expected_cohort == sampler.clients for sampler in samplers)
-
-
-def _estimate(inside: Floats, outside: Floats, *, delta: float) -> float | None:
-    """The epsilon of two normal distributions with these means and this spread (Andrew et al. 2023). No bound."""
-    if min(len(inside), len(outside)) < 2:
-        return None
-    spread = math.sqrt(float(inside.var() + outside.var()) / 2)
-    mu = max(0.0, float(inside.mean() - outside.mean())) / spread if spread > 0 else 0.0
-    return bounds.epsilon_of_mu(min(mu, 100.0), delta=delta)
 
 
 def _refusal(name: str, error: IncrowdError) -> Check:

@@ -55,8 +55,8 @@ def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
         return [
             Check(
                 name="sizes of the cohorts",
-                measured=f"{cohorts.min()} to {cohorts.max()}",
-                stated=f"{name}, {expected.min():g} to {expected.max():g}",
+                measured=_span(cohorts.min(), cohorts.max()),
+                stated=f"{name}, {_span(expected.min(), expected.max())}",
                 holds=off < 1,
             )
         ]
@@ -146,6 +146,10 @@ def likeness(pairs: Sequence[tuple[Floats, Floats]], *, name: str) -> Check:
         holds=abs(worst) <= limit,
         note=f"would see {2 * limit:.2g}",
     )
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:g}" if low == high else f"{low:g}\u2013{high:g}"
 
 
 def _pairs(count: int, most: int = 200) -> list[tuple[int, int]]:

@@ -221,7 +221,7 @@ def _alone(first: FirstRound) -> Check:
     steps = off / first.release([]).total.step
     return Check(
         name="what others change",
-        measured=f"{steps:.3g} steps of the grid",
+        measured="1 step of the grid" if steps == 1 else f"{steps:.3g} steps of the grid",
         stated="at most the one by which a sum is rounded",
         holds=steps <= 1,
     )

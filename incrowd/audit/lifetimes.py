@@ -203,8 +203,8 @@ def _checks(lives: Sequence[DeviceLife]) -> Iterator[Check]:
     day, life = max(max(life.days) for life in lives), max(len(life.noise) for life in lives)
     yield Check(
         name="answers in a day and in a life",
-        measured=f"{day} and {life}",
-        stated=f"at most {A_DAY} and {IN_ALL}",
+        measured=f"{day} in a day, {life} in all",
+        stated=f"at most {A_DAY} in a day, {IN_ALL} in all",
         holds=day <= A_DAY and life <= IN_ALL,
         note=f"asked {_ASKED} times a day, for {_DAYS} days",
     )

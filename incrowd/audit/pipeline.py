@@ -76,7 +76,7 @@ def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
         cohort = algorithm.engine.present(private.cohort(number))
         opened.ask(trainer, present=algorithm.engine.present)
         release = opened.release()
-        total = _slow_sum(trainer, cohort, work, number=number, clip=state.carry.clip)
+        total = slow_sum(trainer, cohort, work, number=number, clip=state.carry.clip)
         after = state.moved(release.mean, server=work.config.server, rounds=work.plan.rounds, carry=opened.after)
         looked.append(LookedAt(release=release, total=total, state=state, after=after))
         state = after
@@ -90,7 +90,7 @@ def _algorithm(work: ClientWork, *, seed: int) -> FedAvg:
     return FedAvg(engine=work.engine, private=private, server=work.config.server)
 
 
-def _slow_sum(
+def slow_sum(
     trainer: EngineTrainer, cohort: Integers, work: ClientWork, *, number: int, clip: Clip | MedianClip
 ) -> Floats:
     """The sum of the cohort's contributions, each clipped by itself."""

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import hadamard
 
 from incrowd._random import Floats, Randomness, SeededRandomness
 from incrowd.privacy.account.accounting import Relation
@@ -28,6 +29,9 @@ MOST = 256
 
 FAR = 100.0
 """A canary's contribution is so many times longer than the bound, so that only a clip keeps it to it."""
+
+_SIGNS = 32
+"""Where every number has a limit, a canary has at least so many times as many numbers as there are canaries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,10 +71,19 @@ class CanaryGame:
     def canaries(self) -> int:
         """How many play at once: whoever noises alone is seen alone."""
         clients = self.plan.round(0).sampler.clients
-        if self.plan.place == "local" or isinstance(self.clip, ElementwiseClip):
+        if self.plan.place == "local":
             return 1
+        if isinstance(self.clip, ElementwiseClip):
+            return power_of_two(min(clients, MOST, self.clip.size // _SIGNS))
         room = min(self.clip.parts) if isinstance(self.clip, PerLayerClip) else MOST
         return min(clients, room, MOST)
+
+    @cached_property
+    def reach(self) -> float:
+        """How long a canary is that was clipped, in L2 bounds: of signs a few are left over."""
+        if not isinstance(self.clip, ElementwiseClip):
+            return 1.0
+        return math.sqrt(np.count_nonzero(self.directions[0]) / self.clip.size)
 
     @cached_property
     def replaces(self) -> bool:
@@ -81,7 +94,7 @@ class CanaryGame:
     def directions(self) -> Floats:
         """What each canary sends, [canaries, numbers], far beyond the bound."""
         if isinstance(self.clip, ElementwiseClip):
-            return np.full((1, self.clip.size), FAR * self.clip.limit)
+            return FAR * self.clip.limit * sign_rows(self.canaries, self.clip.size)
         bounds = self.clip.clip_norms if isinstance(self.clip, PerLayerClip) else (1.0,)
         rows = np.zeros((self.canaries, sum(self.parts)))
         begin = 0
@@ -94,7 +107,7 @@ class CanaryGame:
         """Play once."""
         randomness = SeededRandomness(seed=seed)
         inside = randomness.stream("canaries").bits(self.canaries) % np.uint64(2) == 1
-        seen = _Adversary(self, inside)
+        seen = Adversary(self, inside)
         for release, cohort in self.releases(randomness, inside, ledger=self.ledger()):
             seen.see(release, cohort)
         return seen.play()
@@ -114,18 +127,28 @@ class CanaryGame:
         for number in range(plan.rounds):
             opened = private.round(number, carry=carry)
             drawn = private.cohort(number)
-            there = drawn[drawn < self.canaries]
-            sends = there if self.replaces else there[inside[there]]
-            rows = self.directions[sends] * np.where(inside[sends], 1.0, -1.0)[:, None]
+            rows, sends = self.contributions(drawn, inside)
             if len(sends):
                 opened.add(rows, clients=sends)
             release = opened.release()
             carry = opened.after
             yield release, drawn
 
+    def contributions(self, drawn: NDArray[np.int64], inside: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.int64]]:
+        """What canaries of a cohort send, one a row, and who they are."""
+        there = drawn[drawn < self.canaries]
+        sends = there if self.replaces else there[inside[there]]
+        return self.directions[sends] * np.where(inside[sends], 1.0, -1.0)[:, None], sends
 
-class _Adversary:
-    """What an adversary makes of the releases, one after the other."""
+    def ratio(self, seen: Floats, noise: float, number: int) -> Floats:
+        """The logarithm of the likelihood ratio of what is seen of each canary in a round, in lengths of canaries."""
+        prob = participation(self.plan, number)
+        inside = log_mixed(seen, 1.0, noise, prob)
+        return inside - log_mixed(seen, -1.0, noise, prob) if self.replaces else inside
+
+
+class Adversary:
+    """What an adversary makes of the releases, one after the other, who knows all but the coins."""
 
     def __init__(self, game: CanaryGame, inside: NDArray[np.bool_]) -> None:
         self._game, self._inside = game, inside
@@ -135,22 +158,23 @@ class _Adversary:
         self._noise: list[Floats] = []
         self._unit = game.directions / np.linalg.norm(game.directions, axis=1, keepdims=True)
 
-    def see(self, release: Release, drawn: NDArray[np.int64]) -> None:
+    def see(self, release: Release, drawn: NDArray[np.int64], *, others: Floats | float = 0.0) -> None:
+        """One more release, its cohort, and the sum of what clients who are no canaries sent."""
         game = self._game
         there = drawn[drawn < game.canaries]
         signs = np.where(self._inside, 1.0, -1.0 if game.replaces else 0.0)
         took_part = np.zeros(game.canaries)
         took_part[there] = 1.0
-        bound, std = release.clip_norm, self._std(release)
-        sent = bound * (signs * took_part) @ self._unit
-        self._noise.append((release.total.values - sent) / std)
+        bound, std = release.clip_norm * game.reach, self._std(release)
+        left = release.total.values - others
+        self._noise.append((left - bound * (signs * took_part) @ self._unit) / std)
         self._cohorts.append(drawn.size)
         self._taken[there] += 1
         if not isinstance(game.plan, CorrelatedPlan):
-            seen = self._unit @ release.total.values / bound
-            self._llr += self._ratio(seen, std / bound, release.round)
+            self._llr += game.ratio(self._unit @ left / bound, std / bound, release.round)
 
     def play(self) -> Play:
+        """What the adversary thinks in the end."""
         noise = np.array(self._noise)
         scores = self._llr
         if isinstance(self._game.plan, CorrelatedPlan):
@@ -170,12 +194,6 @@ class _Adversary:
             return plan.round(release.round).noise_multiplier * release.clip_norm
         return release.noise_std
 
-    def _ratio(self, seen: Floats, noise: float, number: int) -> Floats:
-        """The logarithm of the likelihood ratio of what is seen of each canary, in clip bounds."""
-        prob = participation(self._game.plan, number)
-        inside = log_mixed(seen, 1.0, noise, prob)
-        return inside - log_mixed(seen, -1.0, noise, prob) if self._game.replaces else inside
-
     def _whitened(self, noise: Floats) -> tuple[Floats, Floats]:
         """Noise and scores as the fresh noise of each round shows them to whoever undoes the correlation."""
         plan = self._game.plan
@@ -186,9 +204,22 @@ class _Adversary:
         fresh = strategy @ noise
         turns = np.arange(rounds)[:, None] % plan.groups == np.arange(self._game.canaries) % plan.groups
         _, std = plan.noise.scale(noise.shape[1])
-        moved = strategy @ (turns * (plan.noise.clip_norm / std))
+        moved = strategy @ (turns * (plan.noise.clip_norm * self._game.reach / std))
         seen = fresh @ self._unit.T + moved * self._inside
         return fresh, np.asarray((seen * moved).sum(axis=0) - (moved**2).sum(axis=0) / 2)
+
+
+def power_of_two(most: int) -> int:
+    """The largest power of two that is not more. Edge cases: of none there is one."""
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def sign_rows(rows: int, size: int) -> Floats:
+    """Rows of +1 and -1 at right angles, a power of two of them, after Sylvester (1867); what is left over is 0."""
+    found = np.zeros((rows, size))
+    times = size // rows
+    found[:, : rows * times] = np.tile(hadamard(rows), times)
+    return found
 
 
 def participation(plan: Promise, number: int) -> float:

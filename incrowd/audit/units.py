@@ -1,10 +1,11 @@
 """The audits of settings whose unit is not a client: silos, which protect records, and devices of draw and discard."""
 
-from incrowd.audit.audit import CONFIDENCE, Effort
+from incrowd.audit.audit import Effort
 from incrowd.audit.devices import audit_specification
 from incrowd.audit.finding import Audited
 from incrowd.audit.membership import FEW_MODELS, MODELS
 from incrowd.audit.record_membership import record_membership
+from incrowd.audit.scored import CONFIDENCE
 from incrowd.audit.silos import audit_silos
 from incrowd.drawdiscard.specification import Specification
 from incrowd.runs.silo_build import assemble_silos

@@ -45,6 +45,7 @@ def audit(
         if effort.people:
             remedy = "devices are told apart by what they send, not by what a model says of them: leave it out"
             raise ConfigError(field="people", value="contribution", remedy=remedy)
+        _only_clients(effort)
         return audit_devices(read_specification(source), effort=effort)
     config = settings_of(tables(source, overrides=overrides, data=data))
     return _of_config(config, effort)
@@ -52,8 +53,15 @@ def audit(
 
 def _of_config(config: Config | SiloConfig, effort: Effort) -> Audited:
     if isinstance(config, SiloConfig):
+        _only_clients(effort)
         return audit_records(config, effort=effort)
     return audit_work(assemble(config), effort=effort)
+
+
+def _only_clients(effort: Effort) -> None:
+    if effort.among is not None:
+        remedy = "canaries are hidden among whole clients alone: leave it out"
+        raise ConfigError(field="among", value=effort.among, remedy=remedy)
 
 
 def _is_specification(path: Path) -> bool:

@@ -1,10 +1,14 @@
 """What the commands share on the way out: one JSON object, a list of facts, a table."""
 
 import json
+import re
 import sys
 from typing import Any
 
 import typer
+
+
+_NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?|inf|none|)")
 
 
 def print_json(content: dict[str, Any]) -> None:
@@ -20,17 +24,24 @@ def print_facts(facts: dict[str, Any]) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], *, leave_out: set[str]) -> None:
-    """A table of these rows, whose columns are the names in the first."""
+    """A table of these rows, whose columns are the names in the first: numbers end, and texts begin, below each other."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table()
     names = [name for name in (rows[0] if rows else {}) if name not in leave_out]
     for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
+        numbers = all(_NUMBER.fullmatch(_cell(row[name])) for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(f"{row[name]:.6g}" if isinstance(row[name], float) else str(row[name]) for name in names))
+        table.add_row(*(_cell(row[name]) for name in names))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def short(value: object) -> object:

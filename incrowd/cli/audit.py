@@ -30,6 +30,9 @@ def audit(
     seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the canaries: weaker, and sooner done.")] = False,
     people: Annotated[bool, typer.Option("--people", help="Also try what people would try on the model.")] = False,
+    among: Annotated[
+        int | None, typer.Option(metavar="N", help="Also hide canaries among the real clients of so many trainings.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there; it must not be there yet.")
     ] = None,
@@ -51,7 +54,7 @@ def audit(
 
     if out is not None and (out / RESULT).exists():
         raise ConfigError(field="out", value=str(out), remedy=f"it holds {RESULT}: name another folder")
-    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, people=people)
+    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, people=people, among=among)
     found = run(source, overrides=override or [], data=data, effort=effort)
     content = found.to_json()
     if out is not None:
@@ -81,7 +84,11 @@ def _show(found: "Audited", content: dict[str, Any]) -> None:
     )
     typer.echo("")
     print_table([_row(each) for each in content["findings"]], leave_out=set())
-    print_table(content["checks"], leave_out=set())
+    print_table([{**each, "holds": _said(each["holds"])} for each in content["checks"]], leave_out=set())
+
+
+def _said(holds: bool) -> str:
+    return "yes" if holds else "NO"
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +102,6 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
         "true positives": finding["true_positives"],
         "allowed": finding["allowed"],
         "trials": finding["trials"],
-        "holds": finding["holds"],
+        "holds": _said(finding["holds"]),
     }
     return {name: "" if value is None else value for name, value in shown.items()}

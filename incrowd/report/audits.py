@@ -33,7 +33,7 @@ def _audit(audit: Mapping[str, Any], words: Wording, *, place: int) -> Markup:
     )
     given = [
         NamedBar(
-            name=one.get("attack", ""),
+            name=words.said(one.get("attack", "")) or one.get("attack", ""),
             value=one["lower_bound"],
             said=f"ε ≥ {words.number(one['lower_bound'])}",
             style=place,
@@ -75,7 +75,7 @@ def _findings(findings: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
     )
     rows = [
         [
-            tag("span", text(one.get("attack", "")), lang="en"),
+            words.sentence(one.get("attack", "")),
             text(words.number(one.get("lower_bound"))),
             text(words.epsilon(one.get("claimed"))),
             text(words.number(one.get("auc"))),
@@ -86,7 +86,7 @@ def _findings(findings: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
         ]
         for one in findings
     ]
-    return plain_table([words(key) for key in keys], rows, name=words.plain("audit.title"))
+    return plain_table([words(key) for key in keys], rows, name=words.plain("audit.title"), kind="attacks")
 
 
 def _checks(checks: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
@@ -94,9 +94,9 @@ def _checks(checks: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
         return NOTHING
     rows = [
         [
-            tag("span", text(one.get("name", "")), lang="en"),
-            text(_said(one.get("measured"), words)),
-            text(_said(one.get("stated"), words)),
+            words.sentence(one.get("name", "")),
+            _said(one.get("measured"), words),
+            _said(one.get("stated"), words),
             words("audit.yes" if one.get("holds", True) else "audit.no"),
         ]
         for one in checks
@@ -105,5 +105,7 @@ def _checks(checks: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
     return plain_table(headings, rows, name=words.plain("audit.checks"))
 
 
-def _said(value: object, words: Wording) -> str:
-    return words.number(float(value)) if isinstance(value, int | float) else UNKNOWN if value is None else str(value)
+def _said(value: object, words: Wording) -> Markup:
+    if isinstance(value, int | float):
+        return text(words.number(float(value)))
+    return text(UNKNOWN) if value is None else words.sentence(str(value))

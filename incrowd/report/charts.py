@@ -80,7 +80,9 @@ def line_chart(
     Edge cases: no points: the axes alone.
     """
     frame = _frame(series, x, y, lines)
-    parts = [_axes(frame, x, y), *(_line(frame, one) for one in lines), *(_series(frame, one) for one in series)]
+    guides = [_line(frame, one) for one in lines]
+    parts = [_axes(frame, x, y), *(drawn for drawn, _ in guides), *(_series(frame, one) for one in series)]
+    parts += [label for _, label in guides]  # no curve goes through a word
     return _svg(joined(parts), name=name, plot=(_TOP, HEIGHT - _BOTTOM))
 
 
@@ -154,21 +156,22 @@ def _axes(frame: PlotFrame, x: ChartAxis, y: ChartAxis) -> Markup:
     )
 
 
-def _line(frame: PlotFrame, line: GuideLine) -> Markup:
+def _line(frame: PlotFrame, line: GuideLine) -> tuple[Markup, Markup]:
+    """A line, and what it is."""
     kind = "reference strong" if line.strong else "reference"
     if line.y is not None:
         at = frame.y(line.y)
         drawn = alone("path", d=f"M{_LEFT} {number(at)}H{WIDTH - _RIGHT}", class_=kind)
         above = at - 5 if at > _TOP + 12 else at + 13
         if line.strong:  # what grows towards it is far from it on the left
-            return joined([drawn, tag("text", text(line.label), x=_LEFT + 6, y=above, class_="note")])
-        return joined([drawn, tag("text", text(line.label), x=WIDTH - _RIGHT - 2, y=above, class_="note end")])
+            return drawn, tag("text", text(line.label), x=_LEFT + 6, y=above, class_="note")
+        return drawn, tag("text", text(line.label), x=WIDTH - _RIGHT - 2, y=above, class_="note end")
     at = frame.x(line.x or 0.0)
     drawn = alone("path", d=f"M{number(at)} {_TOP}V{HEIGHT - _BOTTOM}", class_=kind)
     right = at < WIDTH / 2
     place = "note" if right else "note end"
     beside = at + (5 if right else -5)
-    return joined([drawn, tag("text", text(line.label), x=beside, y=HEIGHT - _BOTTOM - 7, class_=place)])
+    return drawn, tag("text", text(line.label), x=beside, y=HEIGHT - _BOTTOM - 7, class_=place)
 
 
 def _series(frame: PlotFrame, one: Series) -> Markup:

@@ -1,5 +1,6 @@
 """A figure of the page: a chart with its name, what is what, and the table of its values, one under the other."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from incrowd.report.words import Wording
 
 ROWS = 100
 """So many rows has the table behind a figure, at most; a longer one has every so many of them, and says so."""
+
+_NUMERIC = re.compile(r"[-\d.,·%\s\u00a0\u202f\u2013\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]*")
+"""What a cell of a column of numbers holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +67,11 @@ def curves(words: Wording, *, key: str, title: str, about: str, series: Sequence
 
 def table_of(words: Wording, table: FigureTable) -> Markup:
     """The table of a figure, which scrolls by itself where it is too wide."""
-    head = tag("tr", *(tag("th", text(one), scope="col") for one in table.headings))
+    kinds = _kinds(table.headings, table.rows)
+    head = _head([text(one) for one in table.headings], kinds)
     body = []
     for number, row in enumerate(table.rows):
-        cells = (tag("td", text(one)) for one in row[1:])
+        cells = (tag("td", text(one), class_=kind) for one, kind in zip(row[1:], kinds[1:], strict=True))
         place = round(table.places[number], 1) if table.places else None
         body.append(tag("tr", tag("th", text(row[0]), scope="row"), *cells, data_x=place))
     left = NOTHING
@@ -77,11 +82,31 @@ def table_of(words: Wording, table: FigureTable) -> Markup:
 
 
 def plain_table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], *, kind: str = "", name: str) -> Markup:
-    """A table that is seen at once."""
-    head = tag("tr", *(tag("th", one, scope="col") for one in headings))
-    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", one) for one in row[1:])) for row in rows]
+    """A table that is seen at once; columns of numbers end where their headings end."""
+    kinds = _kinds(headings, rows)
+    head = _head(headings, kinds)
+    body = [
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", one, class_=kind) for one, kind in zip(row[1:], kinds[1:], strict=True)),
+        )
+        for row in rows
+    ]
     inside = tag("table", tag("thead", head), tag("tbody", *body), class_=kind or None)
     return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=name)
+
+
+def _head(headings: Sequence[Markup], kinds: Sequence[str | None]) -> Markup:
+    cells = (tag("th", one, scope="col", class_=kind) for one, kind in zip(headings, kinds, strict=True))
+    return tag("tr", *cells)
+
+
+def _kinds(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str | None]:
+    """The class of each column: of numbers, or none. The first names its row."""
+    columns = [[row[place] for row in rows] for place in range(len(headings))]
+    numeric = [any(cells) and all(_NUMERIC.fullmatch(cell) for cell in cells) for cells in columns]
+    return [None, *("number" if one else None for one in numeric[1:])]
 
 
 def _table(series: Sequence[Series], *, x: ChartAxis, y: ChartAxis) -> FigureTable:

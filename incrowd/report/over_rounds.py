@@ -99,7 +99,10 @@ def _measured(runs: Sequence[Shown], words: Wording) -> Markup:
     series = [_series(one, place, lambda row: row[what]) for place, one in enumerate(runs)]
     spelt: Callable[[float], str] = words.percent if what == "accuracy" else words.number
     known = {spelt(one.baseline): one.baseline for one in runs if one.baseline is not None}
-    lines = [GuideLine(label=f"{words.plain('baseline')}: {said}", y=value) for said, value in list(known.items())[:2]]
+    lines = [
+        GuideLine(label=words.plain("named", name=words.plain("baseline"), value=said), y=value)
+        for said, value in list(known.items())[:2]
+    ]
     high = max((point[1] for one in series for point in one.points), default=1.0)
     axis = ChartAxis(
         label=words.plain(f"test.{what}"),

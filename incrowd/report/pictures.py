@@ -1,5 +1,6 @@
 """Pictures that are no curves: a hundred guesses, bars, a strip of many values, cells, settings side by side."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ from incrowd.report.scales import Scale, limits
 from incrowd.report.svg import NOTHING, Markup, alone, joined, number, tag, text
 
 _ROW = 38
+_LINE = 15.0
+_LETTERS = 50
 _WIDE = 860.0
 _WIDTH = 440
 _LEVELS = 8
@@ -62,12 +65,17 @@ def bars(
     values += [line[0]] if line else []
     top = max([value for value in values if value == value], default=1.0) if most is None else most
     scale = Scale(low=0.0, high=(top or 1.0) * (1.0 if most else 1.02), start=0.0, end=_WIDTH - 74.0)
-    height, parts = float(_ROW * len(given) + (22 if line else 4)), list[Markup]()
-    for place, bar in enumerate(given):
-        y = place * _ROW + 4.0
+    parts, top_of = list[Markup](), 0.0
+    for bar in given:
+        *before, said = _lines(bar.name)
+        for early in before:
+            parts.append(tag("text", text(early), x=0, y=top_of + 15, class_="tick"))
+            top_of += _LINE
+        y = top_of + 4.0
+        top_of += _ROW
         width = max(scale(min(bar.value, scale.high)), 0.5)
         parts += [
-            tag("text", text(_cut(bar.name)), x=0, y=y + 11, class_="tick"),
+            tag("text", text(said), x=0, y=y + 11, class_="tick"),
             alone("path", d=f"M0 {number(y + 16)}h{number(scale.end)}v11h-{number(scale.end)}z", class_="rail"),
             alone(
                 "path",
@@ -81,6 +89,7 @@ def bars(
             left, right, edge = number(low), number(high), number(y + 17)
             whisker = f"M{left} {number(y + 21.5)}H{right}M{left} {edge}v9M{right} {edge}v9"
             parts.append(alone("path", d=whisker, class_="whisker"))
+    height = top_of + (22 if line else 4)
     if line is not None:
         at = scale(min(line[0], scale.high))
         parts.append(alone("path", d=f"M{number(at)} 6V{number(height - 16)}", class_="reference strong"))
@@ -199,6 +208,12 @@ def _level(value: float | None, low: float, high: float) -> int | None:
     if value is None:
         return None
     return min(max(int(_LEVELS * (value - low) / (high - low)), 0), _LEVELS - 1) if high > low else _LEVELS - 1
+
+
+def _lines(said: str) -> list[str]:
+    """A name in at most three lines, as the width lets it."""
+    lines = textwrap.wrap(said, _LETTERS) or [""]
+    return lines if len(lines) <= 3 else [*lines[:2], _cut(" ".join(lines[2:]), _LETTERS)]
 
 
 def _cut(said: str, most: int = 48) -> str:

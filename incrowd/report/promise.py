@@ -13,6 +13,7 @@ from incrowd.report.words import UNKNOWN, Wording
 
 _BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
 _PICTURES = 4
+_BESIDE_EACH_OTHER = 2
 _TRADED = 6
 _ORIGINALS = 20
 _NAMES = 12
@@ -220,7 +221,7 @@ def _odds(known: Sequence[Shown], words: Wording) -> Markup:
         about=words.plain("odds.about"),
         more=key,
         chart=tag("div", *drawn, class_="crowds"),
-        wide=len(known) > 1,
+        wide=len(known) > _BESIDE_EACH_OTHER,
     )
 
 
@@ -272,7 +273,8 @@ def missed(alarms: float, epsilon: float, delta: float) -> float:
 def _of_promise(words: Wording, at: tuple[float, float], names: Sequence[str]) -> str:
     delta = f", δ = {words.number(at[1])}" if at[1] else ""
     said = f"ε = {words.epsilon(at[0])}{delta}"
-    return f"{', '.join(names[:3])}{'…' if len(names) > 3 else ''}: {said}" if names else said
+    listed = f"{', '.join(names[:3])}{'…' if len(names) > 3 else ''}"
+    return words.plain("named", name=listed, value=said) if names else said
 
 
 def _statement(words: Wording, alike: Sequence[tuple[str, ShownFacts]], *, alone: bool) -> Markup:
@@ -292,8 +294,10 @@ def _statement(words: Wording, alike: Sequence[tuple[str, ShownFacts]], *, alone
     if promise.get("trust"):
         basis.append(tag("p", tag("strong", words("statement.trust")), " ", words.sentence(promise["trust"])))
     if promise.get("accountant"):
-        said = {key: promise.get(key, "") for key in ("accountant", "sampler")}
-        basis.append(tag("p", words("statement.accountant", **said)))
+        said = [words("statement.accountant", accountant=promise["accountant"])]
+        if promise.get("sampler"):
+            said += [words("statement.sampler"), words.sentence(promise["sampler"]) + "."]
+        basis.append(tag("p", Markup(" ").join(said)))
     originals: dict[str, list[str]] = {}
     for name, one in alike:
         originals.setdefault(str(one.get("text", "")), []).append(name)

@@ -1,5 +1,6 @@
 """A search: its settings side by side, from axis to axis, and as a table with the best on top."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,11 @@ def _search(one: Shown, words: Wording, *, place: int) -> Markup:
 
 def _parallel(rows: Sequence[Row], keys: Sequence[str], what: str, words: Wording) -> Markup:
     dimensions = [_dimension(key, [row["settings"].get(key) for row in rows], words) for key in keys]
-    measured = [_dimension(words.plain(name), [row.get(name) for row in rows], words) for name in ("epsilon", what)]
+    names = [what] if all(_as_asked(row) for row in rows) else ["epsilon", what]  # no axis comes twice
+    measured = [
+        _dimension(words.plain(name), [row.get(name) for row in rows], words, share=name == "accuracy")
+        for name in names
+    ]
     merits = [row.get(what) for row in rows]
     known = [value for value in merits if value is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
@@ -57,8 +62,16 @@ def _parallel(rows: Sequence[Row], keys: Sequence[str], what: str, words: Wordin
     return parallel([*dimensions, *measured], shades=shades, best=0, name=words.plain("search.title"))
 
 
-def _dimension(name: str, values: Sequence[Any], words: Wording) -> Dimension:
-    """Numbers as they are, or by their logarithms where they span a lot; others side by side under their names."""
+def _as_asked(row: Row) -> bool:
+    """Whether epsilon is a setting, which the run spent."""
+    asked, spent = row["settings"].get("privacy.epsilon"), row.get("epsilon")
+    return isinstance(asked, int | float) and spent is not None and math.isclose(asked, spent, rel_tol=1e-3)
+
+
+def _dimension(name: str, values: Sequence[Any], words: Wording, *, share: bool = False) -> Dimension:
+    """Numbers as they are, or by their logarithms where they span a lot; others side by side under their names. A
+    `share` is spelt as one of a hundred.
+    """
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == sum(value is not None for value in values) and numbers:
         low, high = min(numbers), max(numbers)
@@ -67,16 +80,17 @@ def _dimension(name: str, values: Sequence[Any], words: Wording) -> Dimension:
             numbers = [high]
         scale = Scale(low=low, high=high, start=0.0, end=1.0, log=low > 0 and high >= 10 * low)
         marks = sorted(set(numbers)) if len(set(numbers)) <= _NAMES else list(scale.ticks)
-        said = {words.number(mark): scale(mark) for mark in marks if scale.low <= mark <= scale.high}
+        spelling = words.percent if share else words.number
+        said = {spelling(mark): scale(mark) for mark in marks if scale.low <= mark <= scale.high}
         ticks = [(place, name) for name, place in said.items()]
         return Dimension(
             name=name, places=[None if value is None else scale(float(value)) for value in values], ticks=_apart(ticks)
         )
     labels = list(dict.fromkeys(spelt(value) for value in values))
-    share = 1 / max(len(labels) - 1, 1)
-    places = [labels.index(spelt(value)) * share for value in values]
+    gap = 1 / max(len(labels) - 1, 1)
+    places = [labels.index(spelt(value)) * gap for value in values]
     return Dimension(
-        name=name, places=places, ticks=_apart([(place * share, label) for place, label in enumerate(labels)])
+        name=name, places=places, ticks=_apart([(place * gap, label) for place, label in enumerate(labels)])
     )
 
 

@@ -20,14 +20,19 @@ LANGUAGES = ("en", "de", "fr")
 _POINT = {"en": ".", "de": ",", "fr": ","}
 _SPACE = "\u00a0"  # none breaks a line there
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?%?")
+_POWER = re.compile(r"(?<=\d)\^(-?\d+)")
+_MINUS = re.compile(r"(?<!\S)-(?=\d)")
 _GROUP = {"en": ",", "de": "\u202f", "fr": "\u202f"}
 
 
 @cache
 def catalogue() -> dict[str, dict[str, str]]:
     """All texts: a key, and for each language its words."""
-    content = (resources.files("incrowd.report") / "static" / "words.toml").read_bytes()
-    return {key: dict(texts) for key, texts in tomllib.loads(content.decode()).items()}
+    static, found = resources.files("incrowd.report") / "static", dict[str, dict[str, str]]()
+    for name in ("words.toml", "said.toml"):
+        found |= tomllib.loads((static / name).read_bytes().decode())
+    return found
 
 
 @dataclass(frozen=True)
@@ -91,18 +96,25 @@ class Wording:
         return self.plain(f"one.{unit}") if f"one.{unit}" in catalogue() else unit
 
     def sentence(self, english: str) -> Markup:
-        """A sentence of a statement in this language; as it is, and so marked, where the catalogue does not know it."""
-        said = self._translated(english)
-        return tag("span", english, lang=LANGUAGES[0]) if said is None else text(said)
+        """A sentence of a statement or an audit in this language; as it is, and so marked, where the catalogue does not
+        know it. Guarantee: numbers are the same, spelt as the language does, with powers raised.
+        """
+        said = self.said(english)
+        return tag("span", _set(english), lang=LANGUAGES[0]) if said is None else text(_set(said))
 
-    def _translated(self, english: str) -> str | None:
+    def said(self, english: str) -> str | None:
+        """The same as plain text; None where it is not known. Edge cases: a number alone is known."""
         if self.language == LANGUAGES[0]:
             return english
         for key, pattern in _statements():
             if found := pattern.fullmatch(english):
-                values = {name: self._translated(value) or value for name, value in found.groupdict().items()}
+                values = {name: self._value(name, value) for name, value in found.groupdict().items()}
                 return self.plain(key, **values)
-        return None
+        return english.replace(".", _POINT[self.language]) if _NUMBER.fullmatch(english) else None
+
+    def _value(self, name: str, value: str) -> str:
+        """What stands in a sentence; a name that somebody gave stays as it is."""
+        return value if name == "name" else self.said(value) or value
 
     def _spelt(self, said: str) -> str:
         return said.translate({ord("."): _POINT[self.language], ord(","): _GROUP[self.language]})
@@ -112,6 +124,11 @@ class Wording:
 def _statements() -> list[tuple[str, re.Pattern[str]]]:
     """The sentences of statements: their keys, and what matches them with values in."""
     return [(key, _matching(texts["en"])) for key, texts in catalogue().items() if key.startswith("said.")]
+
+
+def _set(said: str) -> str:
+    """Powers and minus signs as they are in print."""
+    return _MINUS.sub("\u2212", _POWER.sub(lambda found: found[1].translate(_RAISED), said))
 
 
 def _matching(template: str) -> re.Pattern[str]:

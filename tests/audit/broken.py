@@ -182,6 +182,20 @@ def engine_adds_twice() -> Any:
     return changed(Total, "flat", lambda real: lambda self: 2 * real(self))
 
 
+def longer_later() -> Any:
+    """An engine that from the fifth round on clips at 1.2 times the bound: no few rounds of a training show it."""
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        def train_and_sum(self: CohortEngine, weights: Any, clients: Any, how: Any, **given: Any) -> Any:
+            if given["round"] >= 4:
+                how = replace(how, factors=lambda norms, real=how.factors: 1.2 * real(norms))
+            return real(self, weights, clients, how, **given)
+
+        return train_and_sum
+
+    return changed(CohortEngine, "train_and_sum", make)
+
+
 def sum_off_the_grid() -> Any:
     """Sum and noise are added as floats."""
 
@@ -325,6 +339,7 @@ BROKEN: dict[str, tuple[str, Breakage, str]] = {
     "noise 10 % short": ("everyone", noise_is(0.9), "noise: 0.8"),
     "noise 10 % short, of samples": ("poisson", noise_is(0.9), "noise: 0.9"),
     "noise 10 % short, local": ("local", noise_is(0.9), "noise that clients send: 0.8"),
+    "noise 10 % short, where every number has a limit": ("elementwise", noise_is(0.9), "noise: 0."),
     "noise on the first layer only": ("layers", per_layer(1.0, 0.0), "noise of part 1"),
     "noise missing in the first layer": ("layers", per_layer(0.0, 1.0), "noise of part 0"),
     "noise scaled by the size of its layer": ("layers", per_layer(0.75**0.5, 0.25**0.5), "noise of part"),

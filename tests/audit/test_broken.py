@@ -3,8 +3,9 @@
 import pytest
 
 from incrowd.audit.audit import Effort, audit_plan
+from incrowd.audit.plays import CanaryGame
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.mechanism.clipping import FixedClip, PerLayerClip, QuantileClip
+from incrowd.privacy.mechanism.clipping import ElementwiseClip, FixedClip, PerLayerClip, QuantileClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import PlanConfig
 from incrowd.privacy.plan.promise import Promise
@@ -20,12 +21,16 @@ def a_plan(kind: str) -> Promise:
     """Small plans of every kind, made anew each time: a broken one may calibrate otherwise."""
     if kind == "correlated":
         return CorrelatedPlan(clients=60, rounds=8, groups=4, budget=BUDGET)
-    schedule: Schedule = constant(rounds=6, cohort=60 if kind in ("everyone", "local", "fixed clip", "layers") else 20)
+    schedule: Schedule = constant(
+        rounds=6, cohort=60 if kind in ("everyone", "local", "fixed clip", "layers", "elementwise") else 20
+    )
     given: dict[str, object] = {}
     if kind == "growing":
         schedule = growing(rounds=6, first_cohort=5, last_cohort=20, steps=2)
     if kind == "layers":
         given["clip"] = PerLayerClip(clip_norms=(0.5, 0.2), parts=LAYERS)
+    if kind == "elementwise":
+        given["clip"] = ElementwiseClip(limit=0.1, size=2_000)
     if kind == "fixed clip":
         given["clip"] = FixedClip(clip_norm=0.7)
     if kind == "quantile":
@@ -50,3 +55,15 @@ def test_a_broken_pipeline_is_caught(name: str) -> None:
         found = audit_plan(a_plan(kind), BUDGET, effort=EFFORT)
     assert not found.holds
     assert any(witness in violation for violation in found.violations), found.violations
+
+
+def test_where_every_number_has_a_limit_canaries_are_many_and_as_good_as_one() -> None:
+    """Signs at right angles: what each finds is what one alone would, and 32 are found at a time."""
+    game = CanaryGame(plan=a_plan("elementwise"))
+    assert game.canaries == 32
+    found = audit_plan(game.plan, BUDGET, effort=Effort(canaries=4_000, seed=1))
+    assert found.violations == ()
+    assert found.best is not None
+    assert found.best.trials == 4_000
+    assert found.best.lower_bound is not None
+    assert 2.0 / 2 < found.best.lower_bound <= 2.0

@@ -158,11 +158,12 @@ def test_in_print_it_is_light_and_folded_texts_are_open(browser: Browser, places
       dispatchEvent(new Event("beforeprint"));
       const shut = [...document.querySelectorAll("details:not(.behind)")].filter((one) => !one.open).length;
       const shown = [getComputedStyle(document.querySelector("nav")).display,
-                     getComputedStyle(document.documentElement).getPropertyValue("--card").trim()];
+                     getComputedStyle(document.documentElement).getPropertyValue("--card").trim(),
+                     getComputedStyle(document.querySelector(".statement")).breakInside];
       dispatchEvent(new Event("afterprint"));
       return [shut, ...shown, document.querySelectorAll("details[open]").length];
     """)
-    assert found == [0, "none", "#ffffff", 0]
+    assert found == [0, "none", "#ffffff", "auto", 0]
 
 
 def test_without_scripts_everything_is_there(browser: Browser, places: dict[str, str]) -> None:
@@ -174,6 +175,16 @@ def test_without_scripts_everything_is_there(browser: Browser, places: dict[str,
         assert "right by chance" in source
     finally:
         browser.tools("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_a_table_that_goes_on_to_the_side_has_a_shadow_there(browser: Browser, places: dict[str, str]) -> None:
+    look(browser, places["several"], size=PHONE)
+    cut, plain = browser.run("""
+      const wide = [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1);
+      return [wide.length, wide.filter((one) => !getComputedStyle(one).backgroundImage.includes("radial")).length];
+    """)
+    assert cut > 0
+    assert plain == 0
 
 
 def test_the_page_of_a_long_run_is_drawn_at_once(browser: Browser, made: Made, tmp_path: Path) -> None:

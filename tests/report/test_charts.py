@@ -34,6 +34,23 @@ def test_every_curve_is_inside_of_its_chart(points: list[tuple[float, float]], l
     assert "inf" not in drawn
 
 
+def test_a_long_name_of_a_bar_is_there_in_full_above_it() -> None:
+    long = "two tables told apart by the average that is published, before the answer and 20 answers later"
+    drawn = bars([NamedBar(name=long, value=1.0, said="1"), NamedBar(name="short", value=2.0, said="2")], name="bars")
+    said = re.findall(r'y="([\d.]+)" class="tick">([^<]*)<', drawn)
+    assert " ".join(text for _, text in said) == f"{long} short"
+    assert [float(y) for y, _ in said] == sorted({float(y) for y, _ in said})
+    height = float(re.search(r'viewBox="0 0 \d+ ([\d.]+)"', drawn)[1])  # type: ignore[index]  # there is one
+    assert all(float(y) < height for y, _ in said)
+
+
+def test_what_a_line_is_stands_over_the_curves() -> None:
+    lines = [GuideLine(label="budget 2", y=2.0, strong=True), GuideLine(label="ends", x=1.0)]
+    drawn = line_chart([Series(name="a", points=[(0.0, 0.0), (2.0, 4.0)])], x=AXIS, y=AXIS, lines=lines)
+    curve = drawn.index('class="line')
+    assert drawn.index('class="reference') < curve < drawn.index("budget 2") < drawn.index(">ends<")
+
+
 @given(st.lists(FINITE, min_size=1, max_size=3000), st.integers(2, 300))
 def test_thinning_loses_no_extreme(values: list[float], columns: int) -> None:
     points = [(float(place), value) for place, value in enumerate(values)]

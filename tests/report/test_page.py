@@ -192,6 +192,28 @@ def test_an_audit_is_shown_and_one_that_found_a_fault_is_loud(made: Made) -> Non
     assert "do not rely on it" not in page([replace(read(made("simulated")), audit={**audited, "holds": True})])
 
 
+def test_numbers_end_where_their_heading_ends_and_texts_begin_there(made: Made) -> None:
+    text = page([read(made("simulated")), replace(read(made("simulated")), name="another")])
+    table = text[text.index('class="runs"') :]
+    table = table[: table.index("</table>")]
+    heads = re.findall(r'<th scope="col"( class="number")?>([^<]*)<', table)
+    numeric = {name for kind, name in heads if kind}
+    assert numeric == {"Accuracy", "Always the most frequent", "Epsilon", "Delta"}
+    (first, *_), cells = table.split("<tbody>")[1].split("</tr>"), len(heads)
+    assert first.count('<td class="number">') == len(numeric) < cells - 1
+
+
+def test_an_axis_of_a_search_comes_once(made: Made) -> None:
+    shown = read(made("search"))
+    assert shown.search is not None
+    rows = [{**row, "settings": {**row["settings"], "privacy.epsilon": row["epsilon"]}} for row in shown.search["rows"]]
+    text = page([replace(shown, search={**shown.search, "rows": rows})])
+    axes = re.findall(r'class="label middle">([^<]*)<', text)
+    assert axes == ["server.learning_rate", "privacy.rounds", "privacy.epsilon", "Accuracy"]
+    assert "Epsilon" in re.findall(r'class="label middle">([^<]*)<', page([shown]))
+    assert re.search(r'class="tick halo">[\d.]+\u00a0%<', text)
+
+
 def test_no_run_and_an_unknown_language_are_refused(made: Made) -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         page([])

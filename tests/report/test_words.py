@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from incrowd.audit.audit import Effort
+from incrowd.audit.wanted import audit
 from incrowd.privacy import statement
 from incrowd.report.svg import Markup, joined, tag, text
 from incrowd.report.words import LANGUAGES, Wording, catalogue
@@ -58,6 +60,52 @@ def test_every_sentence_of_a_statement_is_known_in_every_language() -> None:
             assert 'lang="en"' not in words.sentence(sentence), sentence
             assert words.sentence(sentence) != text(sentence), sentence
         assert words.sentence("something else & more") == '<span lang="en">something else &amp; more</span>'
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_whatever_an_audit_says_is_known_in_every_language() -> None:
+    """Of clients, and of devices: attacks, looks, what was measured, what is stated."""
+    small = ["data.clients=20", "privacy.rounds=3"]
+    effort = Effort(repeats=6, people=True, among=2, quick=True)
+    sampled = audit(None, overrides=[*small, "privacy.sampling=poisson", "privacy.cohort=8"], effort=Effort(repeats=3))
+    layers = ["model={kind='mlp', hidden=[4]}", "privacy.clip={kind='per-layer', clip_norms=[1.0, 0.3]}"]
+    layered = audit(None, overrides=[*small, *layers], effort=Effort(repeats=3))
+    local = audit(None, overrides=[*small, "privacy.place=local"], effort=Effort(repeats=8))
+    devices = audit(ROOM.parents[1] / "examples" / "phishing" / "phishing.toml", effort=Effort(canaries=200))
+    for found in (audit(None, overrides=small, effort=effort), sampled, layered, local, devices):
+        said = [each.attack for each in found.findings]
+        for check in found.checks:
+            said += [check.name, str(check.measured), str(check.stated)]
+        for language in LANGUAGES[1:]:
+            unknown = [one for one in said if Wording(language).said(one) is None and not one.endswith("Clip")]
+            assert unknown == []
+
+
+@pytest.mark.parametrize(
+    ("english", "german"),
+    [
+        ("Everyone, 100 of 100 clients a round, 20 rounds", "alle, 100 von 100 Clients je Runde, 20 Runden"),
+        (
+            "Poisson, 5 to 20 of 60 clients a round, 6 rounds; it ended after 3",
+            "zufällig (Poisson), im Mittel 5 bis 20 von 60 Clients je Runde, 6 Runden; beendet nach 3",
+        ),
+        (
+            "Poisson, all of 600 records a step, 2 steps a round, at most 4 rounds, and two counts a round",
+            "alle 600 Datensätze je Schritt, 2 Schritte je Runde, höchstens 4 Runden, dazu zwei Zählungen je Runde",
+        ),
+        ("1.0023 of what is stated", "das 1,0023-Fache der Angabe"),
+        ("-0.5 at most, of 3 pairs", "höchstens -0,5, bei 3 Paaren"),
+        ("noise of two steps of noise, alike by", "Rauschen zweier Schritte von noise, Ähnlichkeit"),
+    ],
+)
+def test_what_is_in_a_sentence_is_said_in_its_language_but_for_names(english: str, german: str) -> None:
+    assert Wording("de").said(english) == german
+
+
+def test_powers_and_minus_signs_are_as_in_print() -> None:
+    assert "2⁻⁴² to epsilon and 2⁻⁶¹ to" in Wording("en").sentence(statement.FINITE)
+    assert Wording("fr").sentence("-0.5 at most, of 3 pairs") == "au plus \u22120,5, sur 3 paires"
+    assert Wording("de").sentence("what-if 3-4 a-1") == '<span lang="en">what-if 3-4 a-1</span>'
 
 
 @pytest.mark.parametrize(
