@@ -23,7 +23,7 @@ settings.load_profile("steady")
 
 PRICES = "INCROWD_TESTS_PRICES"
 
-# Coverage is measured in the tests of these folders and in those that say `watched`, where it doubles the time: what only
+# Coverage, which doubles the time, is measured in the tests of these folders and in those that say `watched`. What only
 # others reach counts as untested.
 ROOT = Path(__file__).parent
 WATCHED = tuple(
