@@ -1,13 +1,18 @@
 """What holds for every test, the doctests in incrowd/ included (a file in tests/ would not reach those)."""
 
+import importlib
 import os
+import pkgutil
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import incrowd.learning
+import incrowd.privacy
 from incrowd.privacy.account import accounting
 from tests.prices import SharedPrices
 
@@ -18,24 +23,13 @@ settings.load_profile("steady")
 
 PRICES = "INCROWD_TESTS_PRICES"
 
-# Coverage is not measured in these tests, which are about other rooms and would take half as long again: what only they
-# reach counts as untested.
-TESTS = Path(__file__).parent / "tests"
-OTHER_ROOMS = (
-    "audit",
-    "bench",
-    "benchmarks",
-    "data",
-    "drawdiscard",
-    "examples",
-    "flower",
-    "papers",
-    "report",
-    "reproduce",
-    "scripts",
-    "service",
+# Coverage, which doubles the time, is measured in the tests of these folders and in those that say `watched`. What only
+# others reach counts as untested.
+ROOT = Path(__file__).parent
+WATCHED = tuple(
+    ROOT / name
+    for name in ("incrowd/learning", "incrowd/privacy", "tests/federated", "tests/learning", "tests/privacy")
 )
-UNWATCHED = tuple(TESTS / name for name in OTHER_ROOMS)
 
 
 # Ledgers wait for the disk at every line, which is a seventh of what their tests take. No test sees whether a disk
@@ -56,12 +50,42 @@ def pytest_configure(config: pytest.Config) -> None:
     accounting._computed = SharedPrices(Path(os.environ[PRICES]))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Lets tests that are not about what is measured run without being watched."""
-    if config.pluginmanager.hasplugin("_cov"):
-        for item in items:
-            if any(item.path.is_relative_to(folder) for folder in UNWATCHED):
-                item.add_marker(pytest.mark.no_cover)
+class Watch:
+    """Coverage, on and off."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        plugin = config.pluginmanager.getplugin("_cov")
+        self._controller = plugin and plugin.cov_controller  # nothing, where coverage was not asked for
+        self._on = True
+
+    def turn(self, *, on: bool) -> None:
+        """Measure from here on, or do not."""
+        if self._controller and on != self._on:
+            self._on = on
+            (self._controller.resume if on else self._controller.pause)()
+
+
+WATCH = pytest.StashKey[Watch]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """What is measured is imported under coverage, and what tests are made of is not."""
+    watch = session.config.stash[WATCH] = Watch(session.config)
+    if not session.config.pluginmanager.hasplugin("dsession"):  # the process that xdist's others work for
+        for package in (incrowd.learning, incrowd.privacy):
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                importlib.import_module(module.name)
+    watch.turn(on=False)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Fixtures are measured as the tests are that they are made for."""
+    watched = item.get_closest_marker("watched") or any(item.path.is_relative_to(folder) for folder in WATCHED)
+    item.config.stash[WATCH].turn(on=bool(watched))
+    return (yield)
 
 
 def write_to_memory() -> None:

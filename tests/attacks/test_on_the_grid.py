@@ -6,6 +6,7 @@ left after dividing by the step tells which of two values a client holds.
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,6 +41,8 @@ from tests.federated.silos import MODEL, account
 from tests.federated.silos import plan as silo_plan
 from tests.privacy.receipts import paid, roomy
 
+pytestmark = pytest.mark.watched
+
 BUDGET = Budget(epsilon=1e5, delta=1e-6)
 CLIENTS, SIZE = 6, 8
 VALUES = 0.3, 0.3000001
@@ -56,6 +59,7 @@ CLIPS: list[Clip | MedianClip] = [
 ]
 
 
+@cache
 def plans() -> list[Promise]:
     """One of every kind: sampler, place of the noise, clip."""
     found: list[Promise] = [CorrelatedPlan(clients=CLIENTS, rounds=2, groups=1, budget=Budget(epsilon=9.0, delta=1e-6))]
@@ -69,9 +73,6 @@ def plans() -> list[Promise]:
         config = PlanConfig(clients=CLIENTS, schedule=Schedule((step,)), sampling=Everyone, place="local", clip=clip)
         found.append(config.plan(BUDGET))
     return found
-
-
-PLANS = plans()
 
 
 def released(plan: Promise, rows: Floats, randomness: Randomness) -> Release:
@@ -137,7 +138,7 @@ def test_control_a_sum_that_stays_a_float_tells_them_apart() -> None:
 
 
 @settings(max_examples=150)
-@given(st.sampled_from(PLANS), SOURCES, st.integers(0, 2**32))
+@given(st.deferred(lambda: st.sampled_from(plans())), SOURCES, st.integers(0, 2**32))
 def test_every_release_of_every_plan_is_whole_steps(plan: Promise, source: Randomness, seed: int) -> None:
     rows = np.random.Generator(np.random.PCG64(seed)).normal(size=(CLIENTS, SIZE))
     found = released(plan, rows, source)

@@ -23,6 +23,8 @@ from incrowd.privacy.plan.survey import Wish
 from incrowd.privacy.release import PrivateRun
 from tests.federated.conftest import CLASSES, FEATURES
 
+pytestmark = pytest.mark.watched
+
 BUDGET = Budget(epsilon=4.0, delta=1e-4)
 SEEDED = SeededRandomness(seed=5)
 THERE = 20

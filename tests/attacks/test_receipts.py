@@ -20,6 +20,8 @@ from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from tests.privacy.receipts import paid, roomy
 
+pytestmark = pytest.mark.watched
+
 NOISE = GaussianNoise(noise_multiplier=2.0, clip_norm=1.0)
 PACKAGE = Path(incrowd.__file__).parent
 TOTAL = np.zeros(3)

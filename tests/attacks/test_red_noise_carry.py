@@ -23,6 +23,8 @@ from incrowd.privacy.plan.silo_plan import SiloPlan
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import CENTRAL_TRUST, MEDIAN, OTHER_TRUST, OTHER_UNIT, UNNUMBERED
 
+pytestmark = pytest.mark.watched
+
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 CLIENTS = 8
 ROWS = np.arange(1.0, 25.0).reshape(CLIENTS, 3)

@@ -10,6 +10,8 @@ from incrowd.privacy.allowance import Allowance
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
 
+pytestmark = pytest.mark.watched
+
 SIZE = 32
 PER_NUMBER = Mechanism(size=SIZE, clip=1.0, epsilon=1.0, privacy="feature")
 WHOLE = Mechanism(size=SIZE, clip=1.0, epsilon=1.0, privacy="model")

@@ -21,6 +21,8 @@ from incrowd.privacy.release import PrivateRound, PrivateRun
 from incrowd.privacy.statement import UNNUMBERED
 from tests.reference.stacks import Stack, StackCohort
 
+pytestmark = pytest.mark.watched
+
 BUDGET = Budget(epsilon=1e9, delta=1e-6)
 CLIENTS = 8
 LITTLE = 1e-3  # noise, so that sums can be seen through it

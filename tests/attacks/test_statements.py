@@ -19,6 +19,8 @@ from incrowd.privacy.plan.schedule import Schedule, Step
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import FORGOTTEN, PUBLIC, SIMULATION, Statement
 
+pytestmark = pytest.mark.watched
+
 BUDGET = Budget(epsilon=50.0, delta=1e-6)
 EARNEST, SEEDED = SystemRandomness(), SeededRandomness(5)
 

@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -97,23 +99,28 @@ def test_it_learns(make: Maker, data: Clients) -> None:
     assert after.loss < before.loss
 
 
-PROMISES: dict[str, Promise] = {
-    "everyone": plan_with(),
-    "poisson": plan_with(sampling=Poisson, cohort=6),
-    "local": plan_with(place="local"),
-    "quantile": plan_with(clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)),
-    "per layer": plan_with(clip=PerLayerClip(clip_norms=(1.0, 0.5), parts=(FEATURES * CLASSES, CLASSES))),
-    "element-wise": plan_with(clip=ElementwiseClip(limit=0.1, size=SIZE)),
-    "median": plan_with(clip=MedianClip()),
-    "correlated": CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET),
-    "blt": CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET, buffers=2),
+PROMISES: dict[str, Callable[[], Promise]] = {
+    "everyone": plan_with,
+    "poisson": lambda: plan_with(sampling=Poisson, cohort=6),
+    "local": lambda: plan_with(place="local"),
+    "quantile": lambda: plan_with(clip=QuantileClip(clip_norm=1.0, bit_noise=6.0)),
+    "per layer": lambda: plan_with(clip=PerLayerClip(clip_norms=(1.0, 0.5), parts=(FEATURES * CLASSES, CLASSES))),
+    "element-wise": lambda: plan_with(clip=ElementwiseClip(limit=0.1, size=SIZE)),
+    "median": lambda: plan_with(clip=MedianClip()),
+    "correlated": lambda: CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET),
+    "blt": lambda: CorrelatedPlan(clients=CLIENTS, rounds=5, groups=3, budget=BUDGET, buffers=2),
 }
+
+
+@cache
+def promised(name: str) -> Promise:
+    return PROMISES[name]()
 
 
 @pytest.mark.parametrize("name", PROMISES)
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, name: str, kind: str) -> None:
-    plan = PROMISES[name]
+    plan = promised(name)
     server = ServerOptimizer(kind=kind, average="tail")  # type: ignore[arg-type]  # one of the three
     whole = run(make(plan=plan, server=server))
     for stop in range(plan.rounds + 1):
@@ -141,7 +148,7 @@ def test_arrays_of_another_run_are_refused(make: Maker) -> None:
 
 
 def test_the_memory_of_another_round_or_of_another_kind_of_noise_is_refused(make: Maker) -> None:
-    correlated = make(plan=PROMISES["correlated"])
+    correlated = make(plan=promised("correlated"))
     first = correlated.init()
     after, _ = correlated.apply(first)
     secret = after.secret_arrays()

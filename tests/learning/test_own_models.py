@@ -17,6 +17,7 @@ from incrowd.learning.modules import working_copy
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
 from incrowd.learning.store import ClientTensors
+from incrowd.learning.trial import tried
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
@@ -329,3 +330,22 @@ def test_a_copy_to_train_has_its_frozen_parts_in_evaluation_mode() -> None:
         parameters = list(part.parameters())
         if parameters:
             assert part.training == any(one.requires_grad for one in parameters)
+
+
+class Choosy(nn.Module):
+    """Takes zeros, and no other numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.any():
+            raise ValueError("not for such numbers")
+        outputs: Tensor = self.layer(x)
+        return outputs
+
+
+def test_a_module_is_not_refused_for_made_up_numbers_that_it_is_not_for() -> None:
+    features, labels = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
+    tried(Model(Choosy(), fresh=True), features, labels, CROSS_ENTROPY, each_alone=True, what="records")

@@ -289,3 +289,9 @@ def test_figures_are_read_off_the_released_mean() -> None:
     assert [row["share"] for row in found["by_class"]] == pytest.approx([0.4, 0.19, 0.4, -0.3])
     assert found["balanced_accuracy"] == pytest.approx((0.75 + 0.0 + 1.0) / 3)
     assert Scoring(classes=1).figures(np.array([0.0, -1.0, -1.0]), std=1.0)["balanced_accuracy"] is None
+
+
+def test_a_form_has_the_figures_that_it_names() -> None:
+    loss = Scoring(accuracy=False, loss_bound=2.0).figures(np.array([0.25]), std=0.1)
+    assert loss == {"loss": 1.5, "loss_std": 0.2, "loss_bound": 2.0}
+    assert Scoring().figures(np.array([0.25]), std=0.1) == {"accuracy": 0.75, "accuracy_std": 0.1}

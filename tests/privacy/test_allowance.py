@@ -58,3 +58,16 @@ def test_a_day_of_more_contributions_than_are_looked_at_first_is_counted_whole()
         one.charge(MECHANISM)
     day, charged = one._day()
     assert (day, len(charged)) == (str(FIRST), count)
+
+
+def test_a_day_is_full_at_what_it_costs_and_not_at_the_sum_of_its_epsilons() -> None:
+    first = allowed(Clock(), daily=9.0)
+    for _ in range(2):
+        first.charge(MECHANISM)
+    cost = first.spent_today()
+    assert cost < 1.0
+    second = allowed(Clock(), daily=cost)
+    for _ in range(2):
+        second.charge(MECHANISM)
+    with pytest.raises(BudgetExceeded):
+        second.charge(MECHANISM)

@@ -437,3 +437,13 @@ def test_another_ledger_does_not_take_a_registered_place(home: Home, folder: Pat
     (folder / "other.witness").replace(known.witness)
     with pytest.raises(LedgerRolledBack, match="another ledger than the one that is registered"):
         Ledger.open(known.path)
+
+
+def test_looking_for_a_ledger_makes_nothing(home: Home) -> None:
+    assert home.found(data()) == (None, None)
+    assert not home.folder.exists()
+
+
+def test_a_folder_is_no_ledger(folder: Path) -> None:
+    with pytest.raises(LedgerMisplaced, match="is a folder: name the ledger in it"):
+        check_own(folder)

@@ -174,3 +174,10 @@ def test_impossible_samplers_are_refused(make: object, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert caught.value.field == field
+
+
+def test_a_client_can_tell_its_own_turns() -> None:
+    sampler = Cyclic(clients=10, groups=4)
+    for number in range(9):
+        cohort = sampler.sample(SeededRandomness(5).stream("sampling", number), round=number)
+        assert [client for client in range(10) if sampler.has_turn(client, round=number)] == list(cohort)

@@ -94,3 +94,8 @@ def test_the_statement_is_about_records_and_says_what_a_silo_is_trusted_with() -
     assert "10 of 40 records a step" in sampled.sampler
     assert len(sampled.caveats) == 3
     assert "all data of one random record of 40" in sampled.caveats[2]
+
+
+def test_as_many_records_are_expected_as_all_steps_take() -> None:
+    stated = plan(batch_size=10, epochs=2.5)
+    assert stated.contributions == stated.rounds * 10 * 10

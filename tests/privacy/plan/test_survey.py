@@ -2,9 +2,12 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.survey import Wish, over_all_rounds, paper_row, ranked, row, what_if
 
 # Asking one accountant is faster, and which one does not matter here.
@@ -46,6 +49,8 @@ def test_a_growing_cohort_keeps_noise_squared_over_cohort() -> None:
 def test_impossible_wishes_are_refused() -> None:
     with pytest.raises(ConfigError, match="grow_from"):
         Wish(**BASE, grow_from=3, noise_multiplier=1.0)
+    with pytest.raises(ConfigError, match="the cohort to grow to"):
+        Wish(**BASE, grow_from=3)
     with pytest.raises(ConfigError, match="clients"):
         Wish(**BASE | {"clients": 0})
     with pytest.raises(ConfigError, match="delta"):
@@ -127,3 +132,12 @@ def test_the_paper_s_figure_comes_with_the_honest_one_only() -> None:
     found = paper_row(plan)
     assert set(found) == {"moments_epsilon", "honest_epsilon"}
     assert found["moments_epsilon"] > found["honest_epsilon"]  # type: ignore[operator]  # two numbers
+
+
+def test_noise_that_is_taken_back_counts_as_what_is_left_of_it() -> None:
+    """Round by round the noise is C^-1 z; together that is the row of column sums of C^-1, times z."""
+    plan = CorrelatedPlan(clients=60, rounds=12, groups=6, budget=Budget(epsilon=2.0, delta=1e-5))
+    column = plan.noise._column
+    matrix = np.array([[column[row - at] if row >= at else 0.0 for at in range(12)] for row in range(12)])
+    left = np.linalg.norm(np.linalg.inv(matrix).sum(axis=0)) * plan.noise_multiplier * plan.noise.sensitivity
+    assert over_all_rounds(plan, weights=9) == pytest.approx(3 * left / 10 / 12)
