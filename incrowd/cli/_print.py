@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 
-
 _NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?|inf|none|)")
 
 
@@ -24,7 +23,7 @@ def print_facts(facts: dict[str, Any]) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], *, leave_out: set[str]) -> None:
-    """A table of these rows, whose columns are the names in the first: numbers end, and texts begin, below each other."""
+    """A table of these rows, whose columns are the names in the first; texts begin below each other, numbers end."""
     from rich.console import Console
     from rich.table import Table
 

@@ -166,6 +166,14 @@ def test_in_print_it_is_light_and_folded_texts_are_open(browser: Browser, places
     assert found == [0, "none", "#ffffff", "auto", 0]
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_printed_page_is_as_wide_as_its_paper(browser: Browser, places: dict[str, str], name: str) -> None:
+    """Wider ones would be shrunk by the browser until nobody reads them. Inside its margins A4 is 688 pixels wide."""
+    look(browser, places[name], size=(688, 972), media="print")
+    browser.run("dispatchEvent(new Event('beforeprint')); return 0")
+    assert browser.run("return document.documentElement.scrollWidth") <= 688
+
+
 def test_without_scripts_everything_is_there(browser: Browser, places: dict[str, str]) -> None:
     browser.tools("Emulation.setScriptExecutionDisabled", value=True)
     try:
