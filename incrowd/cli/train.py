@@ -37,7 +37,9 @@ def train(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Settings that suit it, where CONFIG has none: general, images, tables."),
+        typer.Option(
+            metavar="NAME", help="Settings that suit it, where CONFIG has none: general, images, handwriting, tables."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,
     ledger: LedgerOption = None,

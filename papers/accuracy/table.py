@@ -61,9 +61,10 @@ class Table:
                     yield plays_row(bench, speakers, recipe, epsilon=epsilon)
 
     def fitting(self, split: Split) -> tuple[str, ...]:
-        """Those of the recipes that are for such examples: one is for pictures alone, one for the rows of a table."""
+        """Those of the recipes that are for such examples: for pictures, for grey ones, for the rows of a table."""
         shape = split.train.shape
-        unfit = {"tables"} if is_picture(shape) else {"images"}
+        unfit = {"tables"} if is_picture(shape) else {"images", "handwriting"}
+        unfit |= {"handwriting"} if len(shape) != 2 else set()
         return tuple(name for name in self.recipes if name not in unfit)
 
     def _of_set(self, name: str) -> Iterator[Entry]:
