@@ -38,7 +38,8 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Settings that suit it, where CONFIG has none: general, images, tables, text."
+            metavar="NAME",
+            help="Settings that suit it, where CONFIG has none: general, images, handwriting, tables, text.",
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to compute, say cuda; short for --set run.device.")] = None,

@@ -44,9 +44,6 @@ from incrowd.learning import (
 )
 from incrowd.learning.features import (
     FeatureMap,
-    GlyphMetric,
-    MomentNormalisation,
-    OrientedEnergies,
     TableRows,
     TokenGrams,
     UnitNorm,
@@ -54,6 +51,7 @@ from incrowd.learning.features import (
     compose,
     is_picture,
     picture_map,
+    stroke_map,
     transform,
     transform_federated,
 )
@@ -229,9 +227,9 @@ def _cache(wanted: AnyFeatures) -> Path | None:
 def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns | None = None) -> FeatureMap:
     """The map that settings name, for examples of this shape, or for rows of a table with these columns."""
     if isinstance(wanted, StrokeFeatures):
-        return _strokes(wanted, shape)
-    if isinstance(wanted, UnitFeatures):
-        alone: FeatureMap = UnitNorm(centred=wanted.centred)
+        alone: FeatureMap = _strokes(wanted, shape)
+    elif isinstance(wanted, UnitFeatures):
+        alone = UnitNorm(centred=wanted.centred)
     elif isinstance(wanted, TableFeatures):
         alone = _rows(wanted, columns)
     elif isinstance(wanted, TokenFeatures):
@@ -251,14 +249,14 @@ def _rows(wanted: TableFeatures, columns: Columns | None) -> FeatureMap:
 def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if len(shape) != 2:
         raise ConfigError(field="name", value="strokes", remedy=f"they need grey images, these examples are {shape}")
-    width = wanted.stroke_width
-    if width < 2 or width.bit_count() != 1:
-        raise ConfigError(field="stroke_width", value=width, remedy="give its pixels, a power of two: 2, 4, 8, ...")
-    strokes = OrientedEnergies(octave=width.bit_length() - 2, stride=wanted.stride)
-    base = compose(MomentNormalisation(), strokes) if wanted.deskew else strokes
-    if wanted.dimensions is None:
-        return compose(base, UnitNorm(centred=True))
-    return GlyphMetric(base=base, shape=(shape[0], shape[1]), dimensions=wanted.dimensions)
+    return stroke_map(
+        (shape[0], shape[1]),
+        stroke_width=wanted.stroke_width,
+        stride=wanted.stride,
+        deskew=wanted.deskew,
+        corners=wanted.corners,
+        dimensions=wanted.dimensions,
+    )
 
 
 def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:

@@ -45,14 +45,18 @@ class StrokeFeatures(Section):
 
     A `stroke_width` and a `stride` of 4 pixels suit images of 28 pixels, 2 and 2 those of 8. With `deskew`, each
     drawing is first moved to the middle, straightened and scaled. With `dimensions`, the strokes are seen along so
-    many directions that tell random drawings apart (`incrowd.learning.features.metric`).
+    many directions that tell random drawings apart (`incrowd.learning.features.metric`). With `corners` there are
+    strokes of two widths, half of `stroke_width` and all of it, and how they meet. With `constant` there is one more
+    feature, which every example has: the bias of a linear model.
     """
 
     name: Literal["strokes"] = "strokes"
     stroke_width: int = 4
     stride: int = 4
     deskew: bool = False
+    corners: bool = False
     dimensions: int | None = None
+    constant: float = 0.0
     cache: str | None = None
 
 

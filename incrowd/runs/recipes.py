@@ -1,11 +1,12 @@
 """Recipes: settings that suit a federation, from what everybody may know of it.
 
-| recipe    | what it knows beforehand                                                      |
-| --------- | ----------------------------------------------------------------------------- |
-| `general` | nothing: each example as a vector of length one, or a module of your own      |
-| `images`  | that examples are pictures, of things of a few parts, edges and textures      |
-| `tables`  | what is stated of a table's columns: ranges, levels, texts                    |
-| `text`    | that examples are texts of a table's columns, or sequences of tokens          |
+| recipe        | what it knows beforehand                                                           |
+| ------------- | ---------------------------------------------------------------------------------- |
+| `general`     | nothing: each example as a vector of length one, or a module of your own           |
+| `images`      | that examples are pictures, of things of a few parts, edges and textures           |
+| `handwriting` | that examples are drawn by hand, bright on dark, and that hands differ as in random drawings |
+| `tables`      | what is stated of a table's columns: ranges, levels, texts                         |
+| `text`        | that examples are texts of a table's columns, or sequences of tokens               |
 
 A recipe sees an `Outline` alone: the number of clients, the budget, the form of an example. So it looks at nobody, and
 what it chooses costs nothing. What settings state themselves stays as they state it.
@@ -46,6 +47,12 @@ SHARES_OF_FEW = 1.0
 
 MANY_CLASSES = 20
 """From more classes than these on, a sequence's label is taken for the token that follows, elsewhere for its kind."""
+
+_SMALL_DRAWING = 16
+"""Pixels a side: the strokes of such a drawing are thin."""
+
+_STROKES, _WITH_CORNERS = 8, 81
+"""How many numbers there are around each place."""
 
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
@@ -123,6 +130,35 @@ def images(facts: Outline) -> Tables:
     return {"features": features, "model": _LINEAR, **mechanism(facts)}
 
 
+def handwriting(facts: Outline) -> Tables:
+    """Softmax regression on strokes and corners of straightened drawings, along directions that tell random drawings
+    apart; the stronger the signal, the more directions.
+    """
+    if facts.own_model:
+        return network(facts)
+    if len(facts.shape) != 2:
+        raise ConfigError(field="recipe", value="handwriting", remedy="it needs grey images [h, w]: take images")
+    large = max(facts.shape) > _SMALL_DRAWING
+    sizes: dict[str, Any] = (
+        {"stroke_width": 4, "stride": 4, "corners": True} if large else {"stroke_width": 2, "stride": 2}
+    )
+    here = _WITH_CORNERS if large else _STROKES
+    most = here * math.prod(math.ceil(side / sizes["stride"]) for side in facts.shape)
+    features = {
+        "name": "strokes",
+        **sizes,
+        "deskew": True,
+        "dimensions": min(drawn_directions(facts), most),
+        "constant": CONSTANT,
+    }
+    how = mechanism(facts)
+    if facts.signal >= 400 and facts.classes != 2:
+        # What tells drawings apart is as loud in every direction, so that long steps need no momentum.
+        how["server"] = {**_STRAIGHT, "learning_rate": 32.0 if facts.signal < 1000 else 128.0}
+        how["privacy"]["rounds"] = 20 if facts.clients < MANY else 40
+    return {"features": features, "model": _LINEAR, **how}
+
+
 def tables(facts: Outline) -> Tables:
     """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay numbers.
 
@@ -168,12 +204,14 @@ RECIPES = {
     for recipe in (
         Recipe(name="general", prior="nothing", settings=general),
         Recipe(name="images", prior="pictures look like made-up ones", settings=images),
+        Recipe(name="handwriting", prior="drawings by hand differ as random ones do", settings=handwriting),
         Recipe(name="tables", prior="what is stated of the columns", settings=tables),
         Recipe(name="text", prior="examples are texts", settings=text),
     )
 }
 
 _LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
+_STRAIGHT: dict[str, Any] = {"decay": "linear", "average": "tail"}
 
 
 def directions(facts: Outline) -> int:
@@ -182,6 +220,14 @@ def directions(facts: Outline) -> int:
         if facts.signal >= least:
             return count
     return 64
+
+
+def drawn_directions(facts: Outline) -> int:
+    """The same of drawings: fewer, because these directions were chosen to tell such things apart."""
+    for least, count in ((1000, 512), (120, 128)):
+        if facts.signal >= least:
+            return count
+    return 32
 
 
 def mechanism(facts: Outline) -> Tables:

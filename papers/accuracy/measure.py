@@ -23,7 +23,7 @@ from incrowd import (
     ServerOptimizer,
 )
 from incrowd.data import Examples, Partition, Split, hold_out, iid, sorted_shards
-from incrowd.learning.features import FeatureMap, TokenGrams, UnitNorm, picture_map, transform
+from incrowd.learning.features import FeatureMap, TokenGrams, UnitNorm, picture_map, stroke_map, transform
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.published import published
 
@@ -152,8 +152,17 @@ class Bench:
 
     def _features(self, federation: Federation) -> FeatureMap:
         wanted = federation.settings.features
+        shape = self.split.train.shape
+        if wanted.name == "strokes":
+            return stroke_map(
+                (shape[0], shape[1]),
+                stroke_width=wanted.stroke_width,
+                stride=wanted.stride,
+                deskew=wanted.deskew,
+                corners=wanted.corners,
+                dimensions=wanted.dimensions,
+            )
         if wanted.name == "pictures":
-            shape = self.split.train.shape
             return picture_map(
                 shape,
                 dimensions=wanted.dimensions,

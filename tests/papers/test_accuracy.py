@@ -161,6 +161,14 @@ def test_records_are_clients_of_their_own(bench_accuracy: Command, data: Path) -
     assert "published beside it: mnist, record, epsilon 3: 0.987" in bench_accuracy(*asked).out
 
 
+@pytest.mark.slow
+def test_a_row_of_handwriting_has_its_own_features(bench_accuracy: Command, data: Path) -> None:
+    asked = ("--data", str(data), "--sets", "mnist", "--clients", "10", "--recipe", "handwriting", "--seeds", "1")
+    (row,) = bench_accuracy(*asked, "--json").object()["rows"]
+    assert row["recipe"] == "handwriting"
+    assert row["without_noise"] > 0.9
+
+
 def test_held_out_examples_take_the_place_of_the_test_examples(data: Path) -> None:
     split = load_set("fashion", data)
     bench = Bench.on(split, held_out=50)

@@ -67,6 +67,15 @@ def test_every_image_is_one_user_s(name: str) -> None:
     assert sorted(users.indices.tolist()) == list(range(300))
 
 
+def test_handwriting_is_for_grey_pictures_alone(tmp_path: Path) -> None:
+    asked = Table(folder=tmp_path, sets=(), clients=(), epsilons=(), recipes=("images", "handwriting", "tables"))
+    colour = pictures(2)
+    pixels = np.zeros((2, 28, 28), np.uint8)
+    grey = Split(name="grey", train=Examples(features=pixels, labels=np.arange(2), classes=2, scale=1 / 255))
+    assert asked.fitting(colour) == ("images",)
+    assert asked.fitting(grey) == ("images", "handwriting")
+
+
 def test_speakers_stand_in_the_table_and_images_is_not_for_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_convolution_needs_images(tmp_path: Path) -> None:
         ("{name='unit', centred=false}", 64),
         ("{name='strokes', stroke_width=2, stride=2}", 128),
         ("{name='strokes', stroke_width=2, stride=2, deskew=true}", 128),
+        ("{name='strokes', stroke_width=2, stride=2, constant=0.1}", 129),
         pytest.param("{name='strokes', stroke_width=2, stride=4, dimensions=7}", 7, marks=pytest.mark.slow),
     ],
 )

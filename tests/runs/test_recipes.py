@@ -97,6 +97,31 @@ def test_the_stronger_the_signal_the_more_is_learned() -> None:
     assert named("images").settings(many)["features"]["dimensions"] == 512
 
 
+def test_handwriting_looks_along_more_directions_the_stronger_the_signal() -> None:
+    def seen(**known: Any) -> dict[str, Any]:
+        made = completed(PROMISE, named("handwriting"), facts(shape=(28, 28), **known))
+        settings_of(made)
+        return dict(made["features"])
+
+    assert seen(budget=Budget(epsilon=1.0, delta=1e-3))["dimensions"] == 32
+    assert seen(budget=Budget(epsilon=8.0, delta=1e-3))["dimensions"] == 128
+    assert seen(clients=1000)["dimensions"] == 512
+    assert seen()["corners"]
+
+
+def test_small_drawings_have_thin_strokes_and_no_more_directions_than_these() -> None:
+    small = named("handwriting").settings(facts(clients=20_000))["features"]
+    assert small == {
+        "name": "strokes", "stroke_width": 2, "stride": 2, "deskew": True, "dimensions": 128, "constant": 0.1
+    }  # fmt: skip
+
+
+def test_handwriting_is_grey() -> None:
+    with pytest.raises(ConfigError, match=r"recipe = 'handwriting': it needs grey images"):
+        named("handwriting").settings(facts(shape=(3, 32, 32)))
+    named("handwriting").settings(facts(shape=(3, 32, 32), own_model=True))
+
+
 def test_tokens_need_a_model_of_ones_own() -> None:
     with pytest.raises(ConfigError, match=r"recipe = 'general': examples are tokens"):
         named("general").settings(facts(whole=True))
@@ -156,7 +181,7 @@ def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images, tables, text"):
+    with pytest.raises(ConfigError, match=r"recipe = 'best': choose from general, images, handwriting, tables, text"):
         with_recipe(PROMISE, "best")
 
 

@@ -19,6 +19,7 @@ from incrowd.learning.features.norms import UnitNorm, WithConstant
 from incrowd.learning.features.order import PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
+from incrowd.learning.features.strokes import stroke_map
 from incrowd.learning.features.table_rows import TableRows
 from incrowd.learning.features.token_grams import TokenGrams
 from incrowd.learning.features.transform import transform, transform_federated
@@ -47,6 +48,7 @@ __all__ = [
     "from_module",
     "is_picture",
     "picture_map",
+    "stroke_map",
     "transform",
     "transform_federated",
 ]

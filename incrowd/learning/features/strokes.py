@@ -1,0 +1,45 @@
+"""The features of drawings by hand: strokes, and the directions that tell random drawings apart."""
+
+from incrowd.errors import ConfigError
+from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
+from incrowd.learning.features.feature_map import FeatureMap, compose
+from incrowd.learning.features.glyphs import Glyphs
+from incrowd.learning.features.images import Shape
+from incrowd.learning.features.metric import GlyphMetric
+from incrowd.learning.features.moments import MomentNormalisation
+from incrowd.learning.features.norms import UnitNorm
+
+_CORNERS = 4  # the width of strokes that corners are looked for between
+_FEW = Glyphs()
+_MANY = Glyphs(count=1200, variants=25)  # fewer renderings of each keep the work the same
+
+
+def stroke_map(
+    shape: Shape,
+    *,
+    stroke_width: int = 4,
+    stride: int = 4,
+    deskew: bool = False,
+    corners: bool = False,
+    dimensions: int | None = None,
+) -> FeatureMap:
+    """Strokes of this width around places that are `stride` pixels apart; with `corners` also those of half the width,
+    and how they meet. With `deskew` each drawing is straightened first. With `dimensions` they are seen along so many
+    directions that tell random drawings apart, otherwise less their mean; of length one.
+
+    Edge cases: a width that is no power of two, and corners between strokes of another width than 4: refused.
+    """
+    if stroke_width < 2 or stroke_width.bit_count() != 1:
+        raise ConfigError(
+            field="stroke_width", value=stroke_width, remedy="give its pixels, a power of two: 2, 4, 8, ..."
+        )
+    if corners and stroke_width != _CORNERS:
+        remedy = f"corners are those of strokes of {_CORNERS} pixels: give that, or leave them out"
+        raise ConfigError(field="stroke_width", value=stroke_width, remedy=remedy)
+    strokes: FeatureMap = OrientedEnergies(octave=stroke_width.bit_length() - 2, stride=stride)
+    strokes = SecondOrderEnergies(stride=stride) if corners else strokes
+    base = compose(MomentNormalisation(), strokes) if deskew else strokes
+    if dimensions is None:
+        return compose(base, UnitNorm(centred=True))
+    glyphs = _FEW if dimensions < _FEW.count else _MANY
+    return GlyphMetric(base=base, shape=shape, dimensions=dimensions, glyphs=glyphs)
