@@ -19,7 +19,7 @@ BEYOND, UNUSUAL, USUAL = (int(verdict) for verdict in Verdict)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-def _compiled(function: _Function) -> _Function:
+def compiled(function: _Function) -> _Function:
     """Machine code, kept on disk if there is a folder for it."""
     compile_: Any = numba.njit
     settings = {"error_model": "numpy", "nogil": True}
@@ -30,7 +30,7 @@ def _compiled(function: _Function) -> _Function:
     return loop
 
 
-@_compiled
+@compiled
 def measures(answer: Instance, parent: Instance, inverse: float) -> tuple[float, float, float]:
     """See `residual_numpy.measures`."""
     sums, squares, most = np.zeros(LANES), np.zeros(LANES), np.zeros(LANES)
@@ -55,7 +55,7 @@ def measures(answer: Instance, parent: Instance, inverse: float) -> tuple[float,
     return total, total_square, largest
 
 
-@_compiled
+@compiled
 def _product(first: Floats, second: Floats) -> float:
     """The sum of products, lane by lane: `residual_numpy.in_lanes` of them."""
     lanes = np.zeros(LANES)
@@ -72,7 +72,7 @@ def _product(first: Floats, second: Floats) -> float:
     return total
 
 
-@_compiled
+@compiled
 def project(
     answer: Instance,
     parent: Instance,
@@ -95,7 +95,7 @@ def project(
             row[place] += projection * there[place]
 
 
-@_compiled
+@compiled
 def weigh(
     answer: Instance,
     parent: Instance,
@@ -120,7 +120,7 @@ def weigh(
     return USUAL
 
 
-@_compiled
+@compiled
 def straighten(directions: Floats) -> None:
     """See `residual_numpy.straighten`."""
     for number in range(len(directions)):

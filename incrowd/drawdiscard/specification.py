@@ -18,7 +18,7 @@ from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Gl
 from incrowd.drawdiscard.residual import least_gamma
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.mechanism.device import Mechanism, Unit
+from incrowd.privacy.mechanism.device import Mechanism, NoiseName, Unit
 
 LONGEST = 8_000_000
 """Characters of the longest specification that is read at all."""
@@ -65,7 +65,7 @@ class Specification(BaseModel):
     clip: Positive
     epsilon: Positive
     delta: Positive | None = None
-    noise: Literal["laplace", "gaussian", "none"] = "laplace"
+    noise: NoiseName = "laplace"
     privacy: Unit = "model"
     bound: Literal["element", "norm"] = "norm"
     largest: Annotated[int, Field(ge=1)] | None = None

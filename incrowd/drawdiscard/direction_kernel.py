@@ -1,0 +1,44 @@
+"""Whether an answer is a direction's, compiled: what `direction_test.descends` says."""
+
+import numpy as np
+
+from incrowd.drawdiscard.pool import Instance
+from incrowd.drawdiscard.residual_kernels import compiled
+from incrowd.privacy.mechanism.signs import SEED_BITS
+
+_WORD = np.uint32(0xFFFFFFFF)
+
+
+@compiled
+def _mixed(word: np.uint32) -> np.uint32:
+    """See `signs.mixed`."""
+    word = np.uint32(word ^ (word >> np.uint32(16)))
+    word = np.uint32((word * np.uint32(0x85EBCA6B)) & _WORD)
+    word = np.uint32(word ^ (word >> np.uint32(13)))
+    word = np.uint32((word * np.uint32(0xC2B2AE35)) & _WORD)
+    return np.uint32(word ^ (word >> np.uint32(16)))
+
+
+@compiled
+def descends(answer: Instance, parent: Instance, length: float) -> bool:
+    """See `direction_test.descends`."""
+    seed, word, of_seed = np.uint32(0), np.uint32(0), np.uint32(0)
+    for place in range(answer.size):
+        wide, mine = np.float64(parent[place]), answer[place]
+        if not np.isfinite(mine):
+            return False
+        up = mine == np.float32(wide - length)
+        if not up and mine != np.float32(wide + length):
+            return False
+        if place < SEED_BITS:
+            if up:
+                seed |= np.uint32(1) << np.uint32(place)
+            continue
+        bit = (place - SEED_BITS) % 32
+        if bit == 0:
+            if place == SEED_BITS:
+                of_seed = _mixed(seed)
+            word = _mixed(of_seed ^ _mixed(np.uint32((place - SEED_BITS) // 32 + 1)))
+        if up != (((word >> np.uint32(bit)) & np.uint32(1)) == 1):
+            return False
+    return True
