@@ -66,9 +66,9 @@ class ChosenDirection:
         candidates = min(MOST, max(FEWEST, 2 ** math.floor(min(epsilon, MOST_LOSS))))
         each = clip / math.sqrt(size)
         for exponent in range(FINEST, COARSEST, -1):
-            length = math.floor(each * 2.0**exponent * (1 - 2.0**-50))  # never longer than the clip
+            length = each * 2.0**exponent * (1 - 2.0**-50)  # never longer than the clip
             if 1 <= length < LARGEST_SIZE:
-                return cls(exponent=exponent, length=length, loss=loss, candidates=candidates, size=size)
+                return cls(exponent=exponent, length=math.floor(length), loss=loss, candidates=candidates, size=size)
         raise ConfigError(field="clip", value=clip, remedy="no grid of whole numbers holds it: give one nearer 1")
 
     @property

@@ -1,0 +1,176 @@
+"""Answers that are directions: which are, and what else somebody may send."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from incrowd import Server
+from incrowd.drawdiscard import Reason, Rehearsal, direction_kernel, direction_test
+from incrowd.drawdiscard.direction_test import DirectionTest, answer_test
+from incrowd.drawdiscard.outbox import stepped
+from incrowd.drawdiscard.residual import ResidualTest
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
+from incrowd.privacy.mechanism.device import Mechanism
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.signs import sign_bits
+from tests.drawdiscard.mail import FIELDS, asked, mails, phone
+
+Row = NDArray[np.float32]
+SIZE, GAMMA = 120, 0.3
+MECHANISM = Mechanism(size=SIZE, clip=1.0, epsilon=4.0, noise="direction", bound="norm")
+ASKED = {"noise": "direction", "bound": "norm", "largest": None, "gamma": 1.0, "clip": 1.0}
+
+
+def answer(choice: ChosenDirection, parent: Row, seed: int, gamma: float) -> Row:
+    """What an honest device sends."""
+    return stepped(parent, Whole(choice.steps_of(seed), choice.step), gamma=gamma)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    size=st.integers(1, 150), seed=st.integers(0, 2**20 - 1), gamma=st.floats(1e-3, 100), weights=st.floats(1e-9, 1e3),
+    epsilon=st.floats(0.1, 12), number=st.integers(0, 2**32),
+)  # fmt: skip
+def test_every_honest_answer_passes_and_no_neighbour_of_it(
+    size: int, seed: int, gamma: float, weights: float, epsilon: float, number: int
+) -> None:
+    """Also what compiled code says is the same, of answers and of what differs from one in a place."""
+    mechanism = Mechanism(size=size, clip=1.0, epsilon=epsilon, noise="direction", bound="norm")
+    draw = np.random.default_rng(number)
+    parent = (weights * draw.normal(size=size)).astype(np.float32)
+    sent = answer(mechanism.choice, parent, seed % 2 ** min(size, 20), gamma)
+    test = DirectionTest(mechanism)
+    assert test.accepts(sent, parent, gamma)
+    length = (gamma * mechanism.choice.step) * mechanism.choice.length
+    other = sent.copy()
+    place = int(draw.integers(size))
+    other[place] = np.nextafter(other[place], np.float32(np.inf))
+    turned = sent.copy()
+    turned[place] = np.float32(np.float64(parent[place]) + math.copysign(length, float(parent[place] - sent[place])))
+    for row in (sent, other, turned):
+        assert direction_test.descends(row, parent, length) == direction_kernel.descends(row, parent, length)
+    assert not test.accepts(other, parent, gamma)
+    if size > 60 and place >= 20:  # of so few signs every one is a direction's
+        assert not test.accepts(turned, parent, gamma)
+
+
+ATTACKS: dict[str, Callable[[Row, np.random.Generator], Row]] = {
+    "nothing": lambda parent, _: parent,
+    "Laplace noise": lambda parent, draw: (parent + 0.03 * draw.laplace(size=SIZE)).astype(np.float32),
+    "signs of its own": lambda parent, draw: (
+        parent + GAMMA * MECHANISM.noise_scale * draw.choice([-1.0, 1.0], SIZE)
+    ).astype(np.float32),
+    "all one way": lambda parent, _: (parent - GAMMA * MECHANISM.noise_scale).astype(np.float32),
+    "one weight": lambda parent, _: np.where(np.arange(SIZE) == 7, parent + 1, parent).astype(np.float32),
+    "twice the length": lambda parent, _: answer(MECHANISM.choice, parent, 5, 2 * GAMMA),
+    "half the length": lambda parent, _: answer(MECHANISM.choice, parent, 5, GAMMA / 2),
+    "a huge weight": lambda parent, _: np.where(np.arange(SIZE) == 7, np.float32(3e38), parent).astype(np.float32),
+    "no number": lambda parent, _: np.where(np.arange(SIZE) == 7, np.float32(np.nan), parent).astype(np.float32),
+    "infinity": lambda parent, _: np.full(SIZE, -np.inf, np.float32),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_whatever_is_no_direction_is_turned_away(attack: str) -> None:
+    draw, test = np.random.default_rng(1), DirectionTest(MECHANISM)
+    for _ in range(50):
+        parent = draw.normal(size=SIZE).astype(np.float32)
+        assert not test.accepts(ATTACKS[attack](parent, draw), parent, GAMMA)
+        assert test.accepts(answer(MECHANISM.choice, parent, int(draw.integers(2**20)), GAMMA), parent, GAMMA)
+
+
+def test_an_answer_to_another_parent_is_turned_away() -> None:
+    draw, test = np.random.default_rng(2), DirectionTest(MECHANISM)
+    parent, other = draw.normal(size=(2, SIZE)).astype(np.float32)
+    assert not test.accepts(answer(MECHANISM.choice, other, 5, GAMMA), parent, GAMMA)
+
+
+def test_the_best_of_a_million_directions_is_hardly_longer_than_an_honest_one() -> None:
+    """What a colluder can do who tries every seed: five standard deviations, where an honest device has two and a half."""
+    size = 650
+    wanted = np.random.default_rng(4).normal(size=size)
+    wanted /= np.linalg.norm(wanted)
+    best = max(
+        float(((2.0 * sign_bits(np.arange(start, start + 2**14), size) - 1) @ wanted).max())
+        for start in range(0, 2**20, 2**14)
+    )
+    assert 4.3 < best < 6
+    honest = Mechanism(size=size, clip=1.0, epsilon=8.0, noise="direction", bound="norm").choice.gain
+    assert honest * math.sqrt(size) > 2.5
+    assert np.abs(wanted).sum() > 19  # the control: with signs of one's own choice
+
+
+def test_rows_of_another_size_are_refused() -> None:
+    test, row = DirectionTest(MECHANISM), np.zeros(SIZE, np.float32)
+    for mine, its in ((row[:-1], row), (row, row[:-1]), (row[None], row)):
+        with pytest.raises(DataError, match="not 120 weights"):
+            test.accepts(mine, its, GAMMA)
+
+
+def test_nothing_is_learnt() -> None:
+    test = DirectionTest(MECHANISM)
+    assert test.state() == {}
+    test.restore({})
+    with pytest.raises(DataError, match="learns nothing"):
+        test.restore({"centres": np.zeros(3)})
+
+
+def test_each_mechanism_has_its_test() -> None:
+    assert isinstance(answer_test(MECHANISM), DirectionTest)
+    laplace = Mechanism(size=SIZE, clip=1.0, epsilon=4.0)
+    assert isinstance(answer_test(laplace), ResidualTest)
+    with pytest.raises(ConfigError, match="only directions"):
+        DirectionTest(laplace)
+
+
+def test_without_numba_it_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.direction_kernel", None)
+    assert DirectionTest(MECHANISM)._descends is direction_test.descends
+
+
+def test_a_server_takes_directions_and_goes_on_with_them(tmp_path: Path) -> None:
+    fields = FIELDS | {"sender": {"type": "hashed", "buckets": 100}}
+    server, device = Server(asked(**ASKED | {"fields": fields}), folder=tmp_path / "mail"), phone()
+    for _ in range(20):
+        assert device.contribute(server).accepted
+    drawn = server.draw()
+    wrong = (drawn.weights + np.float32(0.1)).astype(np.float32)
+    assert server.offer(wrong, drawn.ticket).reason is Reason.UNLIKE
+    server.close()
+    with Server.open(tmp_path / "mail") as again:
+        assert again.accepted == 20
+        assert device.contribute(again).accepted
+    device.close()
+
+
+def test_a_rehearsal_of_directions_learns_what_devices_and_a_server_do() -> None:
+    """One instance that every answer replaces: the same steps on average, by devices and by what is simulated."""
+    keys = ASKED | {"instances": 1, "merge": 1.0, "epsilon": 6.0, "gamma": 0.2}
+    rows = mails(40)
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    found = Rehearsal(asked=asked(**keys), table=table, contributions=300, devices=3).report()
+    assert found["honest_turned_away"] == 0.0
+    assert found["metrics"]["accuracy"] == 1.0
+    assert found["without_noise"]["accuracy"] == 1.0
+    server, device = Server(asked(**keys)), phone()
+    for _ in range(60):
+        device.contribute(server)
+    assert ((server.model().predict(rows) > 0.5) == np.array(table["opened"])).all()
+
+
+def test_of_a_handful_of_weights_equal_answers_count_once() -> None:
+    """There are eight directions of three weights: who names the same one from the same version sends the same bytes."""
+    server, device = Server(asked(**ASKED | {"instances": 1, "merge": 1.0})), phone()
+    drawn = server.draw()
+    steps = device.answer(server.specification_json(), drawn.weights, drawn.gamma)
+    assert [server.offer(steps, drawn.ticket).reason for _ in range(2)] == [Reason.ACCEPTED, Reason.REPEATED]
+    assert server.accepted == 1
