@@ -86,9 +86,7 @@ class DirectionGame:
         word = random_words(randomness.stream("noise", position), candidates)
         return np.array([word() % 2**SEED_BITS for _ in range(candidates)], np.int64)
 
-    def _seen(
-        self, released: Sequence[Whole], tossed: Sequence[Integers], inside: NDArray[np.bool_]
-    ) -> DirectionPlay:
+    def _seen(self, released: Sequence[Whole], tossed: Sequence[Integers], inside: NDArray[np.bool_]) -> DirectionPlay:
         seeds = np.array([seed_of((each.steps > 0).astype(np.uint8)) for each in released])
         bounded = [self.mechanism.choice.bounded(gradient).astype(np.float64) for gradient in self.gradients]
         first, second = (np.array([each[most_along(each, table)] for each in tossed]) for table in bounded)
@@ -103,9 +101,7 @@ class DirectionGame:
         )
 
 
-def direction_looks(
-    asked: Specification, *, trials: int, seed: int, confidence: float
-) -> tuple[Finding, list[Check]]:
+def direction_looks(asked: Specification, *, trials: int, seed: int, confidence: float) -> tuple[Finding, list[Check]]:
     """Attack so many contributions that are directions.
 
     Guarantee: a right device passes but for one audit in a million.
@@ -143,7 +139,9 @@ def _checks(game: DirectionGame, play: DirectionPlay) -> list[Check]:
             name="how often the direction most along is named",
             measured=f"{named / trials:.4f}",
             stated=f"{honest:.4f}",
-            holds=bool(binom.cdf(named, trials, honest) > ALARM / 2 and binom.sf(named - 1, trials, honest) > ALARM / 2),
+            holds=bool(
+                binom.cdf(named, trials, honest) > ALARM / 2 and binom.sf(named - 1, trials, honest) > ALARM / 2
+            ),
             note="more often would cost more",
         ),
         Check(

@@ -16,9 +16,9 @@ from incrowd.drawdiscard.pool import Instance
 from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.privacy.mechanism.signs import SEED_BITS, Bits, seed_of, sign_bits
+from incrowd.privacy.mechanism.signs import SEED_BITS, SignBits, seed_of, sign_bits
 
-State = Mapping[str, NDArray[Any]]
+TestState = Mapping[str, NDArray[Any]]
 
 
 class AnswerTest(Protocol):
@@ -32,7 +32,7 @@ class AnswerTest(Protocol):
         """What was learnt: all that `restore` needs."""
         ...
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: TestState) -> None:
         """Go on from a state."""
         ...
 
@@ -70,7 +70,7 @@ class DirectionTest:
         """Nothing."""
         return {}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: TestState) -> None:
         """Go on from a state.
 
         Edge cases: one that is not empty is of another test (`DataError`).
@@ -84,7 +84,7 @@ def descends(answer: Instance, parent: Instance, length: float) -> bool:
     wide = parent.astype(np.float64)
     with np.errstate(all="ignore"):  # what is not finite equals nothing
         below, above = (wide - length).astype(np.float32), (wide + length).astype(np.float32)
-    bits: Bits = (answer == below).astype(np.uint8)
+    bits: SignBits = (answer == below).astype(np.uint8)
     if not ((bits == 1) | (answer == above)).all() or not np.isfinite(answer).all():
         return False
     return bool((sign_bits(np.array([seed_of(bits)], np.int64), len(bits))[0] == bits).all())

@@ -383,8 +383,8 @@ def _short(value: object) -> object:
 _MISSING = {
     "gamma": "it has no default: with privacy for the whole model, 4 divided by the clip is a start; "
     "`incrowd ddml simulate` says what it would learn",
-    "clip": "it has no default: 1 is a start with directions, 0.1 with noise; `incrowd ddml simulate` says what it would "
-    "learn",
+    "clip": "it has no default: 1 is a start with directions, 0.1 with noise; `incrowd ddml simulate` says what it "
+    "would learn",
     "epsilon": "it has no default: state what a contribution may cost, say 2",
 }
 _REMEDIES = {

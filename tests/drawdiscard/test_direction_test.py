@@ -61,6 +61,13 @@ def test_every_honest_answer_passes_and_no_neighbour_of_it(
         assert not test.accepts(turned, parent, gamma)
 
 
+def _further(parent: Row, sign: float) -> Row:
+    """An honest answer, but for the weights that it moves one way: they go three steps."""
+    honest = answer(MECHANISM.choice, parent, 5, GAMMA)
+    far = answer(MECHANISM.choice, parent, 5, 3 * GAMMA)
+    return np.where(sign * (honest - parent) > 0, far, honest).astype(np.float32)
+
+
 ATTACKS: dict[str, Callable[[Row, np.random.Generator], Row]] = {
     "nothing": lambda parent, _: parent,
     "Laplace noise": lambda parent, draw: (parent + 0.03 * draw.laplace(size=SIZE)).astype(np.float32),
@@ -70,10 +77,12 @@ ATTACKS: dict[str, Callable[[Row, np.random.Generator], Row]] = {
     "all one way": lambda parent, _: (parent - GAMMA * MECHANISM.noise_scale).astype(np.float32),
     "one weight": lambda parent, _: np.where(np.arange(SIZE) == 7, parent + 1, parent).astype(np.float32),
     "twice the length": lambda parent, _: answer(MECHANISM.choice, parent, 5, 2 * GAMMA),
+    "further, where it rises": lambda parent, _: _further(parent, 1.0),
+    "further, where it falls": lambda parent, _: _further(parent, -1.0),
     "half the length": lambda parent, _: answer(MECHANISM.choice, parent, 5, GAMMA / 2),
     "a huge weight": lambda parent, _: np.where(np.arange(SIZE) == 7, np.float32(3e38), parent).astype(np.float32),
     "no number": lambda parent, _: np.where(np.arange(SIZE) == 7, np.float32(np.nan), parent).astype(np.float32),
-    "infinity": lambda parent, _: np.full(SIZE, -np.inf, np.float32),
+    "infinity": lambda _, __: np.full(SIZE, -np.inf, np.float32),
 }
 
 
@@ -93,7 +102,7 @@ def test_an_answer_to_another_parent_is_turned_away() -> None:
 
 
 def test_the_best_of_a_million_directions_is_hardly_longer_than_an_honest_one() -> None:
-    """What a colluder can do who tries every seed: five standard deviations, where an honest device has two and a half."""
+    """What a colluder can do who tries every seed: five deviations, where an honest device has two and a half."""
     size = 650
     wanted = np.random.default_rng(4).normal(size=size)
     wanted /= np.linalg.norm(wanted)
@@ -168,7 +177,7 @@ def test_a_rehearsal_of_directions_learns_what_devices_and_a_server_do() -> None
 
 
 def test_of_a_handful_of_weights_equal_answers_count_once() -> None:
-    """There are eight directions of three weights: who names the same one from the same version sends the same bytes."""
+    """There are eight directions of three weights: who names one of them again sends the same bytes."""
     server, device = Server(asked(**ASKED | {"instances": 1, "merge": 1.0})), phone()
     drawn = server.draw()
     steps = device.answer(server.specification_json(), drawn.weights, drawn.gamma)

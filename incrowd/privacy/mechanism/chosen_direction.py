@@ -2,7 +2,8 @@
 
 A device tosses N directions without a look at its data, finds the one that points most along its gradient, and names
 it, or, with a chance that epsilon allows, any other: randomised response over N answers. Whatever two tables are
-behind it, and whoever knows all N directions, no answer is more than e^epsilon times as likely for one as for the other.
+behind it, and whoever knows all N directions, no answer is more than e^epsilon times as likely for one as for the
+other.
 Noise on each of d weights grows with d; here a contribution is one of N answers however large the model is, and a
 vector of length `clip` comes out of it that on average points along the gradient. That is near the best that any
 such promise allows (Bhowmick et al. 2018; directions that are tossed instead of sent: Shah et al. 2022).
@@ -31,7 +32,7 @@ MOST_LOSS = 64
 """No device lies less often than e to the minus this, whatever epsilon would allow."""
 
 FEWEST, MOST = 4, 4096
-"""Directions to choose from; in between there are 2 to the whole part of epsilon."""
+"""Directions to choose from; in between there are 2 to epsilon, rounded: within 8 % of the best for it."""
 
 FINEST, COARSEST = 40, -400
 LARGEST_SIZE = 2**31
@@ -63,7 +64,7 @@ class ChosenDirection:
     def fitting(cls, *, size: int, clip: float, epsilon: float) -> "ChosenDirection":
         """The choice that this epsilon allows, in the finest steps that there is room for."""
         loss = math.floor(min(epsilon, MOST_LOSS) * PARTS)  # exact: a power of two
-        candidates = min(MOST, max(FEWEST, 2 ** math.floor(min(epsilon, MOST_LOSS))))
+        candidates = min(MOST, max(FEWEST, 2 ** math.floor(min(epsilon, MOST_LOSS) + 0.5)))
         each = clip / math.sqrt(size)
         for exponent in range(FINEST, COARSEST, -1):
             length = each * 2.0**exponent * (1 - 2.0**-50)  # never longer than the clip
@@ -114,7 +115,8 @@ class ChosenDirection:
     def steps_of(self, seed: int) -> Integers:
         """What is released where a seed is named."""
         bits = sign_bits(np.array([seed], np.int64), self.size)[0]
-        return self.length * (2 * bits.astype(np.int64) - 1)
+        steps: Integers = self.length * (2 * bits.astype(np.int64) - 1)
+        return steps
 
 
 def survives(word: Callable[[], int], loss: int) -> bool:

@@ -6,9 +6,9 @@
 | model   | element | each number: clip              | 2 clip times weights   | all numbers together |
 | model   | norm    | L1 (Gaussian: L2) norm: clip   | 2 clip                 | all numbers together |
 
-(For Gaussian noise the number of weights enters with its square root.) With noise ``direction`` nothing is added:
-a direction is chosen instead (`incrowd.privacy.mechanism.chosen_direction`), for the whole model alone. Twice the bound, because neighbours here are any
-two tables that a device may have: all of its examples may be replaced.
+(For Gaussian noise the number of weights enters with its square root.) Twice the bound, because neighbours here are any
+two tables that a device may have: all of its examples may be replaced. With noise ``direction`` nothing is added: a
+direction is chosen instead (`incrowd.privacy.mechanism.chosen_direction`), for the whole model alone.
 """
 
 import math

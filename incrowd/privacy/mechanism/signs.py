@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from incrowd._random import Floats, Integers
 
 SEED_BITS = 20
-"""Bits of a seed."""
+"""SignBits of a seed."""
 
-Words = NDArray[np.uint32]
-Bits = NDArray[np.uint8]
+Hashes = NDArray[np.uint32]
+SignBits = NDArray[np.uint8]
 
 _AT_ONCE = 2**22  # signs in memory
 
 
-def mixed(words: Words) -> Words:
+def mixed(words: Hashes) -> Hashes:
     """Each word mixed by itself, one to one (the last steps of MurmurHash3, which are in the public domain)."""
     words = words ^ (words >> np.uint32(16))
     words = words * np.uint32(0x85EBCA6B)
@@ -28,7 +28,7 @@ def mixed(words: Words) -> Words:
     return words ^ (words >> np.uint32(16))
 
 
-def sign_bits(seeds: Integers, size: int) -> Bits:
+def sign_bits(seeds: Integers, size: int) -> SignBits:
     """The signs of these seeds' directions, [seeds, size]: 1 is +1 and 0 is -1.
 
     Word i (from 1) of a seed is mixed(mixed(seed) xor mixed(i)); its lowest bit comes first.
@@ -41,7 +41,7 @@ def sign_bits(seeds: Integers, size: int) -> Bits:
     return np.concatenate([first, following], axis=1)[:, :size]
 
 
-def seed_of(bits: Bits) -> int:
+def seed_of(bits: SignBits) -> int:
     """The seed of the direction that begins with these signs."""
     return int(bits[:SEED_BITS].astype(np.int64) @ (1 << np.arange(len(bits[:SEED_BITS]))))
 
@@ -53,4 +53,6 @@ def most_along(seeds: Integers, gradient: Floats) -> int:
     """
     each = max(1, _AT_ONCE // max(1, len(gradient)))
     parts = [seeds[start : start + each] for start in range(0, len(seeds), each)]
-    return int(np.argmax(np.concatenate([sign_bits(part, len(gradient)).astype(np.float64) @ gradient for part in parts])))
+    return int(
+        np.argmax(np.concatenate([sign_bits(part, len(gradient)).astype(np.float64) @ gradient for part in parts]))
+    )

@@ -93,7 +93,7 @@ export function bounded({ exponent, bound, size, joint }, gradient) {
 // The choice among random directions that an epsilon allows; null where no steps are as short as the clip asks.
 export function choosing({ size, clip, epsilon }) {
   const most = Math.min(epsilon, MOST_LOSS), loss = Math.floor(most * PARTS), each = clip / Math.sqrt(size);
-  const candidates = Math.min(MOST, Math.max(FEWEST, 2 ** Math.floor(most)));
+  const candidates = Math.min(MOST, Math.max(FEWEST, 2 ** Math.floor(most + 0.5)));
   for (let exponent = FINEST; exponent > COARSEST; exponent--) {
     const length = each * 2 ** exponent * (1 - 2 ** -50);
     if (length >= 1 && length < LARGEST_SCALE) return { exponent, length: Math.floor(length), loss, candidates, size };

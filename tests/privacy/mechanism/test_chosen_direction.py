@@ -67,7 +67,13 @@ def test_the_coin_has_exactly_its_chance(loss: float) -> None:
 
 def test_the_coin_compares_whole_numbers_as_by_hand() -> None:
     """exp(-u / 2^24): the first trial at which a coin of chance u / (2^24 trial) fails, is it odd."""
-    for given_, expected in (([5], True), ([4, 0, 5], False), ([4, 1], False), ([4, 0, 4, 0, 9], True), ([4, 0, 4, 2], True)):
+    for given_, expected in (
+        ([5], True),
+        ([4, 0, 5], False),
+        ([4, 1], False),
+        ([4, 0, 4, 0, 9], True),
+        ([4, 0, 4, 2], True),
+    ):
         taken = iter(given_)
         assert survives(taken.__next__, 5) is expected
         assert list(taken) == []
@@ -103,7 +109,9 @@ def test_what_is_released_points_along_the_gradient_as_far_as_it_says() -> None:
     choice = ChosenDirection.fitting(size=300, clip=2.0, epsilon=4.0)
     gradient = np.random.default_rng(5).normal(size=300)
     unit, word, count = gradient / np.linalg.norm(gradient), words(1).__next__, 3_000
-    released = np.array([choice.steps_of(choice.named(choice.bounded(gradient), word)) * choice.step for _ in range(count)])
+    released = np.array(
+        [choice.steps_of(choice.named(choice.bounded(gradient), word)) * choice.step for _ in range(count)]
+    )
     np.testing.assert_allclose(np.linalg.norm(released, axis=1), 2.0, rtol=1e-6)
     along = released @ unit / 2.0
     error = along.std() / math.sqrt(count)
