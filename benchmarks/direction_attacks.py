@@ -25,11 +25,11 @@ from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.signs import SEED_BITS, most_along, sign_bits
 
 ANSWERS, INSTANCES, MERGE, GAMMA, EACH = 12_000, 20, 0.25, 4.0, 10
-TRIED = 2**12
-"""So many directions does an attacker try for an answer of its own, and ..."""
+TRIED = 2**10
+"""So many directions does an attacker try for an answer of its own: they lie three deviations along, which just passes."""
 
 ALL = 2**SEED_BITS
-"""... all of them for one that is always the same."""
+"""All of them are tried for one that is always the same."""
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ def one_class(game: Game, pool: Pool, _: dict[str, object]) -> tuple[int, int]:
 
 ATTACKS: dict[str, Attack] = {
     "the best direction of all, away from a good model": away,
-    "the best of 4,096 directions each time": away_again,
+    "the best of 1,024 directions each time": away_again,
     "up the gradient": uphill,
     "from the worst of ten draws": from_the_drawn,
     "from the oldest version that is known": from_the_oldest,

@@ -1,4 +1,4 @@
-"""Whether an answer is a direction's, compiled: what `direction_test.descends` says."""
+"""Which direction an answer is, compiled: what `direction_test.named_seed` says."""
 
 import numpy as np
 
@@ -20,16 +20,16 @@ def _mixed(word: np.uint32) -> np.uint32:
 
 
 @compiled
-def descends(answer: Instance, parent: Instance, length: float) -> bool:
-    """See `direction_test.descends`."""
+def named_seed(answer: Instance, parent: Instance, length: float) -> int:
+    """See `direction_test.named_seed`."""
     seed, word, of_seed = np.uint32(0), np.uint32(0), np.uint32(0)
     for place in range(answer.size):
         wide, mine = np.float64(parent[place]), answer[place]
         if not np.isfinite(mine):
-            return False
+            return -1
         up = mine == np.float32(wide - length)
         if not up and mine != np.float32(wide + length):
-            return False
+            return -1
         if place < SEED_BITS:
             if up:
                 seed |= np.uint32(1) << np.uint32(place)
@@ -40,5 +40,5 @@ def descends(answer: Instance, parent: Instance, length: float) -> bool:
                 of_seed = _mixed(seed)
             word = _mixed(of_seed ^ _mixed(np.uint32((place - SEED_BITS) // 32 + 1)))
         if up != (((word >> np.uint32(bit)) & np.uint32(1)) == 1):
-            return False
-    return True
+            return -1
+    return np.int64(seed)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from incrowd import Server
+from incrowd import SeededRandomness, Server
 from incrowd.drawdiscard import Reason, Rehearsal, direction_kernel, direction_test
-from incrowd.drawdiscard.direction_test import DirectionTest, answer_test
+from incrowd.drawdiscard.direction_test import MEMORY, DirectionTest, answer_test
 from incrowd.drawdiscard.outbox import stepped
 from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.signs import sign_bits
+from incrowd.privacy.mechanism.signs import most_along, sign_bits
 from tests.drawdiscard.mail import FIELDS, asked, mails, phone
 
 Row = NDArray[np.float32]
@@ -33,7 +34,7 @@ def answer(choice: ChosenDirection, parent: Row, seed: int, gamma: float) -> Row
     return stepped(parent, Whole(choice.steps_of(seed), choice.step), gamma=gamma)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     size=st.integers(1, 150), seed=st.integers(0, 2**20 - 1), gamma=st.floats(1e-3, 100), weights=st.floats(1e-9, 1e3),
     epsilon=st.floats(0.1, 12), number=st.integers(0, 2**32),
@@ -55,7 +56,7 @@ def test_every_honest_answer_passes_and_no_neighbour_of_it(
     turned = sent.copy()
     turned[place] = np.float32(np.float64(parent[place]) + math.copysign(length, float(parent[place] - sent[place])))
     for row in (sent, other, turned):
-        assert direction_test.descends(row, parent, length) == direction_kernel.descends(row, parent, length)
+        assert direction_test.named_seed(row, parent, length) == direction_kernel.named_seed(row, parent, length)
     assert not test.accepts(other, parent, gamma)
     if size > 60 and place >= 20:  # of so few signs every one is a direction's
         assert not test.accepts(turned, parent, gamma)
@@ -101,6 +102,7 @@ def test_an_answer_to_another_parent_is_turned_away() -> None:
     assert not test.accepts(answer(MECHANISM.choice, other, 5, GAMMA), parent, GAMMA)
 
 
+@pytest.mark.slow
 def test_the_best_of_a_million_directions_is_hardly_longer_than_an_honest_one() -> None:
     """What a colluder can do who tries every seed: five deviations, where an honest device has two and a half."""
     size = 650
@@ -123,12 +125,83 @@ def test_rows_of_another_size_are_refused() -> None:
             test.accepts(mine, its, GAMMA)
 
 
-def test_nothing_is_learnt() -> None:
+def test_restored_from_its_state_it_goes_on_bit_for_bit() -> None:
+    draw, parent = np.random.default_rng(8), np.zeros(SIZE, np.float32)
+    first, second = (DirectionTest(MECHANISM, randomness=SeededRandomness(seed)) for seed in (1, 2))
+    sent = [answer(MECHANISM.choice, parent, int(seed), GAMMA) for seed in draw.integers(0, 2_000, 3_000)]
+    said = [first.accepts(one, parent, GAMMA) for one in sent[:1_500]]
+    assert not all(said), "some of so few directions come up too often"
+    second.restore(first.state())
+    for one in sent[1_500:]:
+        assert first.accepts(one, parent, GAMMA) == second.accepts(one, parent, GAMMA)
+    assert all((second.state()[name] == array).all() for name, array in first.state().items())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"named": ...},
+        {"named": np.full(MEMORY, 2**20, np.int64)},
+        {"named": np.full(MEMORY, -2, np.int64)},
+        {"named": np.zeros(MEMORY, np.float64)},
+        {"named": np.zeros(3, np.int64)},
+        {"taken": np.array([-1], np.int64)},
+        {"directions": ...},
+        {"more": np.zeros(3)},
+    ],
+)
+def test_what_is_no_state_changes_nothing(change: dict[str, object]) -> None:
     test = DirectionTest(MECHANISM)
-    assert test.state() == {}
-    test.restore({})
-    with pytest.raises(DataError, match="learns nothing"):
-        test.restore({"centres": np.zeros(3)})
+    before = test.state()
+    wrong: Any = {name: array for name, array in (before | change).items() if array is not ...}
+    with pytest.raises(DataError, match="no state"):
+        test.restore(wrong)
+    assert all((test.state()[name] == array).all() for name, array in before.items())
+
+
+def test_a_direction_may_come_up_as_often_as_honest_devices_make_it_and_no_more() -> None:
+    parent, test = np.zeros(SIZE, np.float32), DirectionTest(MECHANISM)
+    same = answer(MECHANISM.choice, parent, 77, GAMMA)
+    said = [test.accepts(same, parent, GAMMA) for _ in range(20)]
+    assert sum(said) == test.most <= 3
+    others = (answer(MECHANISM.choice, parent, seed, GAMMA) for seed in range(1_000, 1_000 + MEMORY + 200))
+    assert sum(test.accepts(other, parent, GAMMA) for other in others) > 0.95 * MEMORY
+    assert test.accepts(same, parent, GAMMA), "it is forgotten in the end"
+    few = Mechanism(size=3, clip=1.0, epsilon=2.0, noise="direction", bound="norm")
+    assert DirectionTest(few).most > MEMORY / 3, "of three weights there are eight directions"
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])
+def test_honest_devices_are_hardly_ever_turned_away_however_alike_they_are(alike: float) -> None:
+    """Also where all have the same gradient, of which one direction in a hundred is most along at all."""
+    draw, count = np.random.default_rng(9), 2_000
+    mechanism = Mechanism(size=60, clip=1.0, epsilon=6.0, noise="direction", bound="norm")
+    test, parent = DirectionTest(mechanism, randomness=SeededRandomness(3)), np.zeros(60, np.float32)
+    shared, choice, away = draw.normal(size=60), mechanism.choice, 0
+    for _ in range(count):
+        gradient = alike * shared + (1 - alike) * draw.normal(size=60)
+        seeds = draw.integers(0, 2**20, choice.candidates)
+        best = most_along(seeds, choice.bounded(gradient).astype(np.float64))
+        other = int(draw.integers(len(seeds)))
+        named = int(seeds[best if draw.random() < choice.honest else other])
+        away += not test.accepts(answer(choice, parent, named, GAMMA), parent, GAMMA)
+    assert away / count < 0.01 + 4 * math.sqrt(0.01 / count)
+
+
+def test_colluders_who_go_one_way_are_turned_away_once_that_is_known() -> None:
+    draw, parent = np.random.default_rng(10), np.zeros(SIZE, np.float32)
+    test = DirectionTest(MECHANISM, randomness=SeededRandomness(4))
+    wanted = draw.normal(size=SIZE)
+    wanted /= np.linalg.norm(wanted)
+    said: dict[bool, list[bool]] = {True: [], False: []}
+    for _ in range(2_500):
+        bad = bool(draw.random() < 0.2)
+        seeds = draw.integers(0, 2**20, 2**12 if bad else 1)
+        seed = int(seeds[most_along(seeds, wanted)])
+        said[bad].append(test.accepts(answer(MECHANISM.choice, parent, seed, GAMMA), parent, GAMMA))
+    assert np.mean(said[True][:50]) == 1.0, "nothing is known yet"
+    assert np.mean(said[True][-250:]) < 0.9
+    assert np.mean(said[False][-1_000:]) > 0.98
 
 
 def test_each_mechanism_has_its_test() -> None:
@@ -143,7 +216,7 @@ def test_without_numba_it_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.direction_kernel", None)
-    assert DirectionTest(MECHANISM)._descends is direction_test.descends
+    assert DirectionTest(MECHANISM)._named is direction_test.named_seed
 
 
 def test_a_server_takes_directions_and_goes_on_with_them(tmp_path: Path) -> None:
