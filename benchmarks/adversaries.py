@@ -51,7 +51,13 @@ def measured(trials: int) -> Iterator[tuple[int, float, list[Finding]]]:
 
 def _asked(**given: float) -> Specification:
     return Specification.from_formula(
-        "bought ~ (first + second + third) ** 2", name="a", fields=FIELDS, gamma=0.05, clip=0.1, **given
+        "bought ~ (first + second + third) ** 2",
+        name="a",
+        fields=FIELDS,
+        gamma=0.05,
+        clip=0.1,
+        noise="laplace",
+        **given,
     )
 
 

@@ -28,6 +28,7 @@ ASKED = Specification.from_formula(
     gamma=0.05,
     clip=0.2,
     epsilon=0.01,
+    noise="laplace",
 )
 POLICY = Policy(epsilon=0.01, daily_epsilon=0.01, budget=Budget(epsilon=100.0, delta=1e-9))
 ROWS = [{"y": number % 2, "x": number / 20} for number in range(20)]

@@ -18,9 +18,10 @@ from incrowd._random import Bits, Floats, Integers
 from incrowd.drawdiscard import Specification
 from incrowd.drawdiscard.fields import known
 from incrowd.drawdiscard.outbox import stepped
+from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.device import Mechanism
 from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.whole_laplace import WholeLaplace, discrete_laplace
+from incrowd.privacy.mechanism.whole_laplace import WholeLaplace, discrete_laplace, random_words
 from scripts._common import ROOT, finish
 
 FILE = ROOT / "incrowd/service/static/vectors.json"
@@ -71,6 +72,7 @@ def vectors() -> dict[str, object]:
         "steps": [_steps(keys) for keys in STEPS],
         "noise": [_noise(scale) for scale in SCALES],
         "releases": [_release(name, keys) for name, keys in _releases().items()],
+        "directions": [_direction(name, **case) for name, case in _directions().items()],
         "gradients": [_gradient(name, *case, intercept="without" not in name) for name, case in _gradients().items()],
     }
 
@@ -139,6 +141,41 @@ def _release(name: str, keys: Mapping[str, Any]) -> dict[str, object]:
         "gamma": gamma,
         "bounded": bounded.tolist(),
         "released": released.tolist(),
+        "answer": answer.astype("<f4").tobytes().hex(),
+    }
+
+
+def _directions() -> dict[str, dict[str, Any]]:
+    draw = np.random.default_rng(6)
+    odd = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e308, -1e300, 7.0, 0.1, -0.1, 0.1000001]
+    return {
+        "as usual": {"clip": 1.0, "epsilon": 2.0, "gradient": draw.normal(size=60).tolist()},
+        "as many weights as bits of a seed": {"clip": 1.0, "epsilon": 3.5, "gradient": draw.normal(size=20).tolist()},
+        "more than one word of signs": {"clip": 0.3, "epsilon": 8.0, "gradient": draw.normal(size=53).tolist()},
+        "one weight": {"clip": 5.0, "epsilon": 0.1, "gradient": [-1.0]},
+        "numbers that are none, and extreme ones": {"clip": 1e-6, "epsilon": 1.0, "gradient": odd},
+        "nothing to point along": {"clip": 1e6, "epsilon": 70.0, "gradient": [0.0, -0.0, 1e-200]},
+    }
+
+
+def _direction(name: str, *, clip: float, epsilon: float, gradient: Sequence[float]) -> dict[str, object]:
+    given = np.array(gradient, np.float64)
+    choice = ChosenDirection.fitting(size=len(given), clip=clip, epsilon=epsilon)
+    weights, gamma = np.random.default_rng(len(given)).normal(size=len(given)).astype(np.float32), 0.05
+    bounded, seeds = choice.bounded(given), [f"{name} {number}" for number in range(3)]
+    words = [random_words(Counted(seed.encode()), choice.candidates) for seed in seeds]
+    released = [choice.steps_of(choice.named(bounded, word)) for word in words]
+    answer = stepped(weights, Whole(released[0], choice.step), gamma=gamma)
+    return {
+        "name": name,
+        "mechanism": {"size": len(given), "clip": clip, "epsilon": epsilon},
+        "choice": {key: getattr(choice, key) for key in ("exponent", "length", "loss", "candidates")},
+        "gradient": given.astype("<f8").tobytes().hex(),
+        "seeds": seeds,
+        "weights": weights.astype("<f4").tobytes().hex(),
+        "gamma": gamma,
+        "bounded": bounded.tolist(),
+        "released": [steps.tolist() for steps in released],
         "answer": answer.astype("<f4").tobytes().hex(),
     }
 

@@ -53,12 +53,16 @@ class DevicePlay:
 class DeviceGame:
     """The game against one specification.
 
-    Edge cases: a specification without noise has nothing to be attacked: `ConfigError`.
+    Edge cases: a specification without noise has nothing to be attacked, and directions are another game:
+    `ConfigError`.
     """
 
     specification: Specification
 
     def __post_init__(self) -> None:
+        if self.specification.noise == "direction":
+            remedy = "nothing is added that an attack could weigh: see `direction_plays`"
+            raise ConfigError(field="noise", value="direction", remedy=remedy)
         if self.specification.noise == "none":
             remedy = "it is for simulations, and no device answers it: give one with noise"
             raise ConfigError(field="noise", value="none", remedy=remedy)

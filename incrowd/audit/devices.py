@@ -13,6 +13,7 @@ from incrowd._random import SeededRandomness, SystemRandomness
 from incrowd.audit.bounds import SURE, lower_bound
 from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
+from incrowd.audit.direction_plays import direction_looks
 from incrowd.audit.finding import Check, Finding
 from incrowd.audit.lifetimes import lifetime_looks
 from incrowd.audit.odds import allowed, odds
@@ -39,8 +40,12 @@ def audit_specification(
 
     Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
 
-    Edge cases: a specification without noise is a `ConfigError`.
+    Edge cases: a specification without noise is a `ConfigError`. Of directions a contribution is attacked by who knows
+    more than any server, and neither pools nor lives are.
     """
+    if asked.noise == "direction":
+        finding, looks = direction_looks(asked, trials=trials, seed=seed, confidence=confidence)
+        return [finding], [*looks, *device_checks(asked)]
     game = DeviceGame(specification=asked)
     play = game.play(seed, trials)
     findings = _findings(game, play, seed=seed, confidence=confidence)

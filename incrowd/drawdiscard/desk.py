@@ -10,8 +10,9 @@ from typing import NamedTuple
 from numpy.typing import ArrayLike
 
 from incrowd._random import Randomness
+from incrowd.drawdiscard.direction_test import answer_test
 from incrowd.drawdiscard.pool import Instance, as_weights
-from incrowd.drawdiscard.residual import ResidualTest, check_rounding
+from incrowd.drawdiscard.residual import check_rounding
 from incrowd.drawdiscard.snapshot import DIGEST
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.tickets import OtherSpecification, Stranger, Ticket, Tickets, minutes_now
@@ -66,8 +67,8 @@ class Desk:
     the residual test may turn away, `lifetime` how many minutes a device has, `randomness` what is secret of the test.
 
     Guarantee: an answer that passes `read` and `judge` is one finite number a weight, was drawn here within the
-    lifetime, and differs from what was drawn as an honest device's may (see `ResidualTest`). Nothing is noted of who
-    offers.
+    lifetime, and differs from what was drawn as an honest device's may (`ResidualTest`, `DirectionTest`). Nothing is noted
+    of who offers.
 
     Edge cases: noise ``none`` is refused, for there would be nothing to test, and so is noise that float32 cannot show
     (`ConfigError`; see `check_rounding`). One thread at a time may judge.
@@ -85,7 +86,7 @@ class Desk:
     ) -> None:
         self.specification = specification
         self.fingerprint = specification.fingerprint
-        self.test = ResidualTest.of(specification.mechanism, turned_away=turned_away, randomness=randomness)
+        self.test = answer_test(specification.mechanism, turned_away=turned_away, randomness=randomness)
         check_rounding(specification.mechanism, gamma=specification.gamma)  # it never falls below what can be shown
         self._tickets = Tickets(key, self.fingerprint, lifetime=lifetime, now=now)
         self._size, self._now = specification.size, now

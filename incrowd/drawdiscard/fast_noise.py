@@ -1,5 +1,6 @@
 """Noise for simulations, in large blocks: where millions of updates are simulated, noise is most of the work."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -7,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Stream
+from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
+from incrowd.privacy.mechanism.signs import SEED_BITS, sign_bits
 
 NoiseRow = NDArray[np.float32]
 FillRow = Callable[[Stream, NoiseRow], None]
@@ -48,6 +51,37 @@ class BlockNoise:
         self._taken += 1
         row: NoiseRow = self._block[self._taken - 1]
         return row
+
+
+class FastDirections:
+    """Directions named for gradients (`chosen_direction`).
+
+    Guarantee: a direction is named with a device's chances, up to float32.
+    """
+
+    def __init__(self, choice: ChosenDirection, *, stream: Stream) -> None:
+        self._choice, self._stream = choice, stream
+        self._each = np.float32(choice.length * choice.step)
+
+    def named(self, gradient: NoiseRow) -> NoiseRow:
+        """What a device releases of this gradient."""
+        choice = self._choice
+        bits = self._stream.bits(choice.candidates + 2)
+        seeds = (bits[2:] % np.uint64(2**SEED_BITS)).astype(np.int64)
+        signs = sign_bits(seeds, choice.size)
+        along = signs.astype(np.float32) @ gradient
+        best = int(np.argmax(along))
+        if float(bits[0]) * 2.0**-64 >= choice.honest:
+            best = (best + 1 + int(bits[1] % np.uint64(choice.candidates - 1))) % choice.candidates
+        row: NoiseRow = (2 * signs[best].astype(np.float32) - 1) * self._each
+        return row
+
+
+def to_expected(choice: ChosenDirection, gradient: NoiseRow) -> None:
+    """Make a gradient, in place, what is released of it on average, as directions are random."""
+    norm = float(np.linalg.norm(gradient))
+    length = choice.length * choice.step * math.sqrt(choice.size)
+    gradient *= np.float32(choice.gain * length / norm if norm else 0.0)
 
 
 def fill_laplace(stream: Stream, block: NDArray[Any]) -> None:

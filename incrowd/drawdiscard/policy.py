@@ -12,6 +12,7 @@ from incrowd.drawdiscard.text_fields import CountField, ListField, TextField, Wo
 from incrowd.drawdiscard.texts import LONGEST_TEXT
 from incrowd.errors import SpecificationRefused
 from incrowd.privacy.account.accounting import Budget, price
+from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.mechanism.device import RELATION, Mechanism, Unit
 
 
@@ -89,6 +90,8 @@ class Policy:
 
     def _cost(self, mechanism: Mechanism, unit: Unit) -> float:
         event = mechanism.event(unit)
+        if isinstance(event, PureDpEvent):
+            return float(event.epsilon)
         if isinstance(event, LaplaceDpEvent):
             own = event.noise_multiplier == mechanism.multiplier
             return mechanism.epsilon if own else float(1 / event.noise_multiplier)  # its own to the last bit

@@ -11,13 +11,13 @@ import numpy as np
 from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd.drawdiscard.device import Device, Fit
+from incrowd.drawdiscard.direction_test import answer_test
 from incrowd.drawdiscard.fast_gradients import DeviceGradients, GlmGradients, ModelGradients, split_among_devices
 from incrowd.drawdiscard.fields import BooleanField, CategoryField
 from incrowd.drawdiscard.genealogy import draw_and_discard
 from incrowd.drawdiscard.glm import Glm
 from incrowd.drawdiscard.policy import Policy
 from incrowd.drawdiscard.pool import Pool
-from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.drawdiscard.simulation import Updates, gammas, seeded_noise, simulate
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.drawdiscard.sparse_gradients import SparseGradients
@@ -159,7 +159,9 @@ class Rehearsal:
         """The share of honest answers that a server's test would turn away; none where nothing is noised."""
         if self.asked.noise == "none":
             return None
-        test = ResidualTest.of(self.asked.mechanism)
+        if self.asked.noise == "direction":
+            return 0.0  # see `DirectionTest`
+        test = answer_test(self.asked.mechanism)
         count = min(TESTED, self.contributions)
         updates = self._updates(np.full(self.contributions, self.asked.gamma), noisy=True)
         parent = self._gradients.inner(np.zeros(self.asked.size))

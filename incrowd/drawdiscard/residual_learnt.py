@@ -81,7 +81,8 @@ class Learnt:
     """What the last answers were like.
 
     `share` is how much of noise alone may be turned away. Which weights are seen, and the first directions, are from
-    the stream ``residual directions``.
+    the stream ``residual directions``. Signs that a device names (noise ``direction``) are all of one size, so only the
+    projections of those are looked at.
 
     Guarantee: restored from its `state` it goes on bit for bit, with compiled code or without.
     """
@@ -91,10 +92,12 @@ class Learnt:
     ) -> None:
         size, seen = mechanism.size, min(mechanism.size, SEEN)
         count = min(DIRECTIONS, seen)
-        self._size, self._gaussian = size, mechanism.noise == "gaussian"
+        self._size, self._gaussian = size, mechanism.noise != "laplace"  # sums of signs are nearly normal
         self._deviation = 1.0 if self._gaussian else math.sqrt(2)  # of the noise, in units of its scale
-        floors = noise_limits(mechanism, share=CENTRE_PART * share / 2)
-        self._centre_floor = np.array([floors.high, floors.high_square])
+        self._centre_floor = np.full(2, math.inf)
+        if mechanism.noise != "direction":
+            floors = noise_limits(mechanism, share=CENTRE_PART * share / 2)
+            self._centre_floor[:] = floors.high, floors.high_square
         self._wide = -float(ndtri(CENTRE_PART * share / 2))
         aside = DIRECTION_PART * share / (2 * count)
         self._aside = -float(ndtri(aside))

@@ -100,9 +100,12 @@ def named_weights(asked: Specification, weights: Floats) -> list[dict[str, Any]]
 def three_adversaries(asked: Specification) -> list[dict[str, Any]]:
     """What each of the three adversaries of the paper may learn from one contribution; none for Gaussian noise.
 
+    Of a direction nothing is known beyond the guarantee.
     What the second and the third may expect beyond the guarantee is known for answers that overwrite an instance, with
     noise of one size: where answers are merged or steps fall, later noise hides less, and only the guarantee is shown.
     """
+    if asked.noise == "direction":
+        return guaranteed(asked.epsilon)
     if asked.noise != "laplace":
         return []
     if asked.merge < 1 or asked.falls_every is not None or asked.tail is not None:

@@ -5,6 +5,7 @@ See `genealogy` for why that is exact. What a device does is what `glm` and `mec
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +13,14 @@ from numpy.typing import ArrayLike
 from incrowd import _validate
 from incrowd._random import Floats, Integers, Randomness
 from incrowd.drawdiscard.fast_gradients import DeviceGradients, Matrix
-from incrowd.drawdiscard.fast_noise import BlockNoise, Noise, fill_laplace, fill_normal
+from incrowd.drawdiscard.fast_noise import (
+    BlockNoise,
+    FastDirections,
+    Noise,
+    fill_laplace,
+    fill_normal,
+    to_expected,
+)
 from incrowd.drawdiscard.genealogy import Coins, Genealogy
 from incrowd.drawdiscard.pool import averaged
 from incrowd.drawdiscard.specification import Specification, with_largest
@@ -32,14 +40,15 @@ class Updates:
 
     Guarantee: an update is the instance minus rate * (bounded gradient + noise), as a device makes it.
 
-    Edge cases: without `noise`, and with a mechanism whose noise is ``none``, nothing is added.
+    Edge cases: without `noise`, and with a mechanism whose noise is ``none``, nothing is added; of directions without
+    `noise`, what they come to on average is the step.
     """
 
     gradients: DeviceGradients
     mechanism: Mechanism
     devices: Integers
     rates: float | Floats
-    noise: Noise | None = None
+    noise: Noise | FastDirections | None = None
     largest: int | None = None
     _bound: Bound | None = field(init=False, repr=False)
     _rates: Floats = field(init=False, repr=False)
@@ -59,19 +68,23 @@ class Updates:
             step = with_largest(step, self.largest)
         if self._bound is not None:
             self._bound(step)
-        if self.noise is not None:
+        if isinstance(self.noise, FastDirections):
+            step = self.noise.named(step)
+        elif self.noise is not None:
             step += self.noise.row(update)
         step *= np.float32(self._rates[update])
         return step
 
 
-def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
+def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | FastDirections | None:
     """The noise of a mechanism, fast and for simulations only.
 
     Rows are handed out in the order in which updates are computed: only the same moments repeat the same run.
     """
     if mechanism.noise == "none":
         return None
+    if mechanism.noise == "direction":
+        return FastDirections(mechanism.choice, stream=randomness.stream("noise"))
     sampler = fill_laplace if mechanism.noise == "laplace" else fill_normal
     stream = randomness.stream("noise")
     return BlockNoise(sampler, size=mechanism.size, scale=mechanism.noise_scale, stream=stream)
@@ -79,6 +92,8 @@ def seeded_noise(mechanism: Mechanism, randomness: Randomness) -> Noise | None:
 
 def bounding(mechanism: Mechanism) -> Bound:
     """What bounds a gradient, in place: see `Mechanism`."""
+    if mechanism.noise == "direction":
+        return partial(to_expected, mechanism.choice)
     limit = np.float32(mechanism.clip)
     if mechanism.bound == "element":
         return lambda gradient: np.clip(gradient, -limit, limit, out=gradient)

@@ -18,7 +18,7 @@ from incrowd.drawdiscard.glm import LINKS, MULTINOMIAL, AnyFloats, FlatModel, Gl
 from incrowd.drawdiscard.residual import least_gamma
 from incrowd.drawdiscard.sparse import SparseRows
 from incrowd.errors import ConfigError, DataError
-from incrowd.privacy.mechanism.device import Mechanism, Unit
+from incrowd.privacy.mechanism.device import Mechanism, NoiseName, Unit
 
 LONGEST = 8_000_000
 """Characters of the longest specification that is read at all."""
@@ -41,8 +41,9 @@ class Specification(BaseModel):
     it. `gamma` falls with the epochs of `falls_every` accepted answers, to gamma / (1 + epoch)^`falls_by`. With a
     `tail`, predictions average the pool over time (see `pool.averaged`).
 
-    What is not stated is what learnt best in our comparisons (docs/draw-and-discard.md): for the whole model a bound on
-    the norm, with Laplace noise the 4 `largest` numbers, and a merge of a quarter; per feature a bound on each number.
+    What is not stated is what learnt best in our comparisons (docs/draw-and-discard.md): for the whole model a chosen
+    direction, with Laplace noise a bound on the norm and the 4 `largest` numbers, and a merge of a quarter; per feature
+    Laplace noise and a bound on each number.
 
     Guarantee: it is plain JSON (`to_json`, `from_json`), strictly read: a key that is unknown, missing or of another
     type is refused by name (`ConfigError`). Equal specifications have equal JSON and equal fingerprints.
@@ -65,7 +66,7 @@ class Specification(BaseModel):
     clip: Positive
     epsilon: Positive
     delta: Positive | None = None
-    noise: Literal["laplace", "gaussian", "none"] = "laplace"
+    noise: NoiseName = "laplace"
     privacy: Unit = "model"
     bound: Literal["element", "norm"] = "norm"
     largest: Annotated[int, Field(ge=1)] | None = None
@@ -272,6 +273,8 @@ class Specification(BaseModel):
     def _fill(self) -> "Specification":
         """What is best for what is promised, where nothing else is stated."""
         stated = self.model_fields_set
+        if self.privacy == "model" and not stated & {"noise", "bound", "largest", "delta"}:
+            object.__setattr__(self, "noise", "direction")
         if "bound" not in stated and self.privacy == "feature":
             object.__setattr__(self, "bound", "element")
         if "largest" not in stated and (self.bound, self.noise) == ("norm", "laplace"):
@@ -378,10 +381,10 @@ def _short(value: object) -> object:
 
 
 _MISSING = {
-    "gamma": "it has no default: with privacy for the whole model, 0.5 divided by the clip is a start; "
+    "gamma": "it has no default: with privacy for the whole model, 4 divided by the clip is a start; "
     "`incrowd ddml simulate` says what it would learn",
-    "clip": "it has no default: 0.1 is a start, for the norm of a gradient; `incrowd ddml simulate` says what it would "
-    "learn",
+    "clip": "it has no default: 1 is a start with directions, 0.1 with noise; `incrowd ddml simulate` says what it "
+    "would learn",
     "epsilon": "it has no default: state what a contribution may cost, say 2",
 }
 _REMEDIES = {

@@ -21,6 +21,7 @@ KEYS: dict[str, object] = {
     "gamma": 0.005,
     "clip": 1.0,
     "epsilon": 2.0,
+    "noise": "laplace",
     "instances": 30,
 }
 COLUMNS: dict[str, Any] = {"O": "INTEGER", "B": "INTEGER", "E1": "TEXT", "E2": "TEXT", "D": "REAL", "I": "INTEGER"}

@@ -20,7 +20,8 @@ FIELDS: dict[str, object] = {
     "sender": {"type": "category", "levels": ["friend", "shop"]},
     "words": {"type": "integer", "low": 0, "high": 500},
 }
-KEYS: dict[str, object] = {"name": "mail", "fields": FIELDS, "gamma": 0.05, "clip": 0.2, "epsilon": 2.0, "instances": 4}
+KEYS: dict[str, object] = {"name": "mail", "fields": FIELDS, "gamma": 0.05, "clip": 0.2, "epsilon": 2.0}
+KEYS |= {"instances": 4, "noise": "laplace"}
 LOOSE = Policy(epsilon=1e4, daily_epsilon=1e6, budget=Budget(epsilon=1e6, delta=1e-9))
 
 

@@ -204,20 +204,21 @@ def test_a_device_needs_no_formulas_and_no_torch() -> None:
 def test_what_is_not_stated_is_the_best_for_what_is_promised() -> None:
     def filled(**changes: Any) -> tuple[object, ...]:
         asked = Specification.of(changed(**changes))
-        return asked.bound, asked.largest, asked.merge
+        return asked.noise, asked.bound, asked.largest, asked.merge
 
-    assert filled() == ("norm", 4, 0.25)
-    assert filled(privacy="feature") == ("element", None, 0.25)
-    assert filled(noise="gaussian", delta=1e-6) == ("norm", None, 0.25)
-    assert filled(bound="element") == ("element", None, 0.25)
-    assert filled(largest=None, merge=1.0) == ("norm", None, 1.0)
+    assert filled(noise=...) == ("direction", "norm", None, 0.25)
+    assert filled(noise=..., privacy="feature") == ("laplace", "element", None, 0.25)
+    assert filled(noise=..., bound="element") == ("laplace", "element", None, 0.25)
+    assert filled(noise=..., largest=None, merge=1.0) == ("laplace", "norm", None, 1.0)
+    assert filled(noise="laplace") == ("laplace", "norm", 4, 0.25)
+    assert filled(noise="gaussian", delta=1e-6) == ("gaussian", "norm", None, 0.25)
     again = Specification.from_json(Specification.of(changed(privacy="feature")).to_json())
     assert (again.bound, again.largest) == ("element", None)
 
 
 @pytest.mark.parametrize("key", ["gamma", "clip", "epsilon"])
 def test_a_key_that_must_be_stated_comes_with_a_start(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"it has no default: .*(0\.5 divided|0\.1 is a start|say 2)"):
+    with pytest.raises(ConfigError, match=r"it has no default: .*(4 divided|1 is a start|say 2)"):
         Specification.of(changed(**{key: ...}))
 
 

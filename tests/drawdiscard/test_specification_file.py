@@ -14,6 +14,7 @@ formula = "opened ~ sender + words"
 gamma = 0.05
 clip = 0.2
 epsilon = 2.0
+noise = "laplace"
 instances = 4
 
 [fields]

@@ -37,6 +37,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "steps": ("expected", {"exponent": 26, "bound": 6710886, "scale": 2}),
     "noise": ("expected", [0] * 40),
     "releases": ("answer", "00" * 44),
+    "directions": ("answer", "00" * 240),
     "gradients": ("gradient", None),
 }
 

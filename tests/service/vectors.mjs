@@ -1,7 +1,7 @@
 // Checks the browser's modules against the shared vectors; prints what differs, a line each.
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { answer, bounded, discreteLaplace, fitting, release, Words } from "../../incrowd/service/static/noise.mjs";
+import { answer, bounded, choosing, discreteLaplace, fitting, release, stretched, Words } from "../../incrowd/service/static/noise.mjs";
 import { checked, features, gradientOf, repeatsOf, sizeOf } from "../../incrowd/service/static/learn.mjs";
 
 const vectors = JSON.parse(readFileSync(process.argv[2], "utf8"));
@@ -38,6 +38,16 @@ for (const one of vectors.releases) {
   const released = release(whole, gradient, wordsOf(one.seed));
   expect(`${one.name}: released`, [...released], one.released);
   const sent = answer(Float32Array.from(floats(one.weights, 4, "readFloatLE")), released, one.gamma, whole.exponent);
+  expect(`${one.name}: answer`, Buffer.from(sent.buffer).toString("hex"), one.answer);
+}
+for (const one of vectors.directions) {
+  const choice = choosing(one.mechanism), gradient = Float64Array.from(floats(one.gradient, 8, "readDoubleLE"));
+  const { exponent, length, loss, candidates } = choice;
+  expect(`${one.name}: choice`, { exponent, length, loss, candidates }, one.choice);
+  const released = one.seeds.map((seed) => release(choice, gradient, wordsOf(seed)));
+  expect(`${one.name}: bounded`, [...stretched(choice, gradient)], one.bounded);
+  expect(`${one.name}: released`, released.map((steps) => [...steps]), one.released);
+  const sent = answer(Float32Array.from(floats(one.weights, 4, "readFloatLE")), released[0], one.gamma, exponent);
   expect(`${one.name}: answer`, Buffer.from(sent.buffer).toString("hex"), one.answer);
 }
 for (const one of vectors.gradients) {

@@ -27,12 +27,20 @@ from dp_accounting.dp_event import (
     SampledWithoutReplacementDpEvent,
 )
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
 from incrowd._random import Floats
 from incrowd.errors import AccountingError
 from incrowd.privacy.account import poisson_sample, without_replacement
-from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, canonical, event_from_json, mechanisms
+from incrowd.privacy.account.events import (
+    OneOfDpEvent,
+    PureDpEvent,
+    RepeatedEvent,
+    canonical,
+    event_from_json,
+    mechanisms,
+)
 from incrowd.privacy.account.selection import Repetitions
 
 ORDERS: Sequence[float] = tuple(rdp.DEFAULT_RDP_ORDERS)
@@ -82,8 +90,8 @@ class LossDistributionCurve:
 
     @staticmethod
     def supports(runs: Sequence[RepeatedEvent]) -> bool:
-        """Whether these are Gaussian or Laplace releases, about everyone or a Poisson sample, or Gaussian ones about a
-        sample of a fixed size.
+        """Whether these are Gaussian or Laplace releases, about everyone or a Poisson sample, Gaussian ones about a
+        sample of a fixed size, or pure ones about everyone.
         """
         return all(_has_losses(mechanism) for mechanism, _ in runs)
 
@@ -114,6 +122,8 @@ def _release(mechanism: DpEvent) -> tuple[float, DpEvent]:
 
 
 def _has_losses(mechanism: DpEvent) -> bool:
+    if isinstance(mechanism, PureDpEvent):
+        return True
     fixed = isinstance(mechanism, SampledWithoutReplacementDpEvent)
     return isinstance(_release(mechanism)[1], GaussianDpEvent if fixed else GaussianDpEvent | LaplaceDpEvent)
 
@@ -123,6 +133,9 @@ def largest_loss(runs: Sequence[RepeatedEvent]) -> float:
     total = Fraction(0)
     for mechanism, count in runs:
         sampling_prob, release = _release(mechanism)
+        if isinstance(mechanism, PureDpEvent):
+            total += count * Fraction(mechanism.epsilon)
+            continue
         if not isinstance(release, LaplaceDpEvent):
             return math.inf
         total += count * _largest_laplace_loss(sampling_prob, release)
@@ -161,6 +174,8 @@ def _repeated(mechanism: str, count: int, grid: float) -> list[Any]:
 @lru_cache(maxsize=32)
 def _loss_distribution(mechanism: str, grid: float) -> Any:
     event = event_from_json(json.loads(mechanism))
+    if isinstance(event, PureDpEvent):
+        return _worst_pure(event.epsilon, grid)
     sampling_prob, release = _release(event)
     if isinstance(event, SampledWithoutReplacementDpEvent):
         return without_replacement.loss_distribution(
@@ -173,6 +188,11 @@ def _loss_distribution(mechanism: str, grid: float) -> Any:
     )
 
 
+def _worst_pure(epsilon: float, grid: float) -> Any:
+    """The distribution of the worst mechanism that is epsilon-private: a loss of plus or minus epsilon."""
+    return pld.from_privacy_parameters(DifferentialPrivacyParameters(epsilon), value_discretization_interval=grid)
+
+
 def _widening(runs: Sequence[RepeatedEvent]) -> float:
     """How much coarser than asked a grid has to be for one of 1e-4 to fit into memory; others go in proportion.
 
@@ -182,7 +202,8 @@ def _widening(runs: Sequence[RepeatedEvent]) -> float:
     widest = mean = variance = 0.0
     for mechanism, count in runs:
         sampling_prob, release = _release(mechanism)
-        inverse = 1 / release.noise_multiplier
+        pure = isinstance(mechanism, PureDpEvent)
+        inverse = mechanism.epsilon if pure else 1 / release.noise_multiplier
         widest = max(widest, inverse * inverse / 2 + 12 * inverse)
         spread = min(inverse, sampling_prob * math.sqrt(math.expm1(min(inverse * inverse, 700.0))))
         mean += count * min(sampling_prob * inverse * inverse / 2, spread * spread)

@@ -1,4 +1,4 @@
-"""What happened, as plain data: dp_accounting's events and one of ours, their JSON, the mechanisms they come to.
+"""What happened, as plain data: dp_accounting's events and two of ours, their JSON, the mechanisms they come to.
 
 An event states what was released and how its participants were sampled, and nothing about what that costs (that is in
 `incrowd.privacy.account.accounting`).
@@ -40,6 +40,17 @@ class OneOfDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
     """
 
     events: tuple[DpEvent, ...]
+
+
+@dataclass(frozen=True)
+class PureDpEvent(DpEvent):  # type: ignore[misc]  # its base has no types
+    """Something happened that is epsilon-differentially private, with a delta of 0, whatever it was.
+
+    It costs what the worst such thing costs: a yes or no that is told right with the odds e^epsilon (Kairouz, Oh and
+    Viswanath 2015, theorem 3.4: every other one can be made of its answer).
+    """
+
+    epsilon: float
 
 
 def event_to_json(event: DpEvent) -> dict[str, object]:
@@ -271,6 +282,7 @@ _CODECS: Mapping[str, _Codec] = {
     "nothing": _Codec(NoOpDpEvent, {}),
     "gaussian": _Codec(GaussianDpEvent, {"noise_multiplier": _number("noise_multiplier", _validate.positive)}),
     "laplace": _Codec(LaplaceDpEvent, {"noise_multiplier": _number("noise_multiplier", _validate.positive)}),
+    "pure": _Codec(PureDpEvent, {"epsilon": _number("epsilon", _validate.positive)}),
     "poisson_sampled": _Codec(
         PoissonSampledDpEvent,
         {"sampling_prob": _number("sampling_probability", _validate.probability), "event": _event()},

@@ -1,5 +1,6 @@
 """How contributions are bounded, added up and noised."""
 
+from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.clipped_sum import ClippedSum
 from incrowd.privacy.mechanism.clipping import (
     Clip,
@@ -18,6 +19,7 @@ from incrowd.privacy.mechanism.noise import GaussianNoise, LaplaceNoise
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 __all__ = [
+    "ChosenDirection",
     "Clip",
     "ClippedSum",
     "Contribution",

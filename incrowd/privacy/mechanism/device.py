@@ -7,7 +7,8 @@
 | model   | norm    | L1 (Gaussian: L2) norm: clip   | 2 clip                 | all numbers together |
 
 (For Gaussian noise the number of weights enters with its square root.) Twice the bound, because neighbours here are any
-two tables that a device may have: all of its examples may be replaced.
+two tables that a device may have: all of its examples may be replaced. With noise ``direction`` nothing is added: a
+direction is chosen instead (`incrowd.privacy.mechanism.chosen_direction`), for the whole model alone.
 """
 
 import math
@@ -26,13 +27,16 @@ from incrowd._random import Floats, Integers
 from incrowd.errors import AccountingError, BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import Budget, Relation
 from incrowd.privacy.account.calibration import smallest_noise
+from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Draws, Receipt
+from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.clipping import Clip, ElementwiseClip, FixedClip, L1Clip, clip_rows
 from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.mechanism.whole_laplace import WholeLaplace
 
 Unit = Literal["feature", "model"]
+NoiseName = Literal["laplace", "gaussian", "direction", "none"]
 
 RELATION = Relation.REPLACE_ONE
 """Neighbours are any two tables of one device."""
@@ -42,10 +46,11 @@ RELATION = Relation.REPLACE_ONE
 class Mechanism:
     """How a gradient of so many numbers is bounded and noised.
 
-    Guarantee: what a `Contribution` releases is epsilon-differentially private (Laplace noise) or (epsilon,
+    Guarantee: what a `Contribution` releases is epsilon-differentially private (Laplace noise, directions) or (epsilon,
     delta)-differentially private (Gaussian noise, the least that is: the analytic mechanism) about everything in the
     device's table; per `feature` each released number alone is, per `model` all of them together are. For Laplace noise
-    that is exact: gradient, bound and noise are whole numbers (`incrowd.privacy.mechanism.whole_laplace`). Gaussian
+    and directions that is exact: all that decides is whole numbers (`incrowd.privacy.mechanism.whole_laplace`,
+    `incrowd.privacy.mechanism.chosen_direction`). Gaussian
     noise is drawn on a public grid (`incrowd.privacy.mechanism.noise`), which adds at most 2^-42 a number to epsilon.
 
     `repeats` says in how many of the numbers one thing of the table, say a column, may be told again; who counts per
@@ -53,14 +58,14 @@ class Mechanism:
 
     Edge cases: numbers so extreme that no grid fits are refused at once. Noise ``none`` is for simulations: it has no
     event, and nothing can be released through it. A delta without Gaussian noise, or Gaussian noise without, and a
-    bound of the norm per feature are refused.
+    bound of the norm per feature are refused, and so are directions with any other promise than the whole model's.
     """
 
     size: int
     clip: float
     epsilon: float
     delta: float | None = None
-    noise: Literal["laplace", "gaussian", "none"] = "laplace"
+    noise: NoiseName = "laplace"
     privacy: Unit = "model"
     bound: Literal["element", "norm"] = "element"
     repeats: int = 1
@@ -74,12 +79,22 @@ class Mechanism:
             _validate.fraction(delta=self.delta)
         if self.privacy == "feature" and self.bound == "norm":
             raise ConfigError(field="bound", value="norm", remedy="a norm bounds a whole model; per feature: element")
+        if self.noise == "direction" and (self.privacy, self.bound) != ("model", "norm"):
+            remedy = "a direction is of the whole model, with a norm as its bound"
+            raise ConfigError(field="noise", value="direction", remedy=remedy)
         if not 1e-100 < self.epsilon < 1e100:
             raise ConfigError(field="epsilon", value=self.epsilon, remedy="give an epsilon nearer 1")
         if self.noise == "gaussian":
             self._gaussian.step(self.size, contributions_bound=1)  # now, rather than when it has been paid for
         elif self.noise == "laplace":
             self.whole  # noqa: B018 - the same
+        elif self.noise == "direction":
+            self.choice  # noqa: B018 - the same
+
+    @cached_property
+    def choice(self) -> ChosenDirection:
+        """The choice that a direction is."""
+        return ChosenDirection.fitting(size=self.size, clip=self.clip, epsilon=self.epsilon)
 
     @cached_property
     def whole(self) -> WholeLaplace:
@@ -113,7 +128,12 @@ class Mechanism:
 
     @cached_property
     def noise_scale(self) -> float:
-        """The scale of the noise on each number of the gradient; where there is none, of the Laplace noise left out."""
+        """The scale of the noise on each number of the gradient; where there is none, of the Laplace noise left out.
+
+        Of a direction it is the size of each number.
+        """
+        if self.noise == "direction":
+            return self.choice.length * self.choice.step
         if self.noise == "laplace":
             return self.whole.scale * self.whole.step
         return self.multiplier * self._sensitivity(self.privacy)
@@ -123,12 +143,14 @@ class Mechanism:
         """The variance of the noise on each number of the gradient; see `noise_scale`."""
         if self.noise == "laplace":
             return self.whole.variance * self.whole.step**2
-        return (1 if self.noise == "gaussian" else 2) * self.noise_scale**2
+        return (2 if self.noise == "none" else 1) * self.noise_scale**2
 
     def event(self, unit: Unit) -> DpEvent:
         """What one contribution costs someone whose unit of privacy is each feature of a column, in all the numbers
         that repeat it, or all numbers together.
         """
+        if self.noise == "direction":
+            return PureDpEvent(self.epsilon)
         own, charged = self._sensitivity(self.privacy), self._charged(unit)
         relative = self.multiplier if own == charged else self.multiplier * own / charged  # its own without rounding
         if self.noise == "none":
@@ -140,10 +162,14 @@ class Mechanism:
         """What a charge of a contribution pays for."""
         if self.noise == "none":
             return ()
+        if self.noise == "direction":
+            return ((self.choice, 1),)
         return ((self._gaussian if self.noise == "gaussian" else self.whole, 1),)
 
     def bounded(self, gradient: NDArray[Any]) -> Floats | Integers:
-        """A gradient within the bound: whole steps where the noise is Laplace noise. Private."""
+        """A gradient within the bound: whole numbers where the noise is Laplace noise or a direction. Private."""
+        if self.noise == "direction":
+            return self.choice.bounded(gradient.astype(np.float64))
         if self.noise == "laplace":
             return self.whole.bounded(gradient.astype(np.float64))
         clipped: Floats = clip_rows(self.clipping, gradient).rows[0]
@@ -152,6 +178,8 @@ class Mechanism:
     def noised(self, bounded: Floats | Integers, receipt: Receipt) -> Whole:
         """A bounded gradient plus noise: whole steps of a public grid, and their value."""
         at = "noise", receipt.entry.position
+        if self.noise == "direction":
+            return self.choice.noised(bounded.astype(np.int64), receipt=receipt, at=at)
         if self.noise == "laplace":
             return self.whole.noised(bounded.astype(np.int64), receipt=receipt, at=at)
         return self._gaussian.add(bounded.astype(np.float64), receipt=receipt, at=at, contributions_bound=1)
@@ -161,6 +189,8 @@ class Mechanism:
         if self.noise == "none":
             return "No noise is added: nothing is private."
         delta = "" if self.delta is None else f", delta = {self.delta:g}"
+        if self.noise == "direction":
+            return self._described_direction()
         if self.privacy == "feature":
             again = "" if self.repeats == 1 else f" (one column is in up to {min(self.repeats, self.size)} of them)"
             return (
@@ -175,6 +205,14 @@ class Mechanism:
         norm = "L2" if self.noise == "gaussian" else "L1"
         how = scaled if self.bound == "element" else f"the gradient's {norm} norm is bounded by {self.clip:g}"
         return f"All {self.size} released numbers together are private with epsilon = {self.epsilon:.4g}{delta}: {how}."
+
+    def _described_direction(self) -> str:
+        choice = self.choice
+        return (
+            f"All {self.size} released numbers together are private with epsilon = {self.epsilon:.4g}: of "
+            f"{choice.candidates} random directions a device names the one that its gradient points along most, or, "
+            f"with a chance of {1 - choice.honest:.2g}, any other."
+        )
 
     def _whole(self) -> str:
         if self.noise == "laplace":

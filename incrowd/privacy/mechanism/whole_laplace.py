@@ -116,9 +116,15 @@ def discrete_laplace(scale: int, *, size: int, stream: Stream) -> Integers:
 
     Edge cases: the scale is at least 1 and below 2^31; size 0 draws nothing.
     """
-    word: Callable[[], int] = chain.from_iterable(_words(stream, size)).__next__
+    word = random_words(stream, size)
     usable = _WORDS - _WORDS % scale
     return np.array([_one(word, scale, usable) for _ in range(size)], dtype=np.int64)
+
+
+def random_words(stream: Stream, size: int) -> Callable[[], int]:
+    """The words of a stream, one a call: the halves of its 64 bits, the low half first, for about so many values."""
+    word: Callable[[], int] = chain.from_iterable(_words(stream, size)).__next__
+    return word
 
 
 def _words(stream: Stream, size: int) -> Iterator[list[int]]:
@@ -138,7 +144,7 @@ def _one(word: Callable[[], int], scale: int, usable: int) -> int:
             remainder %= scale
             trial = 1
             while True:  # Bernoulli(u / (scale * trial)) for trial = 1, 2, ... until one fails: kept if that is odd
-                if trial > 1 and _below(word, trial):
+                if trial > 1 and below(word, trial):
                     break
                 drawn = word()
                 while drawn >= usable:
@@ -151,7 +157,7 @@ def _one(word: Callable[[], int], scale: int, usable: int) -> int:
         magnitude = remainder
         while True:  # whole scales: one more with probability exp(-1)
             trial = 2
-            while not _below(word, trial):
+            while not below(word, trial):
                 trial += 1
             if not trial & 1:
                 break
@@ -163,7 +169,7 @@ def _one(word: Callable[[], int], scale: int, usable: int) -> int:
             return magnitude
 
 
-def _below(word: Callable[[], int], most: int) -> int:
+def below(word: Callable[[], int], most: int) -> int:
     """A whole number from 0 to most - 1, each alike: words beyond the last full run of them are left out."""
     usable = _WORDS - _WORDS % most
     while True:

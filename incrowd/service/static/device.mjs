@@ -8,7 +8,7 @@
 // Everything is in IndexedDB: examples, ledger, and the one answer that is paid for and has not arrived. One lock for
 // all tabs; a charge is on disk before the noise is drawn; a service's word is data, bounded and read strictly.
 import { Unusable, checked, columnsOf, gradientOf, misfit, piecesOf, repeatsOf, sizeOf } from "./learn.mjs";
-import { answer, fitting, release, systemWords } from "./noise.mjs";
+import { answer, choosing, fitting, release, systemWords } from "./noise.mjs";
 
 // The device will not do what it was asked to: nothing was spent and nothing left.
 export class Refused extends Error { name = "Refused"; }
@@ -320,7 +320,7 @@ function read(text) {
   catch (error) { throw new Refused(error instanceof Unusable ? error.message : "the service's specification makes no sense"); }
 }
 
-const wholeOf = (asked) => fitting({ size: sizeOf(asked), clip: asked.clip, epsilon: asked.epsilon,
+const wholeOf = (asked) => (asked.noise === "direction" ? choosing : fitting)({ size: sizeOf(asked), clip: asked.clip, epsilon: asked.epsilon,
   distances: asked.privacy === "model" && asked.bound === "element" ? sizeOf(asked) : 1, joint: asked.bound === "norm" });
 
 // So many of the keys, each set of them as likely as any other.

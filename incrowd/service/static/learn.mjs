@@ -42,11 +42,12 @@ export function checked(said) {
   if ((link === "multinomial") !== (fields[response].type === "category")) fail("link", "does not fit the response");
   if (typeof said.intercept !== "boolean") fail("intercept", "is neither true nor false");
   if (!Array.isArray(said.hidden) || said.hidden.length) fail("hidden", "asks for layers, which a browser does not train");
-  if (said.noise !== "laplace" || said.delta !== null) fail("noise", "is not Laplace noise, the only one of a browser");
+  if (!["laplace", "direction"].includes(said.noise) || said.delta !== null) fail("noise", "is of a kind that a browser does not make");
   for (const key of ["gamma", "clip", "epsilon"]) if (!positive(said[key])) fail(key, "is no positive number");
   if (!["model", "feature"].includes(said.privacy)) fail("privacy", "is unknown to this device");
   if (!["element", "norm"].includes(said.bound)) fail("bound", "is unknown to this device");
   if (said.privacy === "feature" && said.bound === "norm") fail("bound", "of a norm goes with the whole model");
+  if (said.noise === "direction" && (said.privacy !== "model" || said.bound !== "norm")) fail("noise", "of a direction goes with the whole model and a norm");
   if (said.largest !== null && !whole(said.largest, 2 ** 53 - 1)) fail("largest", "is no count");
   if (!whole(said.examples, 1e6) || !whole(said.instances, 2 ** 53 - 1)) fail("examples or instances", "is no count");
   if (!whole(sizeOf(said), 2 ** 31) || (link === "multinomial" && outputsOf(said) < 2)) fail("the model", "has no weights");

@@ -1,7 +1,8 @@
-// Noise in whole numbers, word for word as incrowd/privacy/mechanism/whole_laplace.py: the same random words give the
-// same whole numbers, and the same whole numbers the same bytes. All numbers are safe integers, below 2^53.
+// Noise in whole numbers, word for word as incrowd/privacy/mechanism/whole_laplace.py and chosen_direction.py: the same
+// random words give the same whole numbers, and the same whole numbers the same bytes. All are safe integers, below 2^53.
 
 const FINEST = 40, COARSEST = -400, LARGEST_BOUND = 2 ** 40, LARGEST_SCALE = 2 ** 31, LARGEST_SUM = 2 ** 52;
+const PARTS = 2 ** 24, MOST_LOSS = 64, FEWEST = 4, MOST = 4_096, SMALLEST = 2 ** -500, SEED_BITS = 20;
 const WORDS = 2 ** 32, BLOCK = 8_192;
 
 // Random 32-bit words, each used once and in order; `fill` fills a Uint32Array.
@@ -89,8 +90,76 @@ export function bounded({ exponent, bound, size, joint }, gradient) {
   return steps;
 }
 
-// What may leave the device: bounded whole steps, and noise on each.
+// The choice among random directions that an epsilon allows; null where no steps are as short as the clip asks.
+export function choosing({ size, clip, epsilon }) {
+  const most = Math.min(epsilon, MOST_LOSS), loss = Math.floor(most * PARTS), each = clip / Math.sqrt(size);
+  const candidates = Math.min(MOST, Math.max(FEWEST, 2 ** Math.floor(most + 0.5)));
+  for (let exponent = FINEST; exponent > COARSEST; exponent--) {
+    const length = each * 2 ** exponent * (1 - 2 ** -50);
+    if (length >= 1 && length < LARGEST_SCALE) return { exponent, length: Math.floor(length), loss, candidates, size };
+  }
+  return null;
+}
+
+// A gradient in whole numbers whose sizes add up to at most 2^52: only its direction is kept. Private.
+export function stretched({ size }, gradient) {
+  const steps = new Float64Array(gradient.length), finite = (value) => (Number.isFinite(value) ? value : 0);
+  let longest = 0;
+  for (const value of gradient) longest = Math.max(longest, Math.abs(finite(value)));
+  if (longest < SMALLEST) return steps;
+  const unit = Math.floor(LARGEST_SUM / Math.max(1, size)) / longest;
+  for (let i = 0; i < steps.length; i++) steps[i] = toEven(finite(gradient[i]) * unit);
+  return steps;
+}
+
+// The seed that is named: of the direction most along the gradient, or, exp(-loss / 2^24) as often, any other.
+export function named({ candidates, loss }, steps, words) {
+  const seeds = Array.from({ length: candidates }, () => words.word() % 2 ** SEED_BITS);
+  let best = 0, most = -Infinity;
+  seeds.forEach((seed, i) => {
+    let along = 0; // exact: whole numbers below 2^53
+    forEachSign(seed, steps.length, (plus, at) => { if (plus) along += steps[at]; });
+    if (along > most) [best, most] = [i, along];
+  });
+  for (;;) {
+    const chosen = words.below(candidates);
+    if (survives(words, loss) || chosen === best) return seeds[chosen];
+  }
+}
+
+// The direction of a seed, each number plus or minus a length.
+export function directed({ length, size }, seed) {
+  const steps = new Float64Array(size);
+  forEachSign(seed, size, (plus, at) => { steps[at] = plus ? length : -length; });
+  return steps;
+}
+
+// True with probability exp(-loss / 2^24), exactly.
+export function survives(words, loss) {
+  for (let whole = Math.floor(loss / PARTS); whole > 0; whole--) if (!kept(words, PARTS, PARTS)) return false;
+  return kept(words, loss % PARTS, PARTS);
+}
+
+// First the bits of the seed, then those of its words, the lowest of each first.
+function forEachSign(seed, size, say) {
+  const first = mixed(seed);
+  for (let i = 0; i < Math.min(size, SEED_BITS); i++) say((seed >>> i) & 1, i);
+  for (let start = SEED_BITS, number = 1; start < size; start += 32, number++) {
+    const word = mixed(first ^ mixed(number)), end = Math.min(32, size - start);
+    for (let bit = 0; bit < end; bit++) say((word >>> bit) & 1, start + bit);
+  }
+}
+
+// A word mixed by itself, one to one (the last steps of MurmurHash3).
+function mixed(word) {
+  word = Math.imul(word ^ (word >>> 16), 0x85ebca6b);
+  word = Math.imul(word ^ (word >>> 13), 0xc2b2ae35);
+  return (word ^ (word >>> 16)) >>> 0;
+}
+
+// What may leave the device: a direction, or bounded whole steps and noise on each.
 export function release(whole, gradient, words) {
+  if (whole.candidates) return directed(whole, named(whole, stretched(whole, gradient), words));
   const steps = bounded(whole, gradient);
   for (let i = 0; i < steps.length; i++) steps[i] += discreteLaplace(words, whole.scale);
   return steps;

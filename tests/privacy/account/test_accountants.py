@@ -25,7 +25,7 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]  # it ships no types
 
 from incrowd.errors import AccountingError
 from incrowd.privacy.account.accountants import ORDERS, Curve, LossDistributionCurve, RenyiCurve
-from incrowd.privacy.account.events import OneOfDpEvent, RepeatedEvent, compose, mechanisms
+from incrowd.privacy.account.events import OneOfDpEvent, PureDpEvent, RepeatedEvent, compose, mechanisms
 from incrowd.privacy.account.gaussian import GaussianCurve
 
 GRID = 1e-3
@@ -165,6 +165,36 @@ def test_pure_releases_cost_at_most_the_sum_of_their_epsilons() -> None:
     assert LossDistributionCurve([(LaplaceDpEvent(5e-324), 1)], GRID).epsilon(0.0) == math.inf
     gaussian = LossDistributionCurve([(LaplaceDpEvent(1.0), 1), (GaussianDpEvent(9.0), 1)], GRID)
     assert gaussian.epsilon(0.0) == math.inf
+
+
+def binomial_delta(epsilon: float, count: int, at: float) -> float:
+    """The exact curve of so many answers to yes or no, each right with the odds e^epsilon."""
+    right = 1 / (1 + math.exp(-epsilon))
+    chances = [math.comb(count, wrong) * right ** (count - wrong) * (1 - right) ** wrong for wrong in range(count + 1)]
+    losses = [(count - 2 * wrong) * epsilon for wrong in range(count + 1)]
+    return sum(p * max(0.0, 1 - math.exp(at - loss)) for p, loss in zip(chances, losses, strict=True))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.123456, 1.0, 8.0])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_whatever_is_pure_costs_what_the_worst_of_its_kind_costs(epsilon: float, count: int) -> None:
+    """Never less than the exact curve, and hardly more; noise of the same epsilon would cost less, and is no bound."""
+    curve = LossDistributionCurve([(PureDpEvent(epsilon), count)], 1e-4)
+    for share in (0.0, 0.3, 0.7, 0.95):
+        at = share * count * epsilon
+        exact = binomial_delta(epsilon, count, at)
+        assert exact <= curve.delta(at) <= binomial_delta(epsilon + 3e-4, count, at) + 1e-6
+    assert Fraction(curve.epsilon(0.0)) >= count * Fraction(epsilon)
+    assert curve.epsilon(0.0) == pytest.approx(count * epsilon, rel=1e-15)
+    laplace = LossDistributionCurve([(LaplaceDpEvent(1 / epsilon), count)], 1e-4)
+    assert laplace.delta(0.95 * count * epsilon) < binomial_delta(epsilon, count, 0.95 * count * epsilon)
+
+
+def test_what_is_pure_has_a_price_beside_noise_and_none_among_a_sample() -> None:
+    both = LossDistributionCurve([(PureDpEvent(1.0), 2), (LaplaceDpEvent(0.5), 1)], GRID)
+    assert both.epsilon(0.0) == 4.0
+    for beyond in (PoissonSampledDpEvent(0.1, PureDpEvent(1.0)), RepeatAndSelectDpEvent(PureDpEvent(1.0), 2, 1)):
+        assert curves(beyond) == {}
 
 
 @pytest.mark.parametrize("sampling_prob", [0.01, 0.3, 0.9])

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from incrowd.errors import ConfigError, UnpricedEvent
 from incrowd.privacy.account.events import (
     OneOfDpEvent,
+    PureDpEvent,
     canonical,
     compose,
     event_from_json,
@@ -48,7 +49,12 @@ def wrapped(inner: st.SearchStrategy[DpEvent]) -> st.SearchStrategy[DpEvent]:
 
 
 events = st.recursive(
-    st.one_of(st.just(NoOpDpEvent()), st.builds(GaussianDpEvent, noises), st.builds(LaplaceDpEvent, noises)),
+    st.one_of(
+        st.just(NoOpDpEvent()),
+        st.builds(GaussianDpEvent, noises),
+        st.builds(LaplaceDpEvent, noises),
+        st.builds(PureDpEvent, noises),
+    ),
     wrapped,
     max_leaves=5,
 )

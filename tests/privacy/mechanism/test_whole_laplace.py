@@ -20,7 +20,7 @@ from incrowd.privacy.mechanism.whole_laplace import (
     LARGEST_BOUND,
     LARGEST_SCALE,
     WholeLaplace,
-    _below,
+    below,
     discrete_laplace,
 )
 from tests.privacy.receipts import paid
@@ -258,6 +258,6 @@ def test_words_beyond_the_last_full_run_are_left_out() -> None:
     """2^32 is no multiple of three: its last word would make 0 more frequent than the others."""
     words = [2**32 - 1, 2**32 - 1, 5, 2**32 - 2]
     taken = iter(words)
-    assert _below(taken.__next__, 3) == 5 % 3
-    assert _below(taken.__next__, 3) == (2**32 - 2) % 3
-    assert _below(iter(words).__next__, 4) == 3, "the control: of four nothing is left over"
+    assert below(taken.__next__, 3) == 5 % 3
+    assert below(taken.__next__, 3) == (2**32 - 2) % 3
+    assert below(iter(words).__next__, 4) == 3, "the control: of four nothing is left over"

@@ -1,0 +1,258 @@
+"""Answers that are directions: which are, and what else somebody may send."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from incrowd import SeededRandomness, Server
+from incrowd.drawdiscard import Reason, Rehearsal, direction_kernel, direction_test
+from incrowd.drawdiscard.direction_test import MEMORY, DirectionTest, answer_test
+from incrowd.drawdiscard.outbox import stepped
+from incrowd.drawdiscard.residual import ResidualTest
+from incrowd.errors import ConfigError, DataError
+from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
+from incrowd.privacy.mechanism.device import Mechanism
+from incrowd.privacy.mechanism.grid import Whole
+from incrowd.privacy.mechanism.signs import most_along, sign_bits
+from tests.drawdiscard.mail import FIELDS, asked, mails, phone
+
+Row = NDArray[np.float32]
+SIZE, GAMMA = 120, 0.3
+MECHANISM = Mechanism(size=SIZE, clip=1.0, epsilon=4.0, noise="direction", bound="norm")
+ASKED = {"noise": "direction", "bound": "norm", "largest": None, "gamma": 1.0, "clip": 1.0}
+
+
+def answer(choice: ChosenDirection, parent: Row, seed: int, gamma: float) -> Row:
+    """What an honest device sends."""
+    return stepped(parent, Whole(choice.steps_of(seed), choice.step), gamma=gamma)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 150), seed=st.integers(0, 2**20 - 1), gamma=st.floats(1e-3, 100), weights=st.floats(1e-9, 1e3),
+    epsilon=st.floats(0.1, 12), number=st.integers(0, 2**32),
+)  # fmt: skip
+def test_every_honest_answer_passes_and_no_neighbour_of_it(
+    size: int, seed: int, gamma: float, weights: float, epsilon: float, number: int
+) -> None:
+    """Also what compiled code says is the same, of answers and of what differs from one in a place."""
+    mechanism = Mechanism(size=size, clip=1.0, epsilon=epsilon, noise="direction", bound="norm")
+    draw = np.random.default_rng(number)
+    parent = (weights * draw.normal(size=size)).astype(np.float32)
+    sent = answer(mechanism.choice, parent, seed % 2 ** min(size, 20), gamma)
+    test = DirectionTest(mechanism)
+    assert test.accepts(sent, parent, gamma)
+    length = (gamma * mechanism.choice.step) * mechanism.choice.length
+    other = sent.copy()
+    place = int(draw.integers(size))
+    other[place] = np.nextafter(other[place], np.float32(np.inf))
+    turned = sent.copy()
+    turned[place] = np.float32(np.float64(parent[place]) + math.copysign(length, float(parent[place] - sent[place])))
+    for row in (sent, other, turned):
+        assert direction_test.named_seed(row, parent, length) == direction_kernel.named_seed(row, parent, length)
+    assert not test.accepts(other, parent, gamma)
+    if size > 60 and place >= 20:  # of so few signs every one is a direction's
+        assert not test.accepts(turned, parent, gamma)
+
+
+def _further(parent: Row, sign: float) -> Row:
+    """An honest answer, but for the weights that it moves one way: they go three steps."""
+    honest = answer(MECHANISM.choice, parent, 5, GAMMA)
+    far = answer(MECHANISM.choice, parent, 5, 3 * GAMMA)
+    return np.where(sign * (honest - parent) > 0, far, honest).astype(np.float32)
+
+
+ATTACKS: dict[str, Callable[[Row, np.random.Generator], Row]] = {
+    "nothing": lambda parent, _: parent,
+    "Laplace noise": lambda parent, draw: (parent + 0.03 * draw.laplace(size=SIZE)).astype(np.float32),
+    "signs of its own": lambda parent, draw: (
+        parent + GAMMA * MECHANISM.noise_scale * draw.choice([-1.0, 1.0], SIZE)
+    ).astype(np.float32),
+    "all one way": lambda parent, _: (parent - GAMMA * MECHANISM.noise_scale).astype(np.float32),
+    "one weight": lambda parent, _: np.where(np.arange(SIZE) == 7, parent + 1, parent).astype(np.float32),
+    "twice the length": lambda parent, _: answer(MECHANISM.choice, parent, 5, 2 * GAMMA),
+    "further, where it rises": lambda parent, _: _further(parent, 1.0),
+    "further, where it falls": lambda parent, _: _further(parent, -1.0),
+    "half the length": lambda parent, _: answer(MECHANISM.choice, parent, 5, GAMMA / 2),
+    "a huge weight": lambda parent, _: np.where(np.arange(SIZE) == 7, np.float32(3e38), parent).astype(np.float32),
+    "no number": lambda parent, _: np.where(np.arange(SIZE) == 7, np.float32(np.nan), parent).astype(np.float32),
+    "infinity": lambda _, __: np.full(SIZE, -np.inf, np.float32),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_whatever_is_no_direction_is_turned_away(attack: str) -> None:
+    draw, test = np.random.default_rng(1), DirectionTest(MECHANISM)
+    for _ in range(50):
+        parent = draw.normal(size=SIZE).astype(np.float32)
+        assert not test.accepts(ATTACKS[attack](parent, draw), parent, GAMMA)
+        assert test.accepts(answer(MECHANISM.choice, parent, int(draw.integers(2**20)), GAMMA), parent, GAMMA)
+
+
+def test_an_answer_to_another_parent_is_turned_away() -> None:
+    draw, test = np.random.default_rng(2), DirectionTest(MECHANISM)
+    parent, other = draw.normal(size=(2, SIZE)).astype(np.float32)
+    assert not test.accepts(answer(MECHANISM.choice, other, 5, GAMMA), parent, GAMMA)
+
+
+@pytest.mark.slow
+def test_the_best_of_a_million_directions_is_hardly_longer_than_an_honest_one() -> None:
+    """What a colluder can do who tries every seed: five deviations, where an honest device has two and a half."""
+    size = 650
+    wanted = np.random.default_rng(4).normal(size=size)
+    wanted /= np.linalg.norm(wanted)
+    best = max(
+        float(((2.0 * sign_bits(np.arange(start, start + 2**14), size) - 1) @ wanted).max())
+        for start in range(0, 2**20, 2**14)
+    )
+    assert 4.3 < best < 6
+    honest = Mechanism(size=size, clip=1.0, epsilon=8.0, noise="direction", bound="norm").choice.gain
+    assert honest * math.sqrt(size) > 2.5
+    assert np.abs(wanted).sum() > 19  # the control: with signs of one's own choice
+
+
+def test_rows_of_another_size_are_refused() -> None:
+    test, row = DirectionTest(MECHANISM), np.zeros(SIZE, np.float32)
+    for mine, its in ((row[:-1], row), (row, row[:-1]), (row[None], row)):
+        with pytest.raises(DataError, match="not 120 weights"):
+            test.accepts(mine, its, GAMMA)
+
+
+def test_restored_from_its_state_it_goes_on_bit_for_bit() -> None:
+    draw, parent = np.random.default_rng(8), np.zeros(SIZE, np.float32)
+    first, second = (DirectionTest(MECHANISM, randomness=SeededRandomness(seed)) for seed in (1, 2))
+    sent = [answer(MECHANISM.choice, parent, int(seed), GAMMA) for seed in draw.integers(0, 2_000, 3_000)]
+    said = [first.accepts(one, parent, GAMMA) for one in sent[:1_500]]
+    assert not all(said), "some of so few directions come up too often"
+    second.restore(first.state())
+    for one in sent[1_500:]:
+        assert first.accepts(one, parent, GAMMA) == second.accepts(one, parent, GAMMA)
+    assert all((second.state()[name] == array).all() for name, array in first.state().items())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"named": ...},
+        {"named": np.full(MEMORY, 2**20, np.int64)},
+        {"named": np.full(MEMORY, -2, np.int64)},
+        {"named": np.zeros(MEMORY, np.float64)},
+        {"named": np.zeros(3, np.int64)},
+        {"taken": np.array([-1], np.int64)},
+        {"directions": ...},
+        {"more": np.zeros(3)},
+    ],
+)
+def test_what_is_no_state_changes_nothing(change: dict[str, object]) -> None:
+    test = DirectionTest(MECHANISM)
+    before = test.state()
+    wrong: Any = {name: array for name, array in (before | change).items() if array is not ...}
+    with pytest.raises(DataError, match="no state"):
+        test.restore(wrong)
+    assert all((test.state()[name] == array).all() for name, array in before.items())
+
+
+def test_a_direction_may_come_up_as_often_as_honest_devices_make_it_and_no_more() -> None:
+    parent, test = np.zeros(SIZE, np.float32), DirectionTest(MECHANISM)
+    same = answer(MECHANISM.choice, parent, 77, GAMMA)
+    said = [test.accepts(same, parent, GAMMA) for _ in range(20)]
+    assert sum(said) == test.most <= 3
+    others = (answer(MECHANISM.choice, parent, seed, GAMMA) for seed in range(1_000, 1_000 + MEMORY + 200))
+    assert sum(test.accepts(other, parent, GAMMA) for other in others) > 0.95 * MEMORY
+    assert test.accepts(same, parent, GAMMA), "it is forgotten in the end"
+    few = Mechanism(size=3, clip=1.0, epsilon=2.0, noise="direction", bound="norm")
+    assert DirectionTest(few).most > MEMORY / 3, "of three weights there are eight directions"
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])
+def test_honest_devices_are_hardly_ever_turned_away_however_alike_they_are(alike: float) -> None:
+    """Also where all have the same gradient, of which one direction in a hundred is most along at all."""
+    draw, count = np.random.default_rng(9), 2_000
+    mechanism = Mechanism(size=60, clip=1.0, epsilon=6.0, noise="direction", bound="norm")
+    test, parent = DirectionTest(mechanism, randomness=SeededRandomness(3)), np.zeros(60, np.float32)
+    shared, choice, away = draw.normal(size=60), mechanism.choice, 0
+    for _ in range(count):
+        gradient = alike * shared + (1 - alike) * draw.normal(size=60)
+        seeds = draw.integers(0, 2**20, choice.candidates)
+        best = most_along(seeds, choice.bounded(gradient).astype(np.float64))
+        other = int(draw.integers(len(seeds)))
+        named = int(seeds[best if draw.random() < choice.honest else other])
+        away += not test.accepts(answer(choice, parent, named, GAMMA), parent, GAMMA)
+    assert away / count < 0.01 + 4 * math.sqrt(0.01 / count)
+
+
+def test_colluders_who_go_one_way_are_turned_away_once_that_is_known() -> None:
+    draw, parent = np.random.default_rng(10), np.zeros(SIZE, np.float32)
+    test = DirectionTest(MECHANISM, randomness=SeededRandomness(4))
+    wanted = draw.normal(size=SIZE)
+    wanted /= np.linalg.norm(wanted)
+    said: dict[bool, list[bool]] = {True: [], False: []}
+    for _ in range(2_500):
+        bad = bool(draw.random() < 0.2)
+        seeds = draw.integers(0, 2**20, 2**12 if bad else 1)
+        seed = int(seeds[most_along(seeds, wanted)])
+        said[bad].append(test.accepts(answer(MECHANISM.choice, parent, seed, GAMMA), parent, GAMMA))
+    assert np.mean(said[True][:50]) == 1.0, "nothing is known yet"
+    assert np.mean(said[True][-250:]) < 0.9
+    assert np.mean(said[False][-1_000:]) > 0.98
+
+
+def test_each_mechanism_has_its_test() -> None:
+    assert isinstance(answer_test(MECHANISM), DirectionTest)
+    laplace = Mechanism(size=SIZE, clip=1.0, epsilon=4.0)
+    assert isinstance(answer_test(laplace), ResidualTest)
+    with pytest.raises(ConfigError, match="only directions"):
+        DirectionTest(laplace)
+
+
+def test_without_numba_it_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.direction_kernel", None)
+    assert DirectionTest(MECHANISM)._named is direction_test.named_seed
+
+
+def test_a_server_takes_directions_and_goes_on_with_them(tmp_path: Path) -> None:
+    fields = FIELDS | {"sender": {"type": "hashed", "buckets": 100}}
+    server, device = Server(asked(**ASKED | {"fields": fields}), folder=tmp_path / "mail"), phone()
+    for _ in range(20):
+        assert device.contribute(server).accepted
+    drawn = server.draw()
+    wrong = (drawn.weights + np.float32(0.1)).astype(np.float32)
+    assert server.offer(wrong, drawn.ticket).reason is Reason.UNLIKE
+    server.close()
+    with Server.open(tmp_path / "mail") as again:
+        assert again.accepted == 20
+        assert device.contribute(again).accepted
+    device.close()
+
+
+def test_a_rehearsal_of_directions_learns_what_devices_and_a_server_do() -> None:
+    """One instance that every answer replaces: the same steps on average, by devices and by what is simulated."""
+    keys = ASKED | {"instances": 1, "merge": 1.0, "epsilon": 6.0, "gamma": 0.2}
+    rows = mails(40)
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    found = Rehearsal(asked=asked(**keys), table=table, contributions=300, devices=3).report()
+    assert found["honest_turned_away"] == 0.0
+    assert found["metrics"]["accuracy"] == 1.0
+    assert found["without_noise"]["accuracy"] == 1.0
+    server, device = Server(asked(**keys)), phone()
+    for _ in range(60):
+        device.contribute(server)
+    assert ((server.model().predict(rows) > 0.5) == np.array(table["opened"])).all()
+
+
+def test_of_a_handful_of_weights_equal_answers_count_once() -> None:
+    """There are eight directions of three weights: who names one of them again sends the same bytes."""
+    server, device = Server(asked(**ASKED | {"instances": 1, "merge": 1.0})), phone()
+    drawn = server.draw()
+    steps = device.answer(server.specification_json(), drawn.weights, drawn.gamma)
+    assert [server.offer(steps, drawn.ticket).reason for _ in range(2)] == [Reason.ACCEPTED, Reason.REPEATED]
+    assert server.accepted == 1
