@@ -13,7 +13,7 @@ from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
-from incrowd.learning.gradients.ahead import MadeAhead, worth
+from incrowd.learning.gradients.ahead import MadeAhead
 from incrowd.learning.gradients.sums import NoisedSums
 from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
@@ -96,7 +96,7 @@ class BatchedRecords:
         return Trained(weights=now.cpu(), dropped=sums.dropped)
 
     def _sums(self, weights: Tensor, training: RecordTraining) -> NoisedSums:
-        if self._ahead is not None and self._rest is not None and worth(training, self.execution):
+        if self._ahead is not None and self._rest is not None and self._ahead.worth(training, self.execution):
             gradients, take = self._rest.gradients(weights, training), self._ahead.take
         else:
             gradients = self._ways.gradients(weights, training)

@@ -1,6 +1,7 @@
 """Records go through frozen layers once, alone, and nothing else changes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_what_is_kept_has_the_same_bits_whoever_is_beside_it() -> None:
 def test_what_memory_does_not_hold_is_made_again_with_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, passed: list[int]
 ) -> None:
-    data, settings = records(), often()
+    data, settings = records(), replace(often(), expected_batch=5.0)  # of 10 records, by what is public
     kept = trained(BatchedRecords(Model(headed()), data, DESCENT), settings)
     passed.clear()
     monkeypatch.setattr(ahead, "_MEMORY", 4 * 8 * TOKENS * 10)
@@ -110,6 +111,13 @@ def test_what_memory_does_not_hold_is_made_again_with_the_same_bits(
     assert torch.equal(again, kept)
     assert [row for row in sorted(passed) if row < 10] == list(range(10))
     assert len(passed) > 3 * COUNT
+    passed.clear()
+    trained(BatchedRecords(Model(thawed()), records(tokens=False), DESCENT), often())
+    assert passed
+    passed.clear()
+    monkeypatch.setattr(ahead, "_MEMORY", 4 * 9 * 29)
+    trained(BatchedRecords(Model(thawed()), records(tokens=False), DESCENT), often())
+    assert not passed
 
 
 def test_records_that_take_part_too_seldom_are_not_kept(passed: list[int]) -> None:

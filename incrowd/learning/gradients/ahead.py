@@ -25,13 +25,15 @@ class MadeAhead:
     Guarantee: a record goes through by itself, so what is made of it, and the bits of it, follow from the layers and
     the record alone; kept or made again, it is the same.
 
-    Edge cases: of more records than memory is meant for, the first are kept and the others made again each time.
+    Edge cases: of more records than are expected the first are kept that memory is meant for, and the others made again
+    each time.
     """
 
     def __init__(self, records: Records, frozen: nn.Module, rest: nn.Module, shape: tuple[int, ...]) -> None:
         self.model = Model(rest)
         self._records, self._frozen, self._shape = records, frozen, shape
-        count = min(len(records), _MEMORY // (4 * math.prod(shape)))
+        self._most = _MEMORY // (4 * math.prod(shape))
+        count = min(len(records), self._most)
         self._made = torch.empty(count, *shape)
         self._there = torch.zeros(count, dtype=torch.bool)
 
@@ -49,6 +51,14 @@ class MadeAhead:
     def of_others(self, records: Records) -> "MadeAhead":
         """The same of other records: nothing was made of these."""
         return MadeAhead(records, self._frozen, self.model.module, self._shape)
+
+    def worth(self, training: RecordTraining, execution: Execution) -> bool:
+        """Whether records take part often enough, and as many as are expected can be kept: by public settings, never by
+        how many there are.
+        """
+        steps = max(execution.contributions / training.expected_batch, training.steps)
+        expected = training.expected_batch / training.sampling_prob
+        return steps * training.sampling_prob >= _USES and expected <= self._most
 
     @property
     def like(self) -> Records:
@@ -79,9 +89,3 @@ class MadeAhead:
                 for row in torch.split(rows, 1)
             ]
         return torch.cat(made)
-
-
-def worth(training: RecordTraining, execution: Execution) -> bool:
-    """Whether records take part often enough: by public settings, never by how many records there are."""
-    steps = max(execution.contributions / training.expected_batch, training.steps)
-    return steps * training.sampling_prob >= _USES
