@@ -13,6 +13,7 @@ from incrowd._random import Stream
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
+from incrowd.learning.gradients.ahead import MadeAhead
 from incrowd.learning.gradients.sums import NoisedSums
 from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
@@ -54,7 +55,11 @@ class BatchedRecords:
         self.loss = loss
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
+        self.execution = execution
         self._ways = GradientWays(model, loss, records, execution)
+        self._ahead = MadeAhead.of(model, self.records)
+        ahead = self._ahead
+        self._rest = None if ahead is None else GradientWays(ahead.model, loss, ahead.like, execution)
 
     @property
     def size(self) -> int:
@@ -70,6 +75,7 @@ class BatchedRecords:
         """See `RecordEngine.rehearsal`; the records are zeros, and so are their labels."""
         engine = copy.copy(self)
         engine.records = self.records.made_up(records)
+        engine._ahead = None if self._ahead is None else self._ahead.of_others(engine.records)
         return engine
 
     def train(
@@ -83,12 +89,19 @@ class BatchedRecords:
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
         now = self.model.flat(weights).to(self.records.device, copy=True)
-        gradients = self._ways.gradients(now, training)
-        sums = NoisedSums(gradients, Reader(self.records, gradients.rows).take, records=len(self.records))
+        sums = self._sums(now, training)
         walk = _Walk(self.descent, now)
         for noised in sums.steps(training, noise=noise, batches=batches):
             walk.step(noised, training.expected_batch)
         return Trained(weights=now.cpu(), dropped=sums.dropped)
+
+    def _sums(self, weights: Tensor, training: RecordTraining) -> NoisedSums:
+        if self._ahead is not None and self._rest is not None and self._ahead.worth(training, self.execution):
+            gradients, take = self._rest.gradients(weights, training), self._ahead.take
+        else:
+            gradients = self._ways.gradients(weights, training)
+            take = Reader(self.records, gradients.rows).take
+        return NoisedSums(gradients, take, records=len(self.records))
 
 
 class _Walk:

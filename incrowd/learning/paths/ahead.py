@@ -4,7 +4,6 @@ Only what comes after the frozen layers is trained, by whichever other path take
 left them: a Linear head on a frozen network is then trained as fast as any Linear model.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,19 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from incrowd.data.inputs import is_single, single
-from incrowd.learning.arithmetic import ieee
+from incrowd.data.inputs import is_single
 from incrowd.learning.contributions import Contributions
-from incrowd.learning.dropout import has_dropout
-from incrowd.learning.inputs import chosen, meant, zeros
+from incrowd.learning.frozen import divided, made_of_one
+from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.models import Model
-from incrowd.learning.modules import known, remembering_nothing, settled
+from incrowd.learning.modules import remembering_nothing
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 
 _ROWS = 32  # examples that go through the frozen layers together, always so many
-_SEVERAL = 3
-_TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
 _MEMORY = 2**30  # bytes of what they make that are kept at most
 
 
@@ -43,33 +39,13 @@ def _make(task: TrainingTask, others: Sequence[MakePath]) -> "Ahead | None":
     """
     if task.on_accelerator or not is_single(task.data.features) or len(task.data.indices) == 0:
         return None
-    frozen, rest = _divided(task.model.module)
+    frozen, rest = divided(task.model.module)
     if frozen is None:
         return None
-    shape = _made_of_one(frozen, task.data)
+    shape = made_of_one(frozen, task.data.features, scale=task.data.scale, offset=task.data.offset)
     if shape is None or 4 * math.prod(shape) * len(task.data.indices) > _MEMORY:
         return None
     return Ahead(task, frozen, rest, shape, others)
-
-
-def _made_of_one(frozen: nn.Module, data: ClientTensors) -> tuple[int, ...] | None:
-    """The shape of what the layers make of an example; None if it is not a row of numbers of each, alone.
-
-    Edge cases: layers that look along the batch (attention with batch_first=False, say) are found by made-up examples.
-    """
-    generator = torch.Generator().manual_seed(0)
-    several = single(zeros(data.features, _SEVERAL))
-    drawn = torch.randint(0, 2, several.shape, generator=generator).to(several.dtype)
-    made_up = single(meant(drawn, scale=data.scale, offset=data.offset))
-    try:
-        with torch.no_grad(), ieee(), torch.random.fork_rng(devices=[]):
-            made, alone = frozen(made_up), frozen(made_up[:1].clone())
-    except (RuntimeError, IndexError):  # not what these layers are for: zeros have been tried before
-        return None
-    if not isinstance(made, Tensor) or made.dtype != torch.float32 or made.ndim < 2 or len(made) != _SEVERAL:
-        return None
-    apart = torch.allclose(made[:1], alone, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-    return tuple(made.shape[1:]) if apart else None
 
 
 class Ahead(TrainingPath):
@@ -133,27 +109,3 @@ class Ahead(TrainingPath):
 
 def _shared(*shape: int) -> Tensor:
     return torch.frombuffer(mmap(-1, 4 * math.prod(shape)), dtype=torch.float32).view(shape)
-
-
-def _divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:
-    """The frozen layers that a Sequential begins with, a copy, and the rest of it; None if there are none."""
-    # Settled as a whole, because dropout in a frozen part is at rest with that part, and not by itself.
-    layers = _layers(settled(copy.deepcopy(module, {id(one): one for one in module.parameters()})))
-    count = next((place for place, layer in enumerate(layers) if not _frozen(layer)), 0)
-    frozen, rest = nn.Sequential(*copy.deepcopy(layers[:count])), nn.Sequential(*layers[count:])
-    return (frozen if any(True for _ in frozen.parameters()) else None), rest
-
-
-def _layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of a Sequential and of those in it, in order; of any other module itself."""
-    if type(module) is not nn.Sequential or not known(module):
-        return [module]
-    # Not children(), which leaves out a layer that comes again.
-    return [layer for child in module for layer in _layers(child)]
-
-
-def _frozen(layer: nn.Module) -> bool:
-    """Whether a layer is always the same function of each example."""
-    if any(parameter.requires_grad for parameter in layer.parameters()):
-        return False
-    return all(map(known, layer.modules())) and not has_dropout(layer)

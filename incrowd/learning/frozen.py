@@ -1,0 +1,59 @@
+"""The frozen layers that a model begins with: what they make of an example never changes."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from incrowd.data.inputs import Inputs, single
+from incrowd.learning.arithmetic import ieee
+from incrowd.learning.dropout import has_dropout
+from incrowd.learning.inputs import meant, zeros
+from incrowd.learning.modules import known, settled
+
+_SEVERAL = 3
+_TOLERANCE = 1e-3  # far above the rounding of float32, far below what another example would change
+
+
+def divided(module: nn.Module) -> tuple[nn.Module | None, nn.Sequential]:
+    """The frozen layers that a Sequential begins with, a copy, and the rest of it; None if there are none."""
+    # Settled as a whole, because dropout in a frozen part is at rest with that part, and not by itself.
+    layers = _layers(settled(copy.deepcopy(module, {id(one): one for one in module.parameters()})))
+    count = next((place for place, layer in enumerate(layers) if not _frozen(layer)), 0)
+    frozen, rest = nn.Sequential(*copy.deepcopy(layers[:count])), nn.Sequential(*layers[count:])
+    return (frozen if any(True for _ in frozen.parameters()) else None), rest
+
+
+def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: float) -> tuple[int, ...] | None:
+    """The shape of what the layers make of an example; None if it is not a row of numbers of each, alone.
+
+    Edge cases: layers that look along the batch (attention with batch_first=False, say) are found by made-up examples.
+    """
+    generator = torch.Generator().manual_seed(0)
+    several = single(zeros(features, _SEVERAL))
+    drawn = torch.randint(0, 2, several.shape, generator=generator).to(several.dtype)
+    made_up = single(meant(drawn, scale=scale, offset=offset))
+    try:
+        with torch.no_grad(), ieee(), torch.random.fork_rng(devices=[]):
+            made, alone = frozen(made_up), frozen(made_up[:1].clone())
+    except (RuntimeError, IndexError):  # not what these layers are for: zeros have been tried before
+        return None
+    if not isinstance(made, Tensor) or made.dtype != torch.float32 or made.ndim < 2 or len(made) != _SEVERAL:
+        return None
+    apart = torch.allclose(made[:1], alone, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    return tuple(made.shape[1:]) if apart else None
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of a Sequential and of those in it, in order; of any other module itself."""
+    if type(module) is not nn.Sequential or not known(module):
+        return [module]
+    # Not children(), which leaves out a layer that comes again.
+    return [layer for child in module for layer in _layers(child)]
+
+
+def _frozen(layer: nn.Module) -> bool:
+    """Whether a layer is always the same function of each example."""
+    if any(parameter.requires_grad for parameter in layer.parameters()):
+        return False
+    return all(map(known, layer.modules())) and not has_dropout(layer)

@@ -1,0 +1,168 @@
+"""Records go through frozen layers once, alone, and nothing else changes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from incrowd._random import SeededRandomness, Stream
+from incrowd.learning import CROSS_ENTROPY, Execution, Model
+from incrowd.learning.gradients import ahead
+from incrowd.learning.gradients.ahead import MadeAhead
+from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.records import Records
+from incrowd.privacy.mechanism.steps import RecordTraining
+from incrowd.settings.descent import Descent
+from tests.learning.paths.test_ahead import CLASSES, TOKENS, WORDS, adapted, frozen, headed, thawed
+from tests.learning.test_record_engine import start, tilted
+from tests.reference import one_record
+
+COUNT = 30
+DESCENT = Descent(learning_rate=0.3, momentum=0.5)
+
+
+def records(*, tokens: bool = True, seed: int = 1) -> Records:
+    generator = np.random.default_rng(seed)
+    drawn = (
+        generator.integers(0, WORDS, (COUNT, TOKENS)) if tokens else generator.random((COUNT, TOKENS), dtype=np.float32)
+    )
+    labels = torch.from_numpy(generator.integers(0, CLASSES, COUNT))
+    return Records(features=torch.from_numpy(drawn), labels=labels)
+
+
+def often(steps: int = 12) -> RecordTraining:
+    return RecordTraining(
+        steps=steps, sampling_prob=0.5, expected_batch=15.0, clip_norm=0.5, noise_multiplier=1.0, physical_batch=7
+    )
+
+
+def batches() -> Stream:
+    return SeededRandomness(3).stream("batches")
+
+
+def trained(engine: BatchedRecords, settings: RecordTraining) -> Tensor:
+    return engine.train(start(engine.model), settings, noise=tilted, batches=batches()).weights
+
+
+def without_dropout(module: nn.Module) -> nn.Module:
+    """The twin does not know that dropout in a frozen layer is at rest."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+        if isinstance(layer, nn.MultiheadAttention):
+            layer.dropout = 0.0
+    return module
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The records that go through frozen layers."""
+    rows: list[int] = []
+    through = MadeAhead._through
+
+    def counted(self: MadeAhead, some: Tensor) -> Tensor:
+        rows.extend(some.tolist())
+        return through(self, some)
+
+    monkeypatch.setattr(MadeAhead, "_through", counted)
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of attention beside adapters
+@pytest.mark.parametrize(("build", "tokens"), [(headed, True), (adapted, True), (thawed, False)])
+def test_the_steps_are_those_of_the_slow_twin_and_records_go_through_once(
+    build: Callable[[], nn.Module], tokens: bool, passed: list[int]
+) -> None:
+    model, data = Model(without_dropout(build())), records(tokens=tokens)
+    found = trained(BatchedRecords(model, data, DESCENT), often())
+    assert sorted(passed) == list(range(COUNT))
+    weights = start(model)
+    expected = one_record.trained(
+        model, weights, data, often(), descent=DESCENT, loss=CROSS_ENTROPY, noise=tilted, batches=batches()
+    )
+    assert float((found - expected).norm() / (expected - weights).norm()) < 1e-5
+
+
+def test_what_is_kept_has_the_same_bits_whoever_is_beside_it() -> None:
+    whole, others = records(), records(seed=2)
+    features = others.features.clone()
+    features[7] = whole.features[7]
+    mixed = Records(features=features, labels=others.labels)
+    first, second = MadeAhead.of(Model(headed()), whole), MadeAhead.of(Model(headed()), mixed)
+    assert first is not None
+    assert second is not None
+    alone = first.take(torch.tensor([7]))[0]
+    beside = second.take(torch.tensor([29, 3, 7, 0]))[0][2:3]
+    assert torch.equal(alone, beside)
+    assert torch.equal(first.take(torch.arange(COUNT))[0][7:8], alone)
+
+
+def test_what_memory_does_not_hold_is_made_again_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, passed: list[int]
+) -> None:
+    data, settings = records(), replace(often(), expected_batch=5.0)  # of 10 records, by what is public
+    kept = trained(BatchedRecords(Model(headed()), data, DESCENT), settings)
+    passed.clear()
+    monkeypatch.setattr(ahead, "_MEMORY", 4 * 8 * TOKENS * 10)
+    again = trained(BatchedRecords(Model(headed()), data, DESCENT), settings)
+    assert torch.equal(again, kept)
+    assert [row for row in sorted(passed) if row < 10] == list(range(10))
+    assert len(passed) > 3 * COUNT
+    passed.clear()
+    trained(BatchedRecords(Model(thawed()), records(tokens=False), DESCENT), often())
+    assert passed
+    passed.clear()
+    monkeypatch.setattr(ahead, "_MEMORY", 4 * 9 * 29)
+    trained(BatchedRecords(Model(thawed()), records(tokens=False), DESCENT), often())
+    assert not passed
+
+
+def test_records_that_take_part_too_seldom_are_not_kept(passed: list[int]) -> None:
+    seldom, data = often(steps=2), records(tokens=False)
+    trained(BatchedRecords(Model(thawed()), data, DESCENT), seldom)
+    assert not passed
+    trained(BatchedRecords(Model(thawed()), data, DESCENT, execution=Execution(contributions=300)), seldom)
+    assert passed
+
+
+def test_a_rehearsal_leaves_nothing_behind(passed: list[int]) -> None:
+    engine = BatchedRecords(Model(headed()), records(), DESCENT)
+    trained(engine.rehearsal(COUNT), often())
+    passed.clear()
+    trained(engine, often())
+    assert sorted(passed) == list(range(COUNT))
+
+
+def test_a_record_that_is_not_finite_is_dropped_and_reaches_nobody() -> None:
+    data = records(tokens=False)
+    data.features[4] = torch.nan
+    settings = often()
+    found = BatchedRecords(Model(thawed()), data, DESCENT).train(
+        start(Model(thawed())), settings, noise=tilted, batches=batches()
+    )
+    assert 0 < found.dropped < settings.steps
+    assert found.weights.isfinite().all()
+
+
+@pytest.mark.parametrize("first", [[], [nn.Flatten()]], ids=["nothing", "nothing that could be frozen"])
+def test_without_frozen_layers_nothing_is_kept(first: list[nn.Module]) -> None:
+    assert MadeAhead.of(Model(nn.Sequential(*first, nn.Linear(TOKENS, CLASSES))), records(tokens=False)) is None
+
+
+def test_layers_that_look_along_the_batch_are_not_kept() -> None:
+    along = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=False)
+    module = nn.Sequential(*frozen(nn.Embedding(WORDS, 8), along), nn.Flatten(), nn.Linear(8 * TOKENS, CLASSES))
+    assert MadeAhead.of(Model(module), records()) is None
+
+
+def test_layers_that_cannot_take_made_up_records_are_not_kept() -> None:
+    module = nn.Sequential(*frozen(nn.Linear(TOKENS + 1, 9)), nn.Linear(9, CLASSES))
+    assert MadeAhead.of(Model(module), records(tokens=False)) is None
+
+
+def test_several_inputs_go_the_other_ways() -> None:
+    features = {"one": torch.zeros(COUNT, 3), "two": torch.zeros(COUNT, 3)}
+    assert MadeAhead.of(Model(headed()), Records(features=features, labels=torch.zeros(COUNT))) is None
