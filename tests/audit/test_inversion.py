@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from incrowd.audit.audit import Effort, audit_work
-from incrowd.audit.inversion import fired, inverted
+from incrowd.audit.inversion import fired, inverted, plan_to_show, seen
 from incrowd.audit.reading import draw, reading
 from incrowd.errors import ConfigError
 from incrowd.runs.client_work import ClientWork, assemble
@@ -117,3 +118,14 @@ def test_an_audit_reads_what_can_be_read_and_says_where_nothing_can() -> None:
     assert any("on grey pixels alone" in note for note in strokes.notes)
     with pytest.raises(ConfigError, match="grey pixels"):
         reading(federation(features={"name": "strokes"}), clients=2, seed=0)
+
+
+def test_the_released_mean_has_nothing_of_who_is_left_out() -> None:
+    work = federation(privacy={"epsilon": 1e6})
+    plan = plan_to_show(work)
+    start = np.zeros(work.model.size)
+    update, inside = seen(work, plan, start, client=3, seed=1)
+    _, outside = seen(work, plan, start, client=3, seed=1, there=False)
+    moved = 100 * (inside - outside)  # the same noise is on both
+    clipped = update / np.linalg.norm(update)
+    assert moved == pytest.approx(clipped, abs=1e-3)
