@@ -6,10 +6,10 @@ rounds.
 
 from collections.abc import Mapping
 
-from incrowd._random import Floats
+from incrowd.audit import reading
 from incrowd.audit.inversion import Fired, Inverted, fired, inverted
+from incrowd.audit.reading import Strip
 from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.plots import axes
 from incrowd.runs.settings import parse
 from scripts._common import ROOT
 
@@ -55,23 +55,15 @@ def perceptron() -> None:
 
 def draw(name: str, central: Inverted | Fired, local: Inverted | Fired) -> None:
     """Rows of pictures, one below the other."""
-    rows: list[tuple[str, Floats]] = [
-        ("the client's digits", central.originals),
-        (f"its update, without noise: {central.alike[0]:.2f}", central.from_update),
-        (f"its update, with noise of its own: {local.alike[0]:.2f}", local.from_update),
-        (f"the released mean of 100 clients: {central.alike[1]:.2f}", central.from_release),
+    strips = [
+        Strip(title="the client's digits", pictures=central.originals),
+        Strip(title=f"its update, without noise: {central.alike[0]:.2f}", pictures=central.from_update),
+        Strip(title=f"its update, with noise of its own: {local.alike[0]:.2f}", pictures=local.from_update),
+        Strip(title=f"the released mean of 100 clients: {central.alike[1]:.2f}", pictures=central.from_release),
     ]
-    count = len(rows[0][1])
-    with axes(ROOT / "docs/_static" / name, columns=1, rows=len(rows), height=min(1.0, 9 / count)) as places:
-        for place, (title, pictures) in zip(places, rows, strict=True):
-            scaled = [(one - one.min()) / max(float(one.max() - one.min()), 1e-12) for one in pictures]
-            for column, picture in enumerate(scaled):
-                place.imshow(picture, cmap="gray_r", extent=(1.1 * column, 1.1 * column + 1, 0, 1), vmin=0, vmax=1)
-            place.set(xlim=(-0.05, 1.1 * count), ylim=(-0.02, 1.02), xticks=[], yticks=[])
-            place.set_title(title, loc="left", fontsize=9)
-            place.spines[:].set_visible(False)
-    for title, _ in rows:
-        print(title)
+    reading.draw(ROOT / "docs/_static" / name, strips)
+    for strip in strips:
+        print(strip.title)
 
 
 if __name__ == "__main__":

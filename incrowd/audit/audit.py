@@ -15,15 +15,18 @@ from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, p
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
 from incrowd.audit.finding import Audited, Check, Finding
+from incrowd.audit.inversion import reads
 from incrowd.audit.membership import FEW_MODELS, MODELS, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
+from incrowd.audit.reading import CLIENTS, FEW_CLIENTS, Strip, reading
 from incrowd.audit.scored import one_run, scored
 from incrowd.errors import IncrowdError
 from incrowd.federated.fedavg import State
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Carry, Promise
 from incrowd.runs.client_work import ClientWork
 from incrowd.settings.server import ServerOptimizer
@@ -139,7 +142,15 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     found = audit_plan(work.plan, budget, effort=effort, server=work.config.server)
     notes = list(found.notes)
     checks = list(found.checks)
-    tried = membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed) if effort.people else []
+    tried: list[Finding] = []
+    strips: list[Strip] = []
+    if effort.people:
+        tried += membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed)
+        if reads(work) is None or not isinstance(work.plan, Plan):
+            notes.append("pictures are read out of linear models and perceptrons on grey pixels alone")
+        else:
+            read, strips = reading(work, clients=FEW_CLIENTS if effort.quick else CLIENTS, seed=effort.seed)
+            tried += read
     if effort.among is not None:
         try:
             hidden, seen = canaries_among(work, federations=effort.among, seed=effort.seed)
@@ -160,6 +171,7 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
         checks=tuple(checks),
         settings={**found.settings, "model_size": work.model.size},
         notes=tuple(notes),
+        strips=tuple(strips),
     )
 
 

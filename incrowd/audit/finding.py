@@ -3,9 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from incrowd.audit import bounds
+
+if TYPE_CHECKING:
+    from incrowd.audit.reading import Strip
 
 SIMULATED = "simulations of these settings, made for the audit; no ledger was opened and nothing was released"
 """What every audit says of itself."""
@@ -77,7 +80,8 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """All that an audit found, and its verdict. `claimed` is the epsilon that was promised at `delta`.
+    """All that an audit found, and its verdict. `claimed` is the epsilon that was promised at `delta`; `strips` are
+    pictures, which are in no JSON.
 
     Guarantee: `holds` only where every finding and every check does.
     """
@@ -88,6 +92,7 @@ class Audited:
     checks: tuple[Check, ...]
     settings: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    strips: "tuple[Strip, ...]" = field(default=(), compare=False)
     simulated: str = field(default=SIMULATED, init=False)
 
     @property

@@ -9,6 +9,7 @@ With noise of the client's own on the update (local privacy), or of the released
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -45,15 +46,15 @@ def inverted(work: ClientWork, *, client: int, seed: int) -> Inverted:
     noise that is correlated over rounds are a `ConfigError`.
     """
     shape, classes = work.data.examples.shape, work.data.examples.classes
-    if classes is None or len(shape) != 2 or work.model.layout.shapes[0] != (classes, shape[0] * shape[1]):
+    if classes is None or reads(work) != "classes":
         remedy = "what is read here are pictures from a softmax regression: features none, model linear, grey pictures"
         raise ConfigError(field="model.kind", value=str(work.model.layout.shapes), remedy=remedy)
-    plan = _plan(work)
-    update, released = _seen(work, plan, np.zeros(work.model.size), client=client, seed=seed)
-    pictures, labels = _own(work, client)
+    plan = plan_to_show(work)
+    update, released = seen(work, plan, np.zeros(work.model.size), client=client, seed=seed)
+    pictures, labels = own_pictures(work, client)
     own = np.unique(labels).astype(np.int64)
     originals = np.array([pictures[labels == label].mean(axis=0) for label in own])
-    read = [_pictures(weights[: classes * shape[0] * shape[1]], classes, shape)[own] for weights in (update, released)]
+    read = [by_class(weights[: classes * shape[0] * shape[1]], classes, shape)[own] for weights in (update, released)]
     alike = (_alike(originals, read[0]), _alike(originals, read[1]))
     return Inverted(classes=own, originals=originals, from_update=read[0], from_release=read[1], alike=alike)
 
@@ -82,19 +83,19 @@ def fired(work: ClientWork, *, client: int, other: int, seed: int) -> Fired:
     Edge cases: models whose first layer has no bias or does not see the pixels of grey pictures, data that are not
     public, and noise that is correlated over rounds are a `ConfigError`.
     """
-    shape, shapes = work.data.examples.shape, work.model.layout.shapes
-    if len(shape) != 2 or len(shapes) < 4 or shapes[0] != (*shapes[1], shape[0] * shape[1]):
+    shapes = work.model.layout.shapes
+    if reads(work) != "units":
         remedy = "what is read here are pictures from a perceptron: features none, model mlp with bias, grey pictures"
         raise ConfigError(field="model.kind", value=str(shapes), remedy=remedy)
-    plan = _plan(work)
+    plan = plan_to_show(work)
     start = work.model.initial(SeededRandomness(seed=seed)).numpy().astype(np.float64)
-    update, released = _seen(work, plan, start, client=client, seed=seed)
-    of_another, _ = _seen(work, plan, start, client=other, seed=seed)
-    pictures, _ = _own(work, client)
+    update, released = seen(work, plan, start, client=client, seed=seed)
+    of_another, _ = seen(work, plan, start, client=other, seed=seed)
+    pictures, _ = own_pictures(work, client)
     best, alike = [], []
     for weights in (update, released, of_another):
-        told = _units(weights, shapes[0])
-        likeness = _standard(pictures.reshape(len(pictures), -1)) @ _standard(told).T
+        told = by_unit(weights, shapes[0])
+        likeness = standard(pictures.reshape(len(pictures), -1)) @ standard(told).T
         best.append(told[likeness.argmax(axis=1)].reshape(pictures.shape))
         alike.append(float(likeness.max(axis=1).mean()))
     return Fired(
@@ -102,7 +103,17 @@ def fired(work: ClientWork, *, client: int, other: int, seed: int) -> Fired:
     )
 
 
-def _plan(work: ClientWork) -> Plan:
+def reads(work: ClientWork) -> Literal["classes", "units"] | None:
+    """What can be read of such a model: the mean picture of each class, or what each unit fires at; or nothing."""
+    shape, classes, shapes = work.data.examples.shape, work.data.examples.classes, work.model.layout.shapes
+    if len(shape) != 2:
+        return None
+    if classes is not None and shapes[0] == (classes, shape[0] * shape[1]):
+        return "classes"
+    return "units" if len(shapes) >= 4 and shapes[0] == (*shapes[1], shape[0] * shape[1]) else None
+
+
+def plan_to_show(work: ClientWork) -> Plan:
     """The plan of what may be shown."""
     if not work.data.public:
         remedy = "what is shown are examples of a client: only public ones may be"
@@ -112,14 +123,14 @@ def _plan(work: ClientWork) -> Plan:
     return work.plan
 
 
-def _own(work: ClientWork, client: int) -> tuple[Floats, Integers]:
+def own_pictures(work: ClientWork, client: int) -> tuple[Floats, Integers]:
     """The pictures of a client, and their labels."""
     examples = work.data.examples.some(work.data.client(client))
     pictures = np.asarray(examples.values(slice(None)), dtype=np.float64)
     return pictures.reshape(len(examples), *work.data.examples.shape), examples.labels.astype(np.int64)
 
 
-def _units(weights: Floats, shape: tuple[int, ...]) -> Floats:
+def by_unit(weights: Floats, shape: tuple[int, ...]) -> Floats:
     """For each unit that fired, the change of its weights over that of its bias."""
     units, pixels = shape
     changed, of_bias = weights[: units * pixels].reshape(units, pixels), weights[units * pixels :][:units]
@@ -128,8 +139,12 @@ def _units(weights: Floats, shape: tuple[int, ...]) -> Floats:
     return told
 
 
-def _seen(work: ClientWork, plan: Plan, start: Floats, *, client: int, seed: int) -> tuple[Floats, Floats]:
-    """What a server sees of the client, with the client's own noise where that is local, and what the public sees."""
+def seen(
+    work: ClientWork, plan: Plan, start: Floats, *, client: int, seed: int, there: bool = True
+) -> tuple[Floats, Floats]:
+    """What a server sees of the client, with the client's own noise where that is local, and what the public sees, of a
+    round that the client is in unless it is not `there`.
+    """
     randomness = SeededRandomness(seed=seed)
     trainer = EngineTrainer(work.engine, start, randomness=randomness)
 
@@ -138,7 +153,7 @@ def _seen(work: ClientWork, plan: Plan, start: Floats, *, client: int, seed: int
         return PrivateRun(plan, ledger=ledger, randomness=randomness, size=work.model.size, label="audit")
 
     everybody = run().round(0)
-    everybody.ask(trainer, present=work.engine.present)
+    everybody.ask(trainer, present=lambda cohort: work.engine.present(cohort[there | (cohort != client)]))
     released = everybody.release().mean
     if plan.place == "local":
         alone = run().round(0)
@@ -148,7 +163,7 @@ def _seen(work: ClientWork, plan: Plan, start: Floats, *, client: int, seed: int
     return chunk.rows()[0].astype(np.float64), released
 
 
-def _pictures(weights: Floats, classes: int, shape: tuple[int, ...]) -> Floats:
+def by_class(weights: Floats, classes: int, shape: tuple[int, ...]) -> Floats:
     """The sum of each class's pictures, up to a factor: a class that has none tells what was taken from all."""
     rows = weights.reshape(classes, -1)
     found: Floats = (rows - rows[rows.sum(axis=1).argmin()]).reshape(classes, *shape)
@@ -157,11 +172,11 @@ def _pictures(weights: Floats, classes: int, shape: tuple[int, ...]) -> Floats:
 
 def _alike(originals: Floats, read: Floats) -> float:
     """How much what was read is like what there was: the mean correlation over the classes."""
-    pairs = _standard(originals.reshape(len(originals), -1)) * _standard(read.reshape(len(read), -1))
+    pairs = standard(originals.reshape(len(originals), -1)) * standard(read.reshape(len(read), -1))
     return float(pairs.sum(axis=1).mean())
 
 
-def _standard(rows: Floats) -> Floats:
+def standard(rows: Floats) -> Floats:
     """Each row less its mean, of length 1: then products are correlations. What does not vary is like nothing."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     lengths = np.linalg.norm(centred, axis=1, keepdims=True)

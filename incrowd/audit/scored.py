@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from incrowd._random import Floats
 from incrowd.audit import bounds
 from incrowd.audit.finding import Finding
-from incrowd.audit.odds import allowed, auc, odds
+from incrowd.audit.odds import allowed, odds
 from incrowd.audit.plays import Play
 from incrowd.errors import ConfigError
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -56,12 +56,13 @@ def one_run(plan: Promise, play: Play) -> Finding:
 def guessed(plan: Promise, scores: Floats, inside: NDArray[np.bool_], *, attack: str, note: str = "") -> Finding:
     """What guesses prove of canaries who may interfere with each other: nobody is a trial by itself, each has a coin.
 
-    Edge cases: the area is None where nobody is inside, or nobody outside.
+    Edge cases: area and true positives are None where nobody is inside, or nobody outside.
     """
     count, middle = len(scores), float(np.median(scores))
     order = np.argsort(-np.abs(scores - middle))[: max(1, count // 3)]  # the rest is not guessed at
     right = int(((scores[order] > middle) == inside[order]).sum())
-    delta = plan.budget.delta
+    delta, both = plan.budget.delta, 0 < inside.sum() < count
+    seen = odds(scores[inside], scores[~inside]) if both else None
     given = {"right": right, "guesses": len(order), "canaries": count}
     return Finding(
         attack=attack,
@@ -71,7 +72,8 @@ def guessed(plan: Promise, scores: Floats, inside: NDArray[np.bool_], *, attack:
         lower_bound=bounds.from_guesses(**given, delta=delta, confidence=CONFIDENCE),
         sure_bound=bounds.from_guesses(**given, delta=delta, confidence=bounds.SURE),
         confidence=CONFIDENCE,
-        auc=auc(scores[inside], scores[~inside]) if 0 < inside.sum() < count else None,
+        auc=None if seen is None else seen.auc,
+        true_positives=None if seen is None else seen.true_positives,
         trials=count,
         estimate=_estimate(scores[inside], scores[~inside], delta=delta),
         note=_joined(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-RESULT = "audit.json"
+RESULT, PICTURES = "audit.json", "inversion.png"
 
 
 @app.command("audit")
@@ -34,7 +34,7 @@ def audit(
         int | None, typer.Option(metavar="N", help="Also hide canaries among the real clients of so many trainings.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there; it must not be there yet.")
+        Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there, and {PICTURES} if any were read.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +49,7 @@ def audit(
     need_training()
     from incrowd import _files
     from incrowd.audit.audit import Effort
+    from incrowd.audit.reading import draw
     from incrowd.audit.wanted import audit as run
     from incrowd.errors import ConfigError
 
@@ -60,6 +61,8 @@ def audit(
     if out is not None:
         _files.folder(out)
         _files.write(out / RESULT, json.dumps(content, indent=1, allow_nan=False))
+        if found.strips:
+            draw(out / PICTURES, found.strips)
     if as_json:
         print_json(content)
     else:

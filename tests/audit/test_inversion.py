@@ -1,10 +1,14 @@
 """Pictures come out of an update as they went in, and do not where a client noises for itself."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from incrowd.audit.inversion import fired, inverted
+from incrowd.audit.audit import Effort, audit_work
+from incrowd.audit.inversion import fired, inverted, plan_to_show, seen
+from incrowd.audit.reading import draw, reading
 from incrowd.errors import ConfigError
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.config import Config
@@ -21,7 +25,7 @@ def federation(**sections: dict[str, Any]) -> ClientWork:
         "privacy": {"epsilon": 8.0, "delta": 1e-3, "rounds": 5},
         "run": {"randomness": "seeded", "seed": 1},
     }
-    config = parse({name: {**content, **sections.get(name, {})} for name, content in wanted.items()})
+    config = parse({name: {**wanted.get(name, {}), **sections.get(name, {})} for name in {*wanted, *sections}})
     assert isinstance(config, Config)
     return assemble(config)
 
@@ -71,3 +75,57 @@ def test_units_without_a_bias_or_behind_nothing_are_refused(model: dict[str, Any
 def test_what_cannot_be_read_so_is_refused(sections: dict[str, dict[str, Any]], field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         inverted(federation(**sections), client=0, seed=1)
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "a linear model": {"kind": "linear", "bias": False},
+    "a perceptron": {"kind": "mlp", "bias": True},
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_an_update_says_whose_it_is_and_the_released_mean_hardly(kind: str, tmp_path: Path) -> None:
+    model, rate = MODELS[kind], 1.0 if kind == "a linear model" else 0.1
+    work = federation(model=model, local={"learning_rate": rate})
+    (update, release), strips = reading(work, clients=20, seed=1)
+    assert update.auc is not None
+    assert update.auc > 0.95
+    assert update.claimed is None  # the server is trusted with it
+    assert release.auc is not None
+    assert release.auc < 0.85
+    assert release.claimed == pytest.approx(8.0)
+    assert release.holds
+    assert [len(strip.pictures) for strip in strips] == [len(strips[0].pictures)] * 3
+    draw(tmp_path / "read.png", strips)
+    assert (tmp_path / "read.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nobody_says_whose_an_update_is_that_has_noise_of_its_own() -> None:
+    (update, _), strips = reading(federation(privacy={"place": "local"}), clients=40, seed=1)
+    assert update.auc == pytest.approx(0.5, abs=0.25)  # 80 of them err by .065
+    assert "with noise of its own" in strips[1].title
+
+
+def test_an_audit_reads_what_can_be_read_and_says_where_nothing_can() -> None:
+    effort = Effort(repeats=2, people=True, quick=True)
+    few = {"data": {"clients": 20}, "privacy": {"rounds": 2}}
+    found = audit_work(federation(**few), effort=effort)
+    assert sum("Read out of" in one.attack for one in found.findings) == 2
+    assert len(found.strips) == 3
+    assert "strips" not in found.to_json()
+    strokes = audit_work(federation(**few, features={"name": "strokes"}), effort=effort)
+    assert not any("Read out of" in one.attack for one in strokes.findings)
+    assert any("on grey pixels alone" in note for note in strokes.notes)
+    with pytest.raises(ConfigError, match="grey pixels"):
+        reading(federation(features={"name": "strokes"}), clients=2, seed=0)
+
+
+def test_the_released_mean_has_nothing_of_who_is_left_out() -> None:
+    work = federation(privacy={"epsilon": 1e6})
+    plan = plan_to_show(work)
+    start = np.zeros(work.model.size)
+    update, inside = seen(work, plan, start, client=3, seed=1)
+    _, outside = seen(work, plan, start, client=3, seed=1, there=False)
+    moved = 100 * (inside - outside)  # the same noise is on both
+    clipped = update / np.linalg.norm(update)
+    assert moved == pytest.approx(clipped, abs=1e-3)
