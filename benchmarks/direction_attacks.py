@@ -26,7 +26,7 @@ from incrowd.privacy.mechanism.signs import SEED_BITS, most_along, sign_bits
 
 ANSWERS, INSTANCES, MERGE, GAMMA, EACH = 12_000, 20, 0.25, 4.0, 10
 TRIED = 2**10
-"""So many directions does an attacker try for an answer of its own: they lie three deviations along, which just passes."""
+"""So many directions does an attacker try for an answer: the best lies three deviations along, which just passes."""
 
 ALL = 2**SEED_BITS
 """All of them are tried for one that is always the same."""
