@@ -495,16 +495,3 @@ def drawn(page: Page, weights: bytes) -> bytes:
     given = page.server.draw()
     fingerprint, ticket = given.fingerprint, given.ticket.hex()
     return reply(200, weights, incrowd_fingerprint=fingerprint, incrowd_gamma="0.05", incrowd_ticket=ticket)
-
-
-def test_a_direction_of_a_browser_is_one_for_the_service(browser: Browser) -> None:
-    """Three contributions, each a direction to the last bit, of which the service turns all else away."""
-    server = letters.server(noise="direction", bound="norm", largest=None, epsilon=1.0)
-    with Listener(honest(server)).listening() as listener:
-        page = Page(browser, listener, server)
-        for _ in range(3):
-            assert page.contribute() == {"reason": "accepted", "accepted": True}
-        assert server.accepted == 3
-        drawn = server.draw()
-        assert server.offer(drawn.weights * np.float32(1.01), drawn.ticket).reason is Reason.UNLIKE
-        assert browser.run(STATUS)["spent"] == 3.0
