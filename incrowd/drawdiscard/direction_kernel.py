@@ -39,4 +39,4 @@ def named_seed(answer: Instance, parent: Instance, length: float) -> int:
             plus = np.float64((word >> np.uint32(bit)) & np.uint32(1))
             expected = np.float32(np.float64(its[bit]) + (length - 2.0 * length * plus))
             wrong[bit] |= np.uint8(mine[bit] != expected) | np.uint8(np.abs(mine[bit]) > LARGEST)
-    return np.int64(-1) if wrong.any() else np.int64(seed)
+    return -1 if wrong.any() else int(seed)
