@@ -15,20 +15,15 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from harness.arrays import Floats
-from incrowd._random import SeededRandomness
-from incrowd.drawdiscard import MULTINOMIAL, Glm, Pool
-from incrowd.drawdiscard.direction_test import DirectionTest
-from incrowd.drawdiscard.outbox import stepped
-from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
-from incrowd.privacy.mechanism.device import Mechanism
-from incrowd.privacy.mechanism.grid import Whole
-from incrowd.privacy.mechanism.signs import SEED_BITS, most_along, sign_bits
+from incrowd import SeededRandomness
+from incrowd.drawdiscard import MULTINOMIAL, DirectionTest, Glm, Pool, outbox
+from incrowd.privacy.mechanism import ChosenDirection, Mechanism, grid, signs
 
 ANSWERS, INSTANCES, MERGE, GAMMA, EACH = 12_000, 20, 0.25, 4.0, 10
 TRIED = 2**10
-"""So many directions does an attacker try for an answer of its own: they lie three deviations along, which just passes."""
+"""So many directions does an attacker try for an answer: the best lies three deviations along, which just passes."""
 
-ALL = 2**SEED_BITS
+ALL = 2**signs.SEED_BITS
 """All of them are tried for one that is always the same."""
 
 
@@ -59,8 +54,8 @@ class Game:
 
     def gradient(self, weights: Floats, rows: np.ndarray) -> Floats:
         """The mean gradient over these rows."""
-        found: Floats = self.model.gradient(weights, self.features[rows], self.responses[rows])
-        return found
+        found = self.model.gradient(weights, self.features[rows], self.responses[rows])
+        return np.asarray(found, np.float64)
 
     def accuracy(self, weights: Floats) -> float:
         """On rows that nobody has."""
@@ -71,7 +66,7 @@ class Game:
         """The seed that an honest device names."""
         rows = self.devices[self.draw.integers(len(self.devices))]
         seeds = self.draw.integers(0, ALL, self.choice.candidates)
-        best = most_along(seeds, self.choice.bounded(self.gradient(weights, rows)).astype(np.float64))
+        best = signs.most_along(seeds, self.choice.bounded(self.gradient(weights, rows)).astype(np.float64))
         if self.draw.random() >= self.choice.honest:
             best = (best + 1 + int(self.draw.integers(len(seeds) - 1))) % len(seeds)
         return int(seeds[best])
@@ -86,7 +81,7 @@ class Game:
 
     def _along(self, seeds: np.ndarray, wanted: Floats) -> list[tuple[int, Floats]]:
         return [
-            (start, sign_bits(seeds[start : start + 2**14], len(wanted)).astype(np.float64) @ wanted)
+            (start, signs.sign_bits(seeds[start : start + 2**14], len(wanted)).astype(np.float64) @ wanted)
             for start in range(0, len(seeds), 2**14)
         ]
 
@@ -172,7 +167,7 @@ def trained(game: Game, attack: Attack | None, share: float) -> float:
         parent = pool.version(version)
         if parent is None:
             continue
-        answer = stepped(parent, Whole(choice.steps_of(seed), choice.step), gamma=gamma)
+        answer = outbox.stepped(parent, grid.Whole(choice.steps_of(seed), choice.step), gamma=gamma)
         if test.accepts(answer, parent, gamma):
             pool.discard(answer)
     return game.accuracy(pool.weights())

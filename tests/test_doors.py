@@ -13,6 +13,7 @@ INSIDE = {
     "benchmarks/audit.py",
     "benchmarks/contest/service_floor.py",
     "benchmarks/device.py",
+    "benchmarks/direction_attacks.py",
     "benchmarks/messages.py",
     "benchmarks/redis_clients.py",
     "benchmarks/reports.py",

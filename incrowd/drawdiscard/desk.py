@@ -67,8 +67,8 @@ class Desk:
     the residual test may turn away, `lifetime` how many minutes a device has, `randomness` what is secret of the test.
 
     Guarantee: an answer that passes `read` and `judge` is one finite number a weight, was drawn here within the
-    lifetime, and differs from what was drawn as an honest device's may (`ResidualTest`, `DirectionTest`). Nothing is noted
-    of who offers.
+    lifetime, and differs from what was drawn as an honest device's may (see `ResidualTest` and `DirectionTest`).
+    Nothing is noted of who offers.
 
     Edge cases: noise ``none`` is refused, for there would be nothing to test, and so is noise that float32 cannot show
     (`ConfigError`; see `check_rounding`). One thread at a time may judge.

@@ -6,6 +6,7 @@ from incrowd._machine_code import compiled
 from incrowd.drawdiscard.pool import Instance
 from incrowd.privacy.mechanism.signs import SEED_BITS
 
+LARGEST = np.finfo(np.float32).max
 _WORD = np.uint32(0xFFFFFFFF)
 
 
@@ -22,23 +23,20 @@ def _mixed(word: np.uint32) -> np.uint32:
 @compiled
 def named_seed(answer: Instance, parent: Instance, length: float) -> int:
     """See `direction_test.named_seed`."""
-    seed, word, of_seed = np.uint32(0), np.uint32(0), np.uint32(0)
-    for place in range(answer.size):
+    seed, first = np.uint32(0), min(SEED_BITS, answer.size)
+    for place in range(first):
         wide, mine = np.float64(parent[place]), answer[place]
-        if not np.isfinite(mine):
-            return -1
         up = mine == np.float32(wide - length)
-        if not up and mine != np.float32(wide + length):
+        if not np.isfinite(mine) or (not up and mine != np.float32(wide + length)):
             return -1
-        if place < SEED_BITS:
-            if up:
-                seed |= np.uint32(1) << np.uint32(place)
-            continue
-        bit = (place - SEED_BITS) % 32
-        if bit == 0:
-            if place == SEED_BITS:
-                of_seed = _mixed(seed)
-            word = _mixed(of_seed ^ _mixed(np.uint32((place - SEED_BITS) // 32 + 1)))
-        if up != (((word >> np.uint32(bit)) & np.uint32(1)) == 1):
-            return -1
-    return np.int64(seed)
+        if up:
+            seed |= np.uint32(1) << np.uint32(place)
+    of_seed, wrong = _mixed(seed), np.zeros(32, np.uint8)
+    for start in range(first, answer.size, 32):
+        word = _mixed(of_seed ^ _mixed(np.uint32((start - first) // 32 + 1)))
+        mine, its = answer[start : start + 32], parent[start : start + 32]
+        for bit in range(mine.size):  # each place by itself, so that it is a few vector operations
+            plus = np.float64((word >> np.uint32(bit)) & np.uint32(1))
+            expected = np.float32(np.float64(its[bit]) + (length - 2.0 * length * plus))
+            wrong[bit] |= np.uint8(mine[bit] != expected) | np.uint8(np.abs(mine[bit]) > LARGEST)
+    return -1 if wrong.any() else int(seed)

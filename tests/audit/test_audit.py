@@ -100,10 +100,13 @@ def test_silos_are_audited_record_by_record(tmp_path: Path) -> None:
     assert sum("was this record in?" in each.attack for each in found.findings) == 6
 
 
-def test_a_specification_is_audited_contribution_by_contribution() -> None:
-    found = audit(Path("examples/phishing/phishing.toml"), effort=Effort(canaries=600))
+@pytest.mark.parametrize(("noise", "units"), [("laplace", {"contribution", "device"}), ("direction", {"contribution"})])
+def test_a_specification_is_audited_contribution_by_contribution(tmp_path: Path, noise: str, units: set[str]) -> None:
+    stated = Path("examples/phishing/phishing.toml").read_text(encoding="utf-8")
+    (tmp_path / "asked.toml").write_text(f'noise = "{noise}"\n{stated}', encoding="utf-8")
+    found = audit(tmp_path / "asked.toml", effort=Effort(canaries=600))
     assert found.violations == ()
-    assert {each.unit for each in found.findings} == {"contribution", "device"}
+    assert {each.unit for each in found.findings} == units
 
 
 def test_nobody_asks_a_pool_who_was_in() -> None:

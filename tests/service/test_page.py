@@ -239,12 +239,18 @@ def test_a_model_of_several_classes_and_numbers_on_their_own(browser: Browser, t
         browser.go("about:blank")
 
 
-def test_a_browser_contributes_to_a_service_that_runs(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path, letters.asked()) as service:
+@pytest.mark.parametrize(
+    ("noise", "allowed"), [({}, ("accepted", "unlike")), ({"noise": "direction", "bound": "norm"}, ("accepted",))]
+)
+def test_a_browser_contributes_to_a_service_that_runs(
+    browser: Browser, tmp_path: Path, noise: dict[str, object], allowed: tuple[str, ...]
+) -> None:
+    """A direction is one to the last bit, or it would be turned away."""
+    with serving(tmp_path, letters.asked(**noise)) as service:
         browser.go(service.url)
         browser.keep_storage(allowed=True)
         browser.run(OPEN + "await device.add(given);", letters.letters())
-        assert browser.run(CONTRIBUTE)["reason"] in ("accepted", "unlike")
+        assert browser.run(CONTRIBUTE)["reason"] in allowed
         until(lambda: counted(service) == 1)
         assert browser.run(OPEN + "return (await device.status()).charges;") == 1
         browser.go("about:blank")
