@@ -304,7 +304,7 @@ def test_normal_noise_has_its_distribution() -> None:
 def test_the_noise_of_a_mechanism_has_its_variance(noise: str) -> None:
     bounds = mechanism(noise=noise, delta=1e-5 if noise == "gaussian" else None)
     found = seeded_noise(bounds, RANDOM)
-    assert found is not None
+    assert isinstance(found, BlockNoise)
     sample = np.concatenate([found.row(update).copy() for update in range(3000)])
     assert sample.var() == pytest.approx(bounds.noise_variance, rel=0.05)
     assert seeded_noise(mechanism(noise="none"), RANDOM) is None
