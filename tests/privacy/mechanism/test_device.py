@@ -256,7 +256,8 @@ def test_events_are_of_the_noise_s_kind() -> None:
 
 
 def direction(size: int = 30, **changes: Any) -> Mechanism:
-    return Mechanism(**{"size": size, "clip": 0.5, "epsilon": 2.0, "noise": "direction", "bound": "norm"} | changes)
+    stated: dict[str, Any] = {"size": size, "clip": 0.5, "epsilon": 2.0, "noise": "direction", "bound": "norm"}
+    return Mechanism(**stated | changes)
 
 
 def test_a_direction_is_released_once_paid_for_in_either_unit() -> None:
