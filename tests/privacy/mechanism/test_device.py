@@ -13,6 +13,7 @@ from scipy import stats
 from incrowd._random import Floats, SeededRandomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.privacy.account.accounting import price
+from incrowd.privacy.account.events import PureDpEvent
 from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism.device import RELATION, Contribution, Mechanism
 from tests.privacy.receipts import roomy
@@ -252,3 +253,44 @@ def test_events_are_of_the_noise_s_kind() -> None:
     kinds: list[tuple[dict[str, Any], type[DpEvent]]] = [(KINDS[0], LaplaceDpEvent), (KINDS[3], GaussianDpEvent)]
     for kind, expected in kinds:
         assert isinstance(mechanism(**kind).event("model"), expected)
+
+
+def direction(size: int = 30, **changes: Any) -> Mechanism:
+    stated: dict[str, Any] = {"size": size, "clip": 0.5, "epsilon": 2.0, "noise": "direction", "bound": "norm"}
+    return Mechanism(**stated | changes)
+
+
+def test_a_direction_is_released_once_paid_for_in_either_unit() -> None:
+    of = direction()
+    assert of.event("model") == of.event("feature") == PureDpEvent(2.0)
+    ledger = roomy(RELATION)
+    contribution = Contribution(of, np.ones(30))
+    released = contribution.release(
+        charge=lambda mechanism: ledger.charge(mechanism.event("model"), pays_for=mechanism.pays_for)
+    )
+    assert set(np.abs(released.values).tolist()) == {of.noise_scale}
+    assert np.linalg.norm(released.values) == pytest.approx(0.5)
+    assert of.noise_variance == of.noise_scale**2
+    assert ledger.spent().epsilon == pytest.approx(2.0)
+    with pytest.raises(ConfigError, match="once"):
+        contribution.release(charge=lambda _: pytest.fail("it was charged again"))
+
+
+def test_what_a_direction_is_is_said() -> None:
+    said = direction().describe()
+    assert "All 30 released numbers together are private with epsilon = 2: of 4 random directions" in said
+    assert f"with a chance of {1 - direction().choice.honest:.2g}, any other." in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"bound": "element"}, "noise"),
+        ({"privacy": "feature", "bound": "element"}, "noise"),
+        ({"delta": 1e-6}, "delta"),
+        ({"clip": 1e300}, "clip"),
+    ],
+)
+def test_a_direction_goes_with_the_whole_model_alone(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}"):
+        direction(**changes)
