@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 NUMBER = re.compile(r"(?<![\w.:-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w:-])(?!\.\d)")
+
+PICTURE = b"\x89PNG\r\n\x1a\n"
 
 
 def numbers(folder: Path) -> Iterator[list[float]]:
@@ -22,6 +25,8 @@ def numbers(folder: Path) -> Iterator[list[float]]:
             yield from ([float(value) for value in array.ravel()[:50]] for array in load_file(path).values())
         elif path.suffix == ".json":
             yield from _in_json(json.loads(path.read_text()))
+        elif head.startswith(PICTURE):
+            yield from map(_in_text, words_of(path.read_bytes()))
         else:
             yield _in_text(path.read_text(errors="replace"))
         yield _in_text(path.name)
@@ -36,6 +41,17 @@ def told(folder: Path, private: set[int]) -> set[int]:
         reached += [one / other for one in broken for other in broken]
         found |= {secret for secret in private for value in reached if abs(value / secret - 1) < 1e-9}
     return found
+
+
+def words_of(picture: bytes) -> Iterator[str]:
+    """What a PNG says in words: its pixels are packed into bytes that look like any numbers."""
+    place = len(PICTURE)
+    while place < len(picture):
+        size, kind = int.from_bytes(picture[place : place + 4], "big"), picture[place + 4 : place + 8]
+        if kind in (b"tEXt", b"iTXt", b"zTXt"):
+            said = picture[place + 8 : place + 8 + size].partition(b"\0")[2]
+            yield (zlib.decompress(said[1:]) if kind == b"zTXt" else said).decode(errors="replace")
+        place += size + 12
 
 
 def _in_database(path: Path) -> Iterator[list[float]]:

@@ -63,7 +63,7 @@ def test_every_sentence_of_a_statement_is_known_in_every_language() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_whatever_an_audit_says_is_known_in_every_language() -> None:
+def test_whatever_an_audit_says_is_known_in_every_language(tmp_path: Path) -> None:
     """Of clients, and of devices: attacks, looks, what was measured, what is stated."""
     small = ["data.clients=20", "privacy.rounds=3", "features={name='none'}"]
     effort = Effort(repeats=6, people=True, among=2, quick=True)
@@ -71,8 +71,11 @@ def test_whatever_an_audit_says_is_known_in_every_language() -> None:
     layers = ["model={kind='mlp', hidden=[4]}", "privacy.clip={kind='per-layer', clip_norms=[1.0, 0.3]}"]
     layered = audit(None, overrides=[*small, *layers], effort=Effort(repeats=3))
     local = audit(None, overrides=[*small, "privacy.place=local"], effort=Effort(repeats=8))
-    devices = audit(ROOM.parents[1] / "examples" / "phishing" / "phishing.toml", effort=Effort(canaries=200))
-    for found in (audit(None, overrides=small, effort=effort), sampled, layered, local, devices):
+    phishing = ROOM.parents[1] / "examples" / "phishing" / "phishing.toml"
+    (tmp_path / "noised.toml").write_text(f'noise = "laplace"\n{phishing.read_text()}')
+    devices = audit(phishing, effort=Effort(canaries=200))
+    noised = audit(tmp_path / "noised.toml", effort=Effort(canaries=200))
+    for found in (audit(None, overrides=small, effort=effort), sampled, layered, local, devices, noised):
         said = [each.attack for each in found.findings]
         for check in found.checks:
             said += [check.name, str(check.measured), str(check.stated)]
