@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 WORTH = 2**22
 """Loading numba takes as long as plain code takes for about so many values."""
 
+_BROKEN = (ImportError, AttributeError, OSError, RuntimeError, SystemError)
+"""What numba has been seen to raise where it does not fit other packages, or its files are damaged."""
+
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -60,5 +63,5 @@ class LoopsOrPlain:
     def _load(self) -> None:
         try:
             self._work = import_module(self._name)
-        except Exception:  # whatever is wrong with numba: plain code does the same, and the work may be paid for
+        except _BROKEN:  # plain code does the same, and what waits for it may be paid for
             sys.modules.pop(self._name, None)
