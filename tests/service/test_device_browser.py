@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from incrowd.drawdiscard import Reason, Server
-from incrowd.drawdiscard.tickets import MARK_BYTES, TICKET_BYTES
 from incrowd.privacy.mechanism.whole_laplace import WholeLaplace, discrete_laplace
 from tests.service import letters
 from tests.service.browser import Browser, Failed, browsing
@@ -328,23 +327,6 @@ def test_a_lost_reply_costs_nothing_more(page: Page, place: int) -> None:
     assert page.contribute()["reason"] == ("accepted" if with_reply else "repeated")
     assert (page.charges, page.server.accepted) == (1, 1)
     assert len({request.body for request in page.answers}) == 1
-
-
-def test_a_direction_has_a_mark_of_its_own_and_keeps_it(browser: Browser) -> None:
-    """Others may send the same bytes; what is sent again counts once."""
-    server = letters.server(noise="direction", bound="norm")
-    with Listener(honest(server)).listening() as listener:
-        page = Page(browser, listener, server)
-        assert page.contribute()["reason"] == "accepted"
-        listener.cut["/v1/answer"] = 0
-        page.fails("ServiceFailed: the service")
-        listener.cut.clear()
-        assert page.contribute()["reason"] == "repeated"
-        assert (page.charges, server.accepted) == (2, 2)
-        first, second, again = (bytes.fromhex(request.headers["incrowd-ticket"]) for request in page.answers)
-    assert {len(first), len(second)} == {TICKET_BYTES + MARK_BYTES}
-    assert second == again
-    assert first[TICKET_BYTES:] != second[TICKET_BYTES:]
 
 
 def test_what_came_too_late_goes_out_again_with_the_same_noise(page: Page) -> None:
