@@ -1,12 +1,17 @@
 """Loops that numba compiles, for the rooms that do without numba as well."""
 
+import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
 WORTH = 2**22
 """Loading numba takes as long as plain code takes for about so many values."""
+
+_BROKEN = (ImportError, AttributeError, OSError, RuntimeError, SystemError)
+"""What numba has been seen to raise where it does not fit other packages, or its files are damaged."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -21,14 +26,25 @@ def compiled(function: _Function) -> _Function:
         loop: _Function = compile_(function, cache=True, **settings)
     except RuntimeError:  # there is no folder that can be written to
         loop = compile_(function, **settings)
+    whatever_the_disk_says(loop)
     return loop
+
+
+def whatever_the_disk_says(loop: Any) -> None:
+    """Where what is kept of a loop cannot be read or written, make it anew and keep nothing: loops draw noise that is
+    paid for already.
+
+    A file that a crash cut short, and a disk that is full, would otherwise end a run in the middle of a release.
+    """
+    with contextlib.suppress(AttributeError):  # nothing is kept of it
+        loop._cache._guard_against_spurious_io_errors = partial(contextlib.suppress, Exception)
 
 
 class LoopsOrPlain:
     """A module of compiled loops and a plain one that does the same: the better of the two is used.
 
-    Guarantee: numba is loaded only when the plain code has had `WORTH` values to work on; without numba it has them
-    all.
+    Guarantee: numba is loaded only when the plain code has had `WORTH` values to work on; without numba, or with one
+    that fails when it is loaded, it has them all.
     """
 
     def __init__(self, name: str, *, plain: Any) -> None:
@@ -47,5 +63,5 @@ class LoopsOrPlain:
     def _load(self) -> None:
         try:
             self._work = import_module(self._name)
-        except ImportError:
+        except _BROKEN:  # plain code does the same, and what waits for it may be paid for
             sys.modules.pop(self._name, None)

@@ -1,4 +1,7 @@
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +27,60 @@ def test_without_numba_plain_code_has_all_the_work(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "numba", None)
     loops = LoopsOrPlain(NAME, plain=proposals)
     assert [loops.best(60) is proposals for _ in range(4)] == [True] * 4
+
+
+@pytest.mark.parametrize("error", [ImportError, AttributeError, SystemError, OSError, RuntimeError])
+def test_with_a_numba_that_fails_when_it_is_loaded_plain_code_goes_on(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """Say because it does not fit other packages: what is to be noised is paid for by then."""
+
+    class Broken:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == NAME:
+                raise error("it does not fit this room")
+
+    monkeypatch.setattr(_machine_code, "WORTH", 100)
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    loops = LoopsOrPlain(NAME, plain=proposals)
+    assert [loops.best(60) is proposals for _ in range(3)] == [True] * 3
+
+
+DRAWN = """
+import resource, sys
+import numpy as np
+from incrowd import _machine_code
+_machine_code.WORTH = 2**11
+from incrowd._random import SystemRandomness
+if sys.argv[1] == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+stream = SystemRandomness().stream("noise")
+drawn = np.concatenate([stream.bits(2**11) for _ in range(3)])
+print(len(np.unique(drawn)), "incrowd._keystream" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("disk", ["as it was", "full", "cut", "emptied", "strange"])
+def test_noise_is_drawn_whatever_became_of_the_machine_code_on_disk(tmp_path: Path, disk: str) -> None:
+    """By then it is paid for; a run that ended there would pay again, and end there again."""
+
+    def drawn(now: str) -> str:
+        told = subprocess.run(
+            [sys.executable, "-c", DRAWN, now],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return told.stdout or told.stderr
+
+    if disk != "full":
+        assert drawn("as it was") == "6144 True\n"
+        kept = [file for file in tmp_path.rglob("*") if file.is_file()]
+        assert len(kept) > 3, "the control: there is machine code on disk"
+        for file in kept:
+            content = file.read_bytes()
+            changed = {"cut": content[:40], "emptied": b"", "strange": b"\x80\x04" + 200 * b"x"}
+            file.write_bytes(changed.get(disk, content))
+    assert drawn(disk) == "6144 True\n"

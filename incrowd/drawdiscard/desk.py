@@ -22,7 +22,7 @@ LIFETIME = 60
 """Minutes from a draw until its answer comes too late."""
 
 _DIGESTED = 1024
-"""Bytes of an answer that its digest is of: with the noise in them, no two answers share them."""
+"""Bytes of an answer that its digest is of: with noise in them, or a mark beside them, no two answers share them."""
 
 
 class Reason(StrEnum):
@@ -68,7 +68,8 @@ class Desk:
 
     Guarantee: an answer that passes `read` and `judge` is one finite number a weight, was drawn here within the
     lifetime, and differs from what was drawn as an honest device's may (see `ResidualTest` and `DirectionTest`).
-    Nothing is noted of who offers.
+    Nothing is noted of who offers. Of directions two devices' answers may be the same bytes: marks tell them apart (see
+    `tickets`).
 
     Edge cases: noise ``none`` is refused, for there would be nothing to test, and so is noise that float32 cannot show
     (`ConfigError`; see `check_rounding`). One thread at a time may judge.
@@ -109,7 +110,9 @@ class Desk:
             weights = as_weights(update, self._size)
         except DataError:
             return Reason.NOT_WEIGHTS
-        return Returned(weights, stated, self._gamma_of(stated.epoch), _digest(weights, stated.version))
+        # Noise tells answers apart by itself, and a copy with another mark would be a copy.
+        mark = stated.mark if self.specification.noise == "direction" else b""
+        return Returned(weights, stated, self._gamma_of(stated.epoch), _digest(weights, stated.version, mark))
 
     def judge(self, answer: Returned, parent: Instance | None) -> Reason | None:
         """Why an answer may not enter, given what it was drawn from; None where it may."""
@@ -118,8 +121,8 @@ class Desk:
         return None if self.test.accepts(answer.weights, parent, answer.gamma) else Reason.UNLIKE
 
 
-def _digest(weights: Instance, version: int) -> bytes:
+def _digest(weights: Instance, version: int, mark: bytes) -> bytes:
     """Not of the ticket: a version that is drawn in the next minute comes with another one."""
-    digest = blake2b(version.to_bytes(8, "little"), digest_size=DIGEST)
+    digest = blake2b(version.to_bytes(8, "little") + mark, digest_size=DIGEST)
     digest.update(weights.data.cast("B")[:_DIGESTED] if weights.flags.c_contiguous else weights.tobytes()[:_DIGESTED])
     return digest.digest()

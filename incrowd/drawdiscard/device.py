@@ -27,6 +27,7 @@ from incrowd.drawdiscard.pool import Instance, as_weights
 from incrowd.drawdiscard.server import Outcome, ServerLike
 from incrowd.drawdiscard.source import source_of
 from incrowd.drawdiscard.specification import Specification
+from incrowd.drawdiscard.tickets import MARK_BYTES
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.privacy.allowance import Allowance, utc_today
 from incrowd.privacy.ledger.ledger import Ledger
@@ -157,7 +158,7 @@ class Device:
             if waiting is None:
                 drawn = _drawn(server, asked)
                 released, examples = self._released(asked, drawn.weights)
-                waiting = Waiting(asked.fingerprint, released).on(drawn)
+                waiting = Waiting(asked.fingerprint, released).on(self._marked(asked, drawn))
                 self._outbox.keep(waiting)
             outcome = self._bring(server, asked, waiting)
         _tell(examples)  # at the very end, so that a server hears the same whatever becomes of the warning
@@ -224,7 +225,7 @@ class Device:
         outcome = Outcome(Reason.LATE)
         for attempt in range(ATTEMPTS):
             if attempt or waiting.sent is None:
-                waiting = waiting.on(_drawn(server, asked))
+                waiting = waiting.on(self._marked(asked, _drawn(server, asked)))
                 self._outbox.keep(waiting)
             if waiting.sent is not None:
                 outcome = server.offer(waiting.sent.update, waiting.sent.ticket)
@@ -232,6 +233,13 @@ class Device:
                 self._outbox.clear(asked.fingerprint)
                 break
         return outcome
+
+    def _marked(self, asked: Specification, drawn: Drawn) -> Drawn:
+        """The same with a mark behind the ticket: the same direction from there may be another device's, too."""
+        if asked.noise != "direction":
+            return drawn
+        stream = self._randomness.stream("mark", int(self.ledger.head[:12], 16))
+        return drawn._replace(ticket=drawn.ticket + stream.bits(MARK_BYTES // 8).tobytes())
 
     def _released(self, asked: Specification, weights: Instance) -> tuple[Whole, int]:
         """The noised gradient at these weights, paid for, and how many examples there were. The latter is private."""

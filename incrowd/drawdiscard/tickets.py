@@ -2,6 +2,9 @@
 
 All draws of one version in one minute get the same ticket, so it names no device: it tells a server what the nearest
 instance would tell it anyway (docs/draw-and-discard.md says how much that is).
+
+A device that names a direction puts a mark behind its ticket, 64 random bits of its own that stay with one answer:
+others may name the same direction from the same version, and send the same bytes.
 """
 
 import hmac
@@ -19,15 +22,21 @@ KEY_BYTES = 32
 _BODY = struct.Struct("<8sQQI")
 _MAC = 16
 TICKET_BYTES = _BODY.size + _MAC
+MARK_BYTES = 8
+"""Of what a device puts behind a ticket."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a ticket says: the version that was drawn, the epoch of the step size, the minute in which it runs out."""
+    """What a ticket says: the version that was drawn, the epoch of the step size, the minute in which it runs out.
+
+    `mark` is a device's own, and empty where it put none behind the ticket.
+    """
 
     version: int
     epoch: int
     expires: int
+    mark: bytes = b""
 
 
 class Stranger(Exception):
@@ -71,15 +80,16 @@ class Tickets:
 
     def read(self, ticket: bytes) -> Ticket:
         """What a ticket says; `Stranger` or `OtherSpecification` where it was not issued for this."""
-        if len(ticket) != TICKET_BYTES:
+        if len(ticket) not in (TICKET_BYTES, TICKET_BYTES + MARK_BYTES):
             raise Stranger
+        ticket, mark = ticket[:TICKET_BYTES], ticket[TICKET_BYTES:]
         body = ticket[: _BODY.size]
         specification, version, epoch, expires = _BODY.unpack(body)
         if specification != self._specification:
             raise OtherSpecification
         if not hmac.compare_digest(self._mac(body), ticket[_BODY.size :]):
             raise Stranger
-        return Ticket(version, epoch, expires)
+        return Ticket(version, epoch, expires, mark)
 
     @cached_property
     def _specification(self) -> bytes:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import numba
 
+from incrowd._machine_code import whatever_the_disk_says
+
 SETTINGS = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
 """Sums may be taken in another order, but what is no number stays none."""
 
@@ -37,6 +39,7 @@ def kept(file: str) -> Callable[[Loop], Loop]:
             index = loop._cache._cache_file  # this is how numba 0.60 to 0.68 look inside; others keep nothing
             index._source_stamp = sources  # in place of the one file's size and time
             _forget_unreadable(index)
+            whatever_the_disk_says(loop)
         except (AttributeError, RuntimeError):  # or there is no folder that can be written to
             loop = compile_(function, **SETTINGS)
         found: Loop = loop

@@ -4,7 +4,7 @@ from typing import Any
 
 from incrowd import __version__
 from incrowd.drawdiscard.specification import Specification
-from incrowd.drawdiscard.tickets import TICKET_BYTES
+from incrowd.drawdiscard.tickets import MARK_BYTES, TICKET_BYTES
 from incrowd.service.problems import (
     AWAY,
     LENGTH_REQUIRED,
@@ -45,7 +45,11 @@ def openapi(asked: Specification) -> JsonPart:
         "summary": "Send an updated instance back; the reply brings the next one.",
         "parameters": [
             _header("incrowd-fingerprint", "That of the draw.", {"type": "string", "const": asked.fingerprint}),
-            _header("incrowd-ticket", "That of the draw.", {"type": "string", "maxLength": 2 * TICKET_BYTES}),
+            _header(
+                "incrowd-ticket",
+                "That of the draw, and a mark behind it where a direction is named.",
+                {"type": "string", "maxLength": 2 * (TICKET_BYTES + MARK_BYTES)},
+            ),
         ],
         "requestBody": body | {"x-bytes": size},
         "responses": answer,

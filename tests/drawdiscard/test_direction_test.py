@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from incrowd import SeededRandomness, Server
 from incrowd.drawdiscard import Reason, Rehearsal, direction_kernel, direction_test
 from incrowd.drawdiscard.direction_test import MEMORY, DirectionTest, answer_test
 from incrowd.drawdiscard.outbox import stepped
 from incrowd.drawdiscard.residual import ResidualTest
+from incrowd.drawdiscard.server import Outcome
+from incrowd.drawdiscard.tickets import MARK_BYTES
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.mechanism.chosen_direction import ChosenDirection
 from incrowd.privacy.mechanism.device import Mechanism
@@ -249,10 +251,63 @@ def test_a_rehearsal_of_directions_learns_what_devices_and_a_server_do() -> None
     assert ((server.model().predict(rows) > 0.5) == np.array(table["opened"])).all()
 
 
-def test_of_a_handful_of_weights_equal_answers_count_once() -> None:
+def test_of_a_handful_of_weights_devices_that_name_the_same_all_count_and_each_once() -> None:
     """There are eight directions of three weights: who names one of them again sends the same bytes."""
-    server, device = Server(asked(**ASKED | {"instances": 1, "merge": 1.0})), phone()
+    server = Server(asked(**ASKED | {"instances": 1, "merge": 1.0}))
+    drawn, choice = server.draw(), server.specification.mechanism.choice
+    same = answer(choice, drawn.weights, 5, drawn.gamma)
+    marks = [bytes([number]) * MARK_BYTES for number in range(4)]
+    offered = [server.offer(same, drawn.ticket + mark).reason for mark in [*marks, *marks]]
+    assert offered == 4 * [Reason.ACCEPTED] + 4 * [Reason.REPEATED]
+    assert [server.offer(same, drawn.ticket).reason for _ in range(2)] == [Reason.ACCEPTED, Reason.REPEATED]
+    for more in (b"m", 7 * b"m", 9 * b"m", 16 * b"m"):
+        assert server.offer(same, drawn.ticket + more).reason is Reason.FORGED
+    assert server.accepted == 5
+
+
+def test_no_honest_answer_is_lost_because_another_device_named_the_same() -> None:
+    """Each is paid for, and what many agree on would be lost most often."""
+    server, device = Server(asked(**ASKED | {"epsilon": 20.0, "instances": 20})), phone()
+    outcomes = [device.contribute(server).reason for _ in range(200)]
+    assert server.accepted == 200 == outcomes.count(Reason.ACCEPTED)
+    unmarked = Server(asked(**ASKED | {"epsilon": 20.0, "instances": 20}))
+    for _ in range(200):
+        drawn = unmarked.draw()
+        unmarked.offer(device.answer(unmarked.specification_json(), drawn.weights, drawn.gamma), drawn.ticket)
+    assert unmarked.accepted < 190, "the control: the same directions come up from the same versions"
+
+
+def test_a_copy_of_an_answer_with_noise_is_a_copy_whatever_its_mark() -> None:
+    server = Server(asked(instances=1))
     drawn = server.draw()
-    steps = device.answer(server.specification_json(), drawn.weights, drawn.gamma)
-    assert [server.offer(steps, drawn.ticket).reason for _ in range(2)] == [Reason.ACCEPTED, Reason.REPEATED]
-    assert server.accepted == 1
+    device = phone()
+    own = device.answer(server.specification_json(), drawn.weights, drawn.gamma)
+    assert server.offer(own, drawn.ticket).reason is Reason.ACCEPTED
+    assert server.offer(own, drawn.ticket + MARK_BYTES * b"m").reason is Reason.REPEATED
+
+
+def test_what_is_sent_again_keeps_its_mark() -> None:
+    class Deaf:
+        """A server whose replies are lost."""
+
+        def __init__(self, server: Server) -> None:
+            self.server, self.tickets, self.deaf = server, list[bytes](), True
+            self.specification_json, self.draw = server.specification_json, server.draw
+
+        def offer(self, update: ArrayLike, ticket: bytes) -> Outcome:
+            self.tickets.append(ticket)
+            outcome = self.server.offer(update, ticket)
+            if self.deaf:
+                raise TimeoutError
+            return outcome
+
+    server, device = Deaf(Server(asked(**ASKED))), phone()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            device.contribute(server)
+    server.deaf = False
+    assert device.contribute(server).reason is Reason.REPEATED
+    assert len(set(server.tickets)) == 1
+    assert server.server.accepted == 1
+    assert device.contribute(server).reason is Reason.ACCEPTED
+    assert len({ticket[-MARK_BYTES:] for ticket in server.tickets}) == 2

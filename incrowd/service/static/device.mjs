@@ -137,7 +137,9 @@ class Device {
       if (!waiting.sent) {
         drawn ??= await this.#draw(service, asked);
         const row = littleEndian(answer(drawn.weights, waiting.steps, drawn.gamma, waiting.exponent));
-        waiting = await this.#put({ ...waiting, sent: { row, ticket: drawn.ticket } });
+        // Others may name the same direction from the same version: a mark tells these bytes from theirs.
+        const mark = asked.specification.noise === "direction" ? hex(crypto.getRandomValues(new Uint8Array(8))) : "";
+        waiting = await this.#put({ ...waiting, sent: { row, ticket: drawn.ticket + mark } });
       }
       if (drawn) await this.#paced(drawn.at);
       const reason = await this.#offer(service, asked.fingerprint, waiting.sent);
@@ -239,8 +241,7 @@ class Device {
   async #asked(service) {
     const text = await this.#fetched(service, "/v1/specification", { most: SPECIFICATION_BYTES });
     const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", text.bytes));
-    const fingerprint = [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-    return { specification: read(new TextDecoder().decode(text.bytes)), fingerprint };
+    return { specification: read(new TextDecoder().decode(text.bytes)), fingerprint: hex(digest) };
   }
 
   async #draw(service, { specification, fingerprint }) {
@@ -308,6 +309,8 @@ async function limited(reply, most) {
   for (const part of parts) { bytes.set(part, at); at += part.length; }
   return bytes;
 }
+
+const hex = (bytes) => [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 function littleEndian(row) {
   const view = new DataView(new ArrayBuffer(4 * row.length));
