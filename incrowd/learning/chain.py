@@ -26,12 +26,16 @@ _FUNCTIONS: dict[object, Callable[[], nn.Module]] = {
     functional.relu: nn.ReLU,
     functional.tanh: nn.Tanh,
     functional.sigmoid: nn.Sigmoid,
+    functional.silu: nn.SiLU,
     "relu": nn.ReLU,
     "relu_": nn.ReLU,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
-_LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten)
+_LAYERS = (
+    *(nn.Linear, nn.LayerNorm, nn.GELU, nn.SiLU),
+    *(nn.Conv2d, nn.GroupNorm, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Unflatten),
+)
 """What tables are made of: modules with other parts, which may be large, are not copied and followed."""
 _POOLS = (torch.max_pool2d, functional.max_pool2d)
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
@@ -118,6 +122,9 @@ def _layer(
     simple = _FUNCTIONS.get(node.target)
     if simple is not None:
         return simple() if len(node.args) == 1 and not set(node.kwargs) - {"inplace"} else None
+    if node.target is functional.gelu:
+        given = set(node.kwargs) <= {"approximate"} and len(node.args) == 1
+        return nn.GELU(str(node.kwargs.get("approximate", "none"))) if given else None
     if node.target in _POOLS:
         return _pool(node)
     arguments = node.args[1:]

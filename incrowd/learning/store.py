@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
+_LARGE = 2.0**10  # a constant above that stays a feature: its square is no number that a step should be multiplied by
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,7 +125,8 @@ class Feed:
     """The examples of c clients, batch after batch.
 
     Row t * width + i of client j is example i of its step t. ``columns`` says which features the examples consist of;
-    None means all of them.
+    None means all of them. ``constants`` has what each of the others is in all of the client's examples, as it is
+    meant, and 0 for those in ``columns``; None means that all others are 0.
     """
 
     table: Inputs  # [rows, ...], as stored: one tensor, but where `plain` is false
@@ -135,6 +137,7 @@ class Feed:
     scale: float
     offset: float
     plain: bool = True
+    constants: Tensor | None = None  # [features]
 
     _buffers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
@@ -183,22 +186,25 @@ class Feed:
 class Store:
     """Brings a client's examples together, and knows which features the client never uses.
 
-    With ``sparing`` a client's features that are zero in all of its examples are left out, where that saves enough.
-    Examples without such features are kept, up to ``memory`` bytes; those of other clients are made anew each time.
+    With ``sparing`` a client's features that are zero in all of its examples are left out, where that saves enough;
+    with ``folding`` those, too, that are another moderate number in all of them, which the feed says. Examples without
+    such features are kept, up to ``memory`` bytes; those of other clients are made anew each time.
 
     Guarantee: what is left out of a client's examples follows from these alone.
     """
 
     data: ClientTensors
     sparing: bool
+    folding: bool = False
     memory: int = MEMORY
     _used: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _using_all: set[int] = field(default_factory=set, init=False, repr=False)
     _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Zero in storage is zero in meaning only without an offset.
-        self.sparing = self.sparing and self.data.plain and self.data.offset == 0 and self.data.device.type == "cpu"
+        # Zero in storage is zero in meaning only without an offset; else it is a constant.
+        zeros = self.folding or self.data.offset == 0
+        self.sparing = self.sparing and self.data.plain and zeros and self.data.device.type == "cpu"
 
     def feed(self, clients: Sequence[int], batches: Batches) -> Feed:
         """The examples of these clients in these batches. Edge cases: features are left out for one client alone."""
@@ -207,10 +213,11 @@ class Store:
         rows = np.stack([indices[place] for indices, place in zip(own, places, strict=True)]).astype(np.int64)
         chosen = torch.from_numpy(rows).to(self.data.device)
         labels = self.data.labels.index_select(0, chosen.view(-1)).view(*chosen.shape, *self.data.labels.shape[1:])
-        table, columns = self.data.features, None
+        table, columns, constants = self.data.features, None, None
         used = self._worth_leaving_out(clients[0]) if len(clients) == 1 else None
         if used is not None:
             table, columns, chosen = self._without(clients[0], used), torch.from_numpy(used)[None], _whole(places)
+            constants = self._constants(clients[0], used) if self.folding else None
         return Feed(
             table=table,
             rows=chosen,
@@ -220,6 +227,7 @@ class Store:
             scale=self.data.scale,
             offset=self.data.offset,
             plain=self.data.plain,
+            constants=constants,
         )
 
     @cached_property
@@ -230,17 +238,46 @@ class Store:
     def used_by(self, client: int) -> NDArray[np.int64]:
         """The features that are not zero in all examples of a client."""
         if client not in self._used:
-            examples = self._features[self.data.examples(client)]
-            words = examples.view(np.uint32) if examples.shape[1] * examples.itemsize % 4 == 0 else examples
-            together = np.bitwise_or.reduce(words, axis=0).view(examples.dtype.str.replace("f", "u"))
-            self._used[client] = np.flatnonzero(together)
+            words = self._words(client)
+            self._used[client] = np.flatnonzero(self._by_feature(np.bitwise_or.reduce(words, axis=0)))
         return self._used[client]
+
+    def varying(self, client: int) -> NDArray[np.int64]:
+        """The features that are not the same moderate number in all examples of a client, bit for bit."""
+        if client not in self._used:
+            words = self._words(client)
+            differing = self._by_feature(np.bitwise_or.reduce(words ^ words[0], axis=0)) != 0
+            self._used[client] = np.flatnonzero(differing | ~(np.abs(self._first(client)) <= _LARGE))
+        return self._used[client]
+
+    def _words(self, client: int) -> NDArray[Any]:
+        """The bits of a client's examples, several features together where they fit."""
+        examples = self._features[self.data.examples(client)]
+        together = examples.shape[1] * examples.itemsize % 4 == 0
+        words: NDArray[Any] = examples.view(np.uint32 if together else examples.dtype.str.replace("f", "u"))
+        return words
+
+    def _by_feature(self, words: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = words.view(self._features.dtype.str.replace("f", "u"))
+        return found
+
+    def _first(self, client: int) -> NDArray[np.float32]:
+        """A client's first example, as it is meant."""
+        stored = self._features[self.data.examples(client)[0]].astype(np.float32)
+        found: NDArray[np.float32] = stored * np.float32(self.data.scale) + np.float32(self.data.offset)
+        return found
+
+    def _constants(self, client: int, kept: NDArray[np.int64]) -> Tensor | None:
+        """What the features that are not kept are in all examples of a client."""
+        constants = self._first(client)
+        constants[kept] = 0
+        return torch.from_numpy(constants) if constants.any() else None
 
     def _worth_leaving_out(self, client: int) -> NDArray[np.int64] | None:
         """The features in use, if there are so few that the others had best be left out."""
         if not self.sparing or client in self._using_all:
             return None
-        used = self.used_by(client)
+        used = self.varying(client) if self.folding else self.used_by(client)
         if len(used) <= _PAYS * self._features.shape[1]:
             # Who uses none keeps one: torch does not take every matrix without columns.
             return used if used.size else np.zeros(1, np.int64)

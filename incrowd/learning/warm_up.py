@@ -38,6 +38,7 @@ def main() -> None:
     for kind in KINDS:
         for widths in WIDTHS:
             _trained(mlp(widths), torch.zeros(2, widths[0]).to(kind))
+    _trained(_bent(), torch.zeros(2, 3))
     pictures = torch.zeros(2, 16, 16)
     for model in (small_cnn(side=16), _normalised()):
         _trained(model, pictures)
@@ -52,6 +53,12 @@ def _noised() -> None:
     ledger = Ledger.in_memory(budget=Budget(epsilon=9.0, delta=1e-6), relation=Relation.ADD_OR_REMOVE_ONE)
     receipt = ledger.charge(noise.event(), pays_for=[(noise, 1)])
     noise.add(np.zeros(WORTH), receipt=receipt, at=("noise",), contributions_bound=1)
+
+
+def _bent() -> Model:
+    """Linear layers with all between them that loops are for."""
+    between = nn.LayerNorm(4), nn.ReLU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU()
+    return Model(nn.Sequential(nn.Linear(3, 4), *between, nn.Linear(4, 2)), fresh=True)
 
 
 def _normalised() -> Model:

@@ -152,9 +152,15 @@ MODELS: dict[str, Callable[[], Model]] = {
     "wide without bias": lambda: mlp((FEATURES, 190, CLASSES), bias=False),
     "tanh": lambda: bent(FEATURES, 170, CLASSES, by=nn.Tanh),
     "sigmoid": lambda: bent(FEATURES, 33, CLASSES, by=nn.Sigmoid),
-    "direct": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.GELU(), nn.Linear(700, CLASSES)), fresh=True),
+    "direct": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 700), nn.ELU(), nn.Linear(700, CLASSES)), fresh=True),
+    "any": lambda: Model(
+        nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Softplus(), nn.Linear(9, CLASSES)), fresh=True
+    ),
     "layer norm": lambda: Model(
         nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES)), fresh=True
+    ),
+    "wide layer norm": lambda: Model(
+        nn.Sequential(nn.Linear(FEATURES, 190), nn.LayerNorm(190), nn.GELU(), nn.Linear(190, CLASSES)), fresh=True
     ),
     "remembering": lambda: Model(Remembering(), fresh=True),
 }
@@ -218,7 +224,7 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.8])
-@pytest.mark.parametrize("name", ["linear", "wide", "narrow", "direct", "layer norm", "remembering"])
+@pytest.mark.parametrize("name", ["linear", "wide", "narrow", "direct", "any", "wide layer norm", "remembering"])
 def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) -> None:
     model, local = MODELS[name](), Local(learning_rate=0.3, batch_size=7)
     data = company("all sizes", zeros=zeros)
@@ -359,7 +365,7 @@ def as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("name", BEHIND_US)
-@pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])
+@pytest.mark.parametrize("model", ["linear", "wide", "any", "wide layer norm"])
 def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: str) -> None:
     data, local = company("all sizes", zeros=0.0), Local(learning_rate=0.3, batch_size=7)
     engine = CohortEngine(MODELS[model](), data, local)
@@ -376,7 +382,7 @@ def test_what_torch_was_told_before_changes_nothing_and_stays(name: str, model: 
 
 def test_casts_of_the_caller_s_stay_outside() -> None:
     data, local = company("all sizes", zeros=0.0), Local(learning_rate=0.3, batch_size=7)
-    for model in ("wide", "layer norm"):
+    for model in ("wide", "any", "layer norm"):
         engine = CohortEngine(MODELS[model](), data, local)
         expected = summed(engine, [ONE]).total
         with torch.autocast("cpu"):

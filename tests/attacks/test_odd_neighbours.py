@@ -13,7 +13,11 @@ LOCAL = Local(learning_rate=0.1, batch_size=4)
 
 
 def small() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 9), nn.GELU(), nn.Linear(9, CLASSES))
+    return nn.Sequential(nn.Linear(FEATURES, 9), nn.Softplus(), nn.Linear(9, CLASSES))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 70), nn.LayerNorm(70), nn.GELU(), nn.Linear(70, CLASSES))
 
 
 def relu() -> nn.Module:
@@ -21,14 +25,15 @@ def relu() -> nn.Module:
 
 
 def large_first() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 1400), nn.GELU(), nn.Linear(1400, CLASSES))
+    return nn.Sequential(nn.Linear(FEATURES, 1400), nn.Softplus(), nn.Linear(1400, CLASSES))
 
 
 def large_second() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 400), nn.GELU(), nn.Linear(400, 100), nn.GELU(), nn.Linear(100, CLASSES))
+    first = nn.Linear(FEATURES, 400), nn.Softplus(), nn.Linear(400, 100)
+    return nn.Sequential(*first, nn.Softplus(), nn.Linear(100, CLASSES))
 
 
-MODULES = [small, relu, large_first, large_second]
+MODULES = [small, relu, normed, large_first, large_second]
 
 
 def with_nothing_in_the_second() -> ClientTensors:

@@ -47,6 +47,17 @@ def normalised() -> Model:
     return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)), fresh=True)
 
 
+def through(*between: nn.Module) -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, 70), *between, nn.Linear(70, CLASSES)), fresh=True)
+
+
+def deep() -> Model:
+    """All that may be between, in several orders."""
+    first = nn.Linear(FEATURES, 66, bias=False), nn.LayerNorm(66, bias=False), nn.ReLU(), nn.GELU("tanh")
+    second = nn.Linear(66, 8), nn.SiLU(), nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 7)
+    return Model(nn.Sequential(*first, *second, nn.Tanh(), nn.LayerNorm(7, eps=0.1), nn.Linear(7, CLASSES)), fresh=True)
+
+
 def bent(activation: type[nn.Module]) -> Model:
     return Model(nn.Sequential(nn.Linear(FEATURES, 70), activation(), nn.Linear(70, CLASSES)), fresh=True)
 
@@ -70,6 +81,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sigmoid": lambda: bent(nn.Sigmoid),
     "two linear layers in a row": unbent,
     "layer norm": normalised,
+    "wide layer norm": lambda: through(nn.LayerNorm(70), nn.GELU()),
+    "all between": deep,
+    "any, through autograd": lambda: through(nn.LayerNorm(70), nn.Softplus()),
     "one weight, through autograd": lambda: Model(
         nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False), nn.GELU()), fresh=True
     ),
@@ -310,7 +324,7 @@ def test_the_chunk_follows_from_the_model_or_is_given() -> None:
     assert CohortEngine(mlp((FEATURES, 70, CLASSES)), clients(dead=0.8), local).chunk == 1
     assert CohortEngine(mlp((FEATURES, 30_000, CLASSES)), data, local).chunk == 1
     assert CohortEngine(model, data, local, Execution(chunk=5)).chunk == 5
-    assert CohortEngine(normalised(), data, local).chunk == 8
+    assert CohortEngine(through(nn.Softplus()), data, local).chunk == 8
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:

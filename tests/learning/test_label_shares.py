@@ -13,6 +13,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, SQUARED, ClientTensors, CohortEngine, Loss, Model, linear, mlp
 from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.paths import PATHS, autograd, fused
+from incrowd.learning.paths.fused.training import Fused
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import (
     CLASSES,
@@ -43,16 +44,17 @@ def by_hand(data: ClientTensors, client: int) -> Loss:
     return Loss(name="by hand", value=value)
 
 
-def normed() -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES)), fresh=True)
+def through(*between: nn.Module) -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, 9), *between, nn.Linear(9, CLASSES)), fresh=True)
 
 
 MODELS: dict[str, Callable[[], Model]] = {
     "linear": lambda: linear(FEATURES, CLASSES),
     "perceptron": lambda: mlp((FEATURES, 400, CLASSES)),
     "no bias": lambda: linear(FEATURES, CLASSES, bias=False),
-    "large": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 1400), nn.GELU(), nn.Linear(1400, CLASSES)), fresh=True),
-    "any": normed,
+    "large": lambda: Model(nn.Sequential(nn.Linear(FEATURES, 1400), nn.ELU(), nn.Linear(1400, CLASSES)), fresh=True),
+    "normed": lambda: through(nn.LayerNorm(9), nn.SiLU()),
+    "any": lambda: through(nn.LayerNorm(9), nn.Softplus()),
 }
 
 
@@ -84,7 +86,7 @@ def test_a_client_side_by_side_with_others_keeps_its_own_shares() -> None:
     model, data = mlp((FEATURES, 70, CLASSES)), clients((30, 30, 30), dead=0.0)
     engine = CohortEngine(model, data, SHARES, paths=[fused.make])
     path = engine.paths[0]
-    assert isinstance(path, fused.Fused)
+    assert isinstance(path, Fused)
     path._side_by_side, path.at_once = True, 3
     weights = model.initial(RANDOMNESS)
     found = trained(engine, weights, range(3))

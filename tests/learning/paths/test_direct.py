@@ -101,21 +101,21 @@ class Derived(Own):
 
 
 def first() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.LayerNorm(WIDE), nn.GELU(), nn.Linear(WIDE, CLASSES))
+    return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.LayerNorm(WIDE), nn.Softplus(), nn.Linear(WIDE, CLASSES))
 
 
 def later() -> nn.Module:
-    first = nn.Sequential(nn.Linear(FEATURES, 40, bias=False), nn.GELU())
-    return nn.Sequential(first, nn.Linear(40, 900, bias=False), nn.GELU(), nn.Linear(900, CLASSES))
+    first = nn.Sequential(nn.Linear(FEATURES, 40, bias=False), nn.Softplus())
+    return nn.Sequential(first, nn.Linear(40, 900, bias=False), nn.Softplus(), nn.Linear(900, CLASSES))
 
 
 def first_and_later() -> nn.Module:
-    both = nn.Linear(FEATURES, WIDE), nn.GELU(), nn.Linear(WIDE, 30), nn.GELU()
+    both = nn.Linear(FEATURES, WIDE), nn.Softplus(), nn.Linear(WIDE, 30), nn.Softplus()
     return nn.Sequential(*both, nn.Linear(30, CLASSES, bias=False))
 
 
 def in_place() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.ReLU(inplace=True), nn.Linear(WIDE, CLASSES), nn.GELU())
+    return nn.Sequential(nn.Linear(FEATURES, WIDE), nn.ReLU(inplace=True), nn.Linear(WIDE, CLASSES), nn.Softplus())
 
 
 def own_between() -> nn.Module:
@@ -129,7 +129,7 @@ def own_between() -> nn.Module:
 def watched() -> nn.Module:
     large = nn.Linear(FEATURES, WIDE)
     large.register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)
-    return nn.Sequential(large, nn.GELU(), nn.Linear(WIDE, CLASSES))
+    return nn.Sequential(large, nn.Softplus(), nn.Linear(WIDE, CLASSES))
 
 
 @pytest.mark.parametrize(

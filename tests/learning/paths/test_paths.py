@@ -40,14 +40,16 @@ def large() -> Model:
     )
 
 
+def through(*between: nn.Module) -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, 9), *between, nn.Linear(9, CLASSES)), fresh=True)
+
+
 MODELS: dict[str, tuple[Callable[[], Model], list[str]]] = {
     "small": (lambda: linear(FEATURES, CLASSES), ["Compiled"]),
     "some sparse": (lambda: mlp((FEATURES, 400, CLASSES)), ["Compiled", "Fused"]),
     "large layers": (large, ["Direct"]),
-    "any": (
-        lambda: Model(nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Linear(9, CLASSES)), fresh=True),
-        ["Autograd"],
-    ),
+    "normed": (lambda: through(nn.LayerNorm(9), nn.GELU()), ["Fused"]),
+    "any": (lambda: through(nn.LayerNorm(9), nn.Softplus()), ["Autograd"]),
 }
 
 
@@ -106,9 +108,9 @@ def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: 
 def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"
-    for folder in ("compiled", "whole_step"):
+    for folder in ("compiled", "fused", "whole_step"):
         shutil.rmtree(paths / folder)
-    for file in ("ahead.py", "convolved.py", "direct.py", "fused.py"):
+    for file in ("ahead.py", "convolved.py", "direct.py"):
         (paths / file).unlink()
     text = (paths / "__init__.py").read_text()
     for line in (

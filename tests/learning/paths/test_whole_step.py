@@ -33,7 +33,9 @@ def _compiler() -> None:
 
 
 def small() -> Model:
-    return Model(nn.Sequential(nn.Linear(FEATURES, 6), nn.LayerNorm(6), nn.Linear(6, CLASSES)), fresh=True)
+    return Model(
+        nn.Sequential(nn.Linear(FEATURES, 6), nn.LayerNorm(6), nn.Softplus(), nn.Linear(6, CLASSES)), fresh=True
+    )
 
 
 def names(engine: CohortEngine) -> list[str]:

@@ -1,0 +1,46 @@
+"""The last layer of a stack, in one compiled loop where there is little to do."""
+
+import numpy as np
+from torch import Tensor
+
+from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, Canonical
+from incrowd.learning.paths.fused.layers import Layer
+from incrowd.learning.paths.fused.parameter import Parameter
+from incrowd.learning.store import Feed
+
+_LITTLE = 2**18  # examples of a batch times weights; measured: of more, torch's matrix products are faster
+
+
+_KNOWN = CROSS_ENTROPY.canonical, LOGISTIC.canonical, SQUARED.canonical, POISSON.canonical
+
+
+def little(layer: Layer, rows: int, loss: Canonical) -> bool:
+    """Whether calling torch's operations takes longer than their work on batches of so many rows."""
+    return layer.inputs * layer.outputs * rows <= _LITTLE and loss in _KNOWN
+
+
+class LastLayer:
+    """The outputs of one client's batches, their gradients, those of what went in, and plain steps."""
+
+    def __init__(
+        self, weight: Parameter, bias: Parameter | None, feed: Feed, loss: Canonical, *, offset: Tensor | None = None
+    ) -> None:
+        from incrowd.learning.paths.fused import loops  # numba takes a while to start
+
+        self._finish = loops.finish
+        outputs, steps, width = len(weight.value), feed.batches.steps, feed.batches.width
+        self._last = loops.Finish(
+            weight=weight.value.numpy(),
+            bias=np.zeros(0, np.float32) if bias is None else bias.value[0].numpy(),
+            offset=np.zeros(outputs, np.float32) if offset is None else offset.view(-1).numpy(),
+            kind=(loops.SOFTMAX, loops.SIGMOID, loops.IDENTITY, loops.EXP)[_KNOWN.index(loss)],
+            change=weight.alpha,
+            gradients=np.empty((width, outputs), np.float32),
+        )
+        self._targets = loss.target(feed.labels[0], outputs).view(steps, width, outputs).numpy()
+        ones = np.ones((steps, width), np.float32)
+        self._shares = ones if feed.weights is None else feed.weights.view(steps, width).numpy()
+
+    def step(self, number: int, x: Tensor, below: Tensor) -> None:
+        """One step, for the batch of this number; the gradients of x go to `below`."""
+        self._finish(self._last, x.numpy(), self._targets[number], self._shares[number], below.numpy())
