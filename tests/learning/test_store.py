@@ -90,3 +90,45 @@ def test_floats_are_handed_out_as_they_are_and_overwritten_by_the_next() -> None
     before = data.features.clone()
     feed.examples(0, slice(0, 2)).zero_()
     assert torch.equal(data.features, before)
+
+
+@pytest.mark.parametrize("offset", [0.0, -0.25])
+@pytest.mark.parametrize("real", [False, True])
+def test_constant_features_are_told_apart_and_lose_nothing(real: bool, offset: float) -> None:
+    data = clients(real=real, offset=offset)
+    data.features[data.indices[19:49], 3] = 5  # of client 2
+    data.features[data.indices[20:48], 4] = 6  # all but its first and last
+    data.features[data.indices[[19, 48]], 4] = 5
+    store = Store(data, sparing=True, folding=True)
+    for client in (2, 3, 2, 3):
+        batches = drawn(client, len(data.examples(client)))
+        whole, narrow = Store(data, sparing=False).feed([client], batches), store.feed([client], batches)
+        assert narrow.columns is not None
+        everything = slice(0, batches.steps * batches.width)
+        full = torch.zeros(everything.stop, FEATURES)
+        full.index_add_(1, narrow.columns[0], narrow.examples(0, everything))
+        if client == 2:
+            assert narrow.constants is not None
+            assert narrow.constants[3] == pytest.approx(5 * data.scale + offset)
+        if narrow.constants is not None:
+            assert (narrow.constants[narrow.columns[0]] == 0).all()
+            full += narrow.constants
+        assert torch.allclose(full, whole.examples(0, everything))
+
+
+def test_zeros_alone_are_no_constants() -> None:
+    store = Store(clients(), sparing=True, folding=True)
+    feed = store.feed([2], drawn(2, 30))
+    assert feed.columns is not None
+    assert feed.constants is None
+
+
+@pytest.mark.parametrize("number", [1e4, float("inf"), float("nan"), -1e30])
+def test_a_constant_that_is_no_moderate_number_stays_a_feature(number: float) -> None:
+    data = clients(real=True)
+    data.features[data.indices[19:49], 3] = number
+    store = Store(data, sparing=True, folding=True)
+    feed = store.feed([2], drawn(2, 30))
+    assert feed.columns is not None
+    assert 3 in feed.columns[0].tolist()
+    assert feed.constants is None
