@@ -4,7 +4,7 @@
 | ------------ | ------------------------------------------------------------------------- |
 | `ahead`      | models that begin with frozen layers: these once, the rest another way    |
 | `compiled`   | stacks of Linear layers that are small, or whose examples are mostly zero |
-| `fused`      | stacks of Linear layers                                                   |
+| `fused`      | stacks of Linear layers, LayerNorm, GELU and the like between them        |
 | `convolved`  | stacks of convolutions with pooling, and Linear layers on top             |
 | `whole_step` | any module that torch can compile, where the run is long enough for that  |
 | `direct`     | a Sequential with large Linear layers, in plain steps                     |
