@@ -227,3 +227,14 @@ def finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, be
                 by[c] += one * own[c]
         if len(last.bias):
             last.bias[o] += total
+
+
+def ready() -> None:
+    """Have the machine code of all loops, so that processes that are forked from this one find it."""
+    rows, row, none = np.zeros((0, 1), np.float32), np.zeros(1, np.float32), np.zeros(0, np.float32)
+    for bow in (gelu, gelu_tanh, silu):
+        bow(rows, rows, rows)
+    normalise(rows, row, row, 1.0, rows, none, rows)
+    denormalise(rows, row, rows, none, row, row)
+    rectified(rows, rows)
+    finish(Finish(rows, none, none, SOFTMAX, 0.0, rows), rows, rows, none, rows)

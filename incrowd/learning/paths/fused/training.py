@@ -34,6 +34,10 @@ class Fused(TrainingPath):
         self._table = table
         self._store = task.store(sparing=True, folding=True)
         self._turned = Turned()
+        if not task.on_accelerator:
+            from incrowd.learning.paths.fused import loops  # numba takes a while to start
+
+            loops.ready()
 
     def kind(self, client: int) -> int:
         """See `TrainingPath.kind`."""
