@@ -12,14 +12,17 @@ algebra:
   block of batches started with, the outputs of batch t are x_t W - rate * x_t (sum over s < t of x_s' d_s), and the
   products x_t x_s' of all batches of the block come from one matrix product.
 
-| file        | what                                          |
-| ----------- | --------------------------------------------- |
-| `layers`    | a module as a table of such layers            |
-| `loops`     | LayerNorm, GELU and SiLU, and their ways back |
-| `between`   | what is between two Linear layers, at work    |
-| `parameter` | a parameter and its steps                     |
-| `stack`     | the layers at work                            |
-| `training`  | the path                                      |
+Where there is little to do, calling torch takes longer than the work: then the last layer is one compiled loop.
+
+| file        | what                                                             |
+| ----------- | ---------------------------------------------------------------- |
+| `layers`    | a module as a table of such layers                               |
+| `loops`     | LayerNorm, GELU, SiLU and a last layer, forth and back, in loops |
+| `between`   | what is between two Linear layers, at work                       |
+| `last`      | the last layer, at work in one loop                              |
+| `parameter` | a parameter and its steps                                        |
+| `stack`     | the layers at work                                               |
+| `training`  | the path                                                         |
 """
 
 from incrowd.learning.paths.fused.layers import stack_of

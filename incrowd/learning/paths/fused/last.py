@@ -9,8 +9,6 @@ from incrowd.learning.paths.fused.parameter import Parameter
 from incrowd.learning.store import Feed
 
 _LITTLE = 2**18  # examples of a batch times weights; measured: of more, torch's matrix products are faster
-
-
 _KNOWN = CROSS_ENTROPY.canonical, LOGISTIC.canonical, SQUARED.canonical, POISSON.canonical
 
 

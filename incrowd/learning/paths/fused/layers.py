@@ -30,7 +30,6 @@ class Norm:
 
 Between = Activation | Smooth | Norm
 
-
 _GELU = {"none": Smooth("gelu"), "tanh": Smooth("gelu_tanh")}
 
 
