@@ -13,6 +13,7 @@ from incrowd.data.inputs import Inputs
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import side_by_side
+from incrowd.learning.compiling.attention import AttentionWeights, written_out
 from incrowd.learning.compiling.function import compiled
 from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.compiling.unrolled import unroll
@@ -73,7 +74,7 @@ class _Attempt:
         named = trainable(self.module)
         self.weights = [parameter.detach().clone() for _, parameter in named]
         self.plain = plain_step(self.module, [name for name, _ in named], task.loss, task.local)
-        self.compiled: ModuleStep = compiled(self.plain)
+        self.compiled: ModuleStep = self.plain
         self._batch = _made_up(task)
 
     def plainly(self) -> list[Tensor]:
@@ -86,13 +87,15 @@ class _Attempt:
         if torch._dynamo.config.disable:
             raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
         with remembering_nothing(self.module, task.device, whose="client"):
-            expected = self.plainly()
+            with AttentionWeights() as weights:
+                expected = self.plainly()
             again = self.plainly()
             if remembered(self.module) != before or not all(map(torch.equal, expected, again)):
                 remedy = "it remembers something, which a compiled step would not"
                 raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about itself
+                self.compiled = compiled(written_out(self.plain) if weights.few else self.plain)
                 found = self._stepped(self.compiled)
         off = sum(float((one - other).square().sum()) for one, other in zip(found, expected, strict=True)) ** 0.5
         moved = sum(float((one - other).square().sum()) for one, other in zip(expected, self.weights, strict=True))
