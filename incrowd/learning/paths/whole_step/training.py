@@ -1,6 +1,7 @@
 """The path: one client after the other, each full batch with the compiled step."""
 
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -97,16 +98,24 @@ class _Attempt:
                 warnings.simplefilter("ignore")  # of torch about itself
                 self.compiled = compiled(written_out(self.plain) if weights.few else self.plain)
                 found = self._stepped(self.compiled)
-        off = sum(float((one - other).square().sum()) for one, other in zip(found, expected, strict=True)) ** 0.5
-        moved = sum(float((one - other).square().sum()) for one, other in zip(expected, self.weights, strict=True))
-        size = sum(float(one.square().sum()) for one in self.weights) ** 0.5
-        if not off <= _CLOSE * moved**0.5 + 1e-6 * size:
-            raise ArithmeticError("the compiled step is not the plain one")
+        refuse_another(found, expected, self.weights)
 
     def _stepped(self, step: ModuleStep) -> list[Tensor]:
         parameters = [one.clone() for one in self.weights]
         step(parameters, velocities_of(self.local, parameters), self.weights, *self._batch)
         return parameters
+
+
+def refuse_another(found: Sequence[Tensor], expected: Sequence[Tensor], starts: Sequence[Tensor]) -> None:
+    """Refuse parameters that are further from the expected ones than rounding takes a step from these starts."""
+    off, moved = _distance(found, expected), _distance(expected, starts)
+    size = math.sqrt(sum(float(one.square().sum()) for one in starts))
+    if not off <= _CLOSE * moved + 1e-6 * size:
+        raise ArithmeticError("the compiled step is not the plain one")
+
+
+def _distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float((one - other).square().sum()) for one, other in zip(ones, others, strict=True)))
 
 
 def velocities_of(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
