@@ -46,6 +46,7 @@ def summed(engine: BatchedRecords, **changes: float) -> RecordGradients:
     return engine._ways.gradients(engine.model.initial(RANDOMNESS), training(physical_batch=40, **changes))
 
 
+@pytest.mark.slow
 def test_compiled_they_are_those_of_the_slow_twin_and_the_same_in_every_place() -> None:
     if not compiler_there():
         why = "there is no C++ compiler: apt-get install g++"
@@ -131,6 +132,7 @@ def _differ(_module: OwnLayer, x: Tensor) -> Tensor:
     return 3 * x if torch.compiler.is_compiling() else x
 
 
+@pytest.mark.slow
 def test_what_is_something_else_when_it_is_compiled_is_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
     if not compiler_there():
         pytest.skip("there is no C++ compiler: apt-get install g++")
@@ -140,6 +142,22 @@ def test_what_is_something_else_when_it_is_compiled_is_not_compiled(caplog: pyte
     assert isinstance(gradients, SideBySide)
     assert gradients.rows == 8
     assert any("not compiled: side by side they are not what they are one by one" in said for said in caplog.messages)
+
+
+def _refuse(_module: OwnLayer, x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        raise ValueError("not in here")
+    return x
+
+
+def test_what_cannot_be_compiled_is_side_by_side_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    if not compiler_there():
+        pytest.skip("there is no C++ compiler: apt-get install g++")
+    model = Model(OwnLayer(_refuse), fresh=True)
+    gradients = summed(BatchedRecords(model, records(), DESCENT, execution=Execution(compile="always")))
+    assert isinstance(gradients, SideBySide)
+    assert gradients.rows == 8
+    assert "gradients of records of OwnLayer are not compiled: " in caplog.text
 
 
 @pytest.mark.parametrize("execution", [Execution(compile="never"), Execution(), Execution(contributions=100.0)])

@@ -17,6 +17,7 @@ from incrowd.learning import CohortEngine, Execution, Model
 from incrowd.learning.compiling.unrolled import UnrolledGRU, unroll
 from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.paths import PATHS, autograd, whole_step
+from incrowd.learning.paths.whole_step.training import refuse_another
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained
 from tests.learning.own_models import CASES
 
@@ -135,7 +136,9 @@ LEFT: dict[str, tuple[Callable[[Own, Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize(
+    "name", [*(one for one in LEFT if one != "differs"), pytest.param("differs", marks=pytest.mark.slow)]
+)
 def test_what_cannot_be_compiled_is_left_to_autograd_and_why_is_said_once(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +151,16 @@ def test_what_cannot_be_compiled_is_left_to_autograd_and_why_is_said_once(
     assert [why in one for one in said] == [True]
     assert "steps of Own are not compiled: " in caplog.text
     assert len(trained(engine, model.weights, range(4))) == 4
+
+
+def test_a_step_that_comes_to_other_weights_is_another_one() -> None:
+    starts = [torch.randn(7, 5), torch.randn(5)]
+    expected = [one + 0.1 * torch.randn_like(one) for one in starts]
+    for by in (0.0, 1e-7, 1e-5):
+        refuse_another([one + by for one in expected], expected, starts)
+    for by in (1e-2, torch.nan, torch.inf):
+        with pytest.raises(ArithmeticError, match="not the plain one"):
+            refuse_another([expected[0] + by, expected[1]], expected, starts)
 
 
 def test_without_a_compiler_or_fixed_batches_or_with_masks_nothing_is_tried(

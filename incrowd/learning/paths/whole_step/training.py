@@ -1,6 +1,7 @@
 """The path: one client after the other, each full batch with the compiled step."""
 
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from incrowd.data.inputs import Inputs
 from incrowd.errors import ConfigError, IncrowdError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import side_by_side
+from incrowd.learning.compiling.attention import AttentionWeights, written_out
 from incrowd.learning.compiling.function import compiled
 from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.compiling.unrolled import unroll
@@ -73,7 +75,7 @@ class _Attempt:
         named = trainable(self.module)
         self.weights = [parameter.detach().clone() for _, parameter in named]
         self.plain = plain_step(self.module, [name for name, _ in named], task.loss, task.local)
-        self.compiled: ModuleStep = compiled(self.plain)
+        self.compiled: ModuleStep = self.plain
         self._batch = _made_up(task)
 
     def plainly(self) -> list[Tensor]:
@@ -86,24 +88,34 @@ class _Attempt:
         if torch._dynamo.config.disable:
             raise ConfigError(field="TORCHDYNAMO_DISABLE", value=1, remedy="leave it out to have torch compile")
         with remembering_nothing(self.module, task.device, whose="client"):
-            expected = self.plainly()
+            with AttentionWeights() as weights:
+                expected = self.plainly()
             again = self.plainly()
             if remembered(self.module) != before or not all(map(torch.equal, expected, again)):
                 remedy = "it remembers something, which a compiled step would not"
                 raise ConfigError(field="module", value=type(self.module).__name__, remedy=remedy)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about itself
+                self.compiled = compiled(written_out(self.plain) if weights.few else self.plain)
                 found = self._stepped(self.compiled)
-        off = sum(float((one - other).square().sum()) for one, other in zip(found, expected, strict=True)) ** 0.5
-        moved = sum(float((one - other).square().sum()) for one, other in zip(expected, self.weights, strict=True))
-        size = sum(float(one.square().sum()) for one in self.weights) ** 0.5
-        if not off <= _CLOSE * moved**0.5 + 1e-6 * size:
-            raise ArithmeticError("the compiled step is not the plain one")
+        refuse_another(found, expected, self.weights)
 
     def _stepped(self, step: ModuleStep) -> list[Tensor]:
         parameters = [one.clone() for one in self.weights]
         step(parameters, velocities_of(self.local, parameters), self.weights, *self._batch)
         return parameters
+
+
+def refuse_another(found: Sequence[Tensor], expected: Sequence[Tensor], starts: Sequence[Tensor]) -> None:
+    """Refuse parameters that are further from the expected ones than rounding takes a step from these starts."""
+    off, moved = _distance(found, expected), _distance(expected, starts)
+    size = math.sqrt(sum(float(one.square().sum()) for one in starts))
+    if not off <= _CLOSE * moved + 1e-6 * size:
+        raise ArithmeticError("the compiled step is not the plain one")
+
+
+def _distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float((one - other).square().sum()) for one, other in zip(ones, others, strict=True)))
 
 
 def velocities_of(local: Local, parameters: Sequence[Tensor]) -> list[Tensor]:
