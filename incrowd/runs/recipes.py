@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
+from incrowd.learning.features.pictures import GreyPictures, in_colour, is_picture
 from incrowd.learning.features.table_rows import all_ranged, all_texts
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
@@ -53,6 +56,11 @@ _SMALL_DRAWING = 16
 
 _STROKES, _WITH_CORNERS = 8, 81
 """How many numbers there are around each place."""
+
+SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
+"""At home, of pictures: what is told well after the first step has no part in the rest of an update of length 1. Under
+less noise the server's own steps come to the same; under more it is all noise.
+"""
 
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
@@ -126,8 +134,15 @@ def images(facts: Outline) -> Tables:
     """Softmax regression on features of pictures; the stronger the signal, the more directions."""
     if facts.own_model:
         return network(facts)
-    features = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
-    return {"features": features, "model": _LINEAR, **mechanism(facts)}
+    features: dict[str, Any] = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
+    if is_picture(facts.shape) and not in_colour(facts.shape):
+        blank = np.zeros((1, *facts.shape), np.float32)
+        count = min(features["dimensions"], GreyPictures()(blank).shape[1])
+        features |= {"dimensions": count, "whitening": lift(count)}
+    how = mechanism(facts)
+    if facts.classes not in (None, 2) and 150 <= facts.signal < 400:
+        how["local"] |= SEVERAL_STEPS
+    return {"features": features, "model": _LINEAR, **how}
 
 
 def handwriting(facts: Outline) -> Tables:
@@ -216,10 +231,18 @@ _STRAIGHT: dict[str, Any] = {"decay": "linear", "average": "tail"}
 
 def directions(facts: Outline) -> int:
     """How many numbers of an example are looked at."""
-    for least, count in ((10_000, 1024), (400, 512), (150, 256), (60, 128)):
+    colour = in_colour(facts.shape)
+    for least, count in ((400, 1024), (150, 256 if colour else 512), (60, 128)):
         if facts.signal >= least:
             return count
     return 64
+
+
+def lift(count: int) -> float:
+    """How much the faint ones of so many directions of a grey picture are raised (`Whitened.whitening`): the more there
+    are, the fainter are the last, and the more of what they show is of no picture in particular.
+    """
+    return 0.5 if count < 512 else 0.4 if count < 1024 else 0.3
 
 
 def drawn_directions(facts: Outline) -> int:

@@ -36,17 +36,15 @@ RAW = "general"
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSteps:
-    """How single records are learnt from: so many rounds, each gradient at this length at most, steps of this rate."""
+    """How single records are learnt from: so many rounds, each gradient at this length at most, steps of this rate.
 
-    rounds: int = 50
-    length: float = 1.0
-    rate: float = 200.0
+    Records that are told well have short gradients: what a longer bound would let through is noise, and in more rounds
+    those directions are learnt, too, in which examples differ little.
+    """
 
-
-RECORD_STEPS = {"handwriting": RecordSteps(rounds=100, length=0.3, rate=500.0)}
-"""For recipes with steps of their own. Records that are told well have short gradients: what a longer bound would let
-through is noise, and in more rounds those directions are learnt, too, in which drawings differ little.
-"""
+    rounds: int = 100
+    length: float = 0.3
+    rate: float = 500.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ class Bench:
         """
         self.say(f"{self.split.name}, {recipe}, records, epsilon {epsilon:g}")
         count = len(self.split.train)
-        steps = RECORD_STEPS.get(recipe, RecordSteps())
+        steps = RecordSteps()
         clip = {"kind": "fixed", "clip_norm": steps.length}
         promise = {"epsilon": epsilon, "delta": delta, "rounds": steps.rounds, "sampling": "everyone", "clip": clip}
         server = ServerOptimizer(kind="momentum", learning_rate=steps.rate, decay="linear", average="tail")

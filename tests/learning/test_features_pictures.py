@@ -167,6 +167,11 @@ def test_means_around_places_are_means() -> None:
     assert torch.allclose(weights, weights.flip(0, 1), atol=1e-6)
 
 
+@pytest.mark.parametrize("side", [6, 7, 9])
+def test_places_of_tiny_pictures_have_a_point_each(side: int) -> None:
+    assert np.isfinite(small_patches()(np.random.default_rng(0).random((2, 3, side, side)).astype(np.float32))).all()
+
+
 def test_the_principal_directions_are_those_of_the_whole_decomposition() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(300, 40, generator=generator) * torch.linspace(5, 0.1, 40)

@@ -12,7 +12,7 @@ from incrowd import ConfigError, DataError
 from incrowd.data import Examples
 from incrowd.runs.recipes import RECIPES
 from papers.accuracy.ceiling import fitted
-from papers.accuracy.measure import RECORD_STEPS, Bench, RecordSteps, standard_error
+from papers.accuracy.measure import Bench, standard_error
 from papers.accuracy.published import FIGURES, published
 from papers.accuracy.sets import SETS, load_set
 from tests.command import Command, command
@@ -160,11 +160,6 @@ def test_records_are_clients_of_their_own(bench_accuracy: Command, data: Path) -
     assert (row["unit"], row["clients"], row["delta"]) == ("record", 300, 1e-5)
     assert found["held_out"] == 0
     assert "published beside it: mnist, record, epsilon 3: 0.987" in bench_accuracy(*asked).out
-
-
-def test_steps_for_records_are_those_of_recipes_and_bound_records_no_longer_than_usual() -> None:
-    assert RECORD_STEPS.keys() <= RECIPES.keys()
-    assert all(0 < steps.length <= RecordSteps().length for steps in RECORD_STEPS.values())
 
 
 @pytest.mark.slow

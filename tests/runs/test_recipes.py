@@ -8,7 +8,8 @@ import pytest
 
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
-from incrowd.runs.recipes import MANY, RECIPES, Outline, completed, named, with_recipe
+from incrowd.learning.features import GreyPictures
+from incrowd.runs.recipes import MANY, RECIPES, SHARES, Outline, completed, named, with_recipe
 from incrowd.runs.settings import settings_of, tables
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6)
@@ -94,7 +95,41 @@ def test_the_stronger_the_signal_the_more_is_learned() -> None:
     few, many = facts(budget=Budget(epsilon=0.5, delta=1e-5)), facts(clients=2000)
     assert few.signal < 150 < 400 < many.signal
     assert named("images").settings(few)["features"]["dimensions"] < 256
-    assert named("images").settings(many)["features"]["dimensions"] == 512
+    assert named("images").settings(many)["features"]["dimensions"] == 1024
+
+
+USUAL = Budget(epsilon=8.0, delta=1e-3)
+"""Of which a hundred clients have a signal between weak and strong."""
+
+MANY_MORE: dict[str, Any] = {"clients": 1000, "budget": BUDGET}
+
+
+def pictures(**known: Any) -> dict[str, Any]:
+    made = completed(PROMISE, named("images"), facts(**{"budget": USUAL, **known}))
+    settings_of(made)
+    return dict(made["features"])
+
+
+def test_the_more_directions_of_grey_pictures_the_less_the_faint_ones_are_raised() -> None:
+    asked: list[dict[str, Any]] = [{"budget": Budget(epsilon=1.0, delta=1e-3)}, {}, MANY_MORE]
+    seen = [pictures(shape=(28, 28), **known) for known in asked]
+    assert [one["dimensions"] for one in seen] == [64, 512, 1024]
+    assert [one["whitening"] for one in seen] == [0.5, 0.4, 0.3]
+    assert "whitening" not in pictures(shape=(3, 32, 32), **MANY_MORE)
+
+
+def test_tiny_pictures_have_no_more_directions_than_features() -> None:
+    found = pictures(shape=(6, 6), **MANY_MORE)
+    assert found["dimensions"] == GreyPictures()(np.zeros((1, 6, 6), np.float32)).shape[1] < 1024
+
+
+def test_of_pictures_clients_take_several_steps_where_noise_and_signal_are_alike() -> None:
+    def local(**known: Any) -> dict[str, Any]:
+        return dict(named("images").settings(facts(**{"shape": (28, 28), "budget": USUAL, **known}))["local"])
+
+    assert local() == {"learning_rate": 8.0, "epochs": 4, "shuffle": False, "label_shares": SHARES}
+    for once in (MANY_MORE, {"clients": 60}, {"classes": 2}, {"classes": None}):
+        assert "epochs" not in local(**once), once
 
 
 def test_handwriting_looks_along_more_directions_the_stronger_the_signal() -> None:

@@ -124,11 +124,12 @@ def spherical_means(points: Tensor, count: int, stream: Stream) -> Tensor:
 
 
 def around(points: int, places: int) -> Tensor:
-    """Gaussian means [places, points] around evenly spaced places, half a step wide."""
+    """Gaussian means [places, points] around evenly spaced places, half a step wide, of the nearest point at least."""
     step = points / places
     centres = (np.arange(places) + 0.5) * step
     distance = np.abs(np.arange(points) + 0.5 - centres[:, None]) / step
-    weights = np.where(distance <= 1.25, np.exp(-2 * distance**2), 0.0)
+    near = distance <= np.maximum(1.25, distance.min(1, keepdims=True))
+    weights = np.where(near, np.exp(-2 * distance**2), 0.0)
     return torch.from_numpy((weights / weights.sum(1, keepdims=True)).astype(np.float32))
 
 
