@@ -10,7 +10,6 @@ from PIL import Image
 
 from incrowd import ConfigError, DataError
 from incrowd.data import Examples
-from incrowd.runs.recipes import RECIPES
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.measure import Bench, standard_error
 from papers.accuracy.published import FIGURES, published
