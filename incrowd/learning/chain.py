@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from incrowd.learning.compiling.remembered import remembered
-from incrowd.learning.modules import hooked, known, plain
+from incrowd.learning.modules import hooked, in_order, known, plain
 
 _EXAMPLES = 3
 _TOLERANCE = 1e-5  # far above the rounding of float32, far below what another layer would change
@@ -47,13 +47,14 @@ def chained(module: nn.Module, shape: Sequence[int]) -> nn.Sequential | None:
     Guarantee: they compute what the module computes, to rounding, as made-up examples show, and their parameters are
     the module's, in its order. The module itself is not called.
 
-    Edge cases: None where something else is computed, where parameters are frozen or tied or have another order than
-    the layers, where somebody has hung something on a part, or where a call changes what the module holds.
+    Edge cases: None where something else is computed, where parameters are frozen or tied, where they have another
+    order than the layers and in these than weight and bias, or where there are more, where somebody has hung something
+    on a part or given it another `forward`, or where a call changes what the module holds.
     """
     if any(map(hooked, module.modules())) or not plain(module):
         return None
     if type(module) is nn.Sequential and all(known(layer) and not list(layer.children()) for layer in module):
-        return module
+        return module if in_order(module) else None
     if not all(isinstance(part, _LAYERS) for part in module.modules() if not list(part.children())):
         return None
     try:
@@ -68,7 +69,7 @@ def _followed(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential | None
     if layers is None:
         return None
     chain = nn.Sequential(*layers)
-    if [id(one) for one in chain.parameters()] != [id(one) for one in module.parameters()]:
+    if [id(one) for one in chain.parameters()] != [id(one) for one in module.parameters()] or not in_order(chain):
         return None
     return chain if _alike(chain, copy.deepcopy(module), shape) else None
 

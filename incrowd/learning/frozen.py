@@ -45,8 +45,10 @@ def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: fl
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of a Sequential and of those in it, in order; of any other module itself."""
-    if type(module) is not nn.Sequential or not known(module):
+    """The layers of a Sequential and of those in it, in order; of any other module, or one with parameters of its own,
+    itself.
+    """
+    if type(module) is not nn.Sequential or not known(module) or list(module.parameters(recurse=False)):
         return [module]
     # Not children(), which leaves out a layer that comes again.
     return [layer for child in module for layer in _layers(child)]

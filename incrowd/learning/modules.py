@@ -26,15 +26,23 @@ def plain(module: nn.Module) -> bool:
     return len(trainable(module)) == len(every)
 
 
+def in_order(layers: nn.Sequential) -> bool:
+    """Whether its parameters are those of its layers, one after the other, of each the weight and then the bias.
+
+    They are not where somebody has added one, or put one in anew, as torch does when it takes a parametrization away.
+    """
+    several = (getattr(layer, name, None) for layer in layers for name in ("weight", "bias"))
+    return [id(one) for one in layers.parameters()] == [id(one) for one in several if one is not None]
+
+
 def known(module: nn.Module) -> bool:
     """Whether a module is torch's or ours, and nobody has hung anything on it: then it remembers nothing."""
-    named = f"{type(module).__module__}.".startswith(_KNOWN)
-    return named and not hooked(module) and "forward" not in vars(module)
+    return f"{type(module).__module__}.".startswith(_KNOWN) and not hooked(module)
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether something is to be called when the module is used."""
-    return any(getattr(module, name) for name in _HOOKS)
+    """Whether something else than its class says is to be called when the module is used."""
+    return "forward" in vars(module) or any(getattr(module, name) for name in _HOOKS)
 
 
 def settled(module: nn.Module) -> nn.Module:

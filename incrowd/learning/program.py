@@ -100,7 +100,8 @@ def dense_layers(module: nn.Module, shape: Sequence[int]) -> tuple[Dense, ...] |
     for one, after in pairwise([*modules, nn.Identity()]):
         if type(one) is nn.Linear:
             activation = ACTIVATIONS.get(type(after))
-            layers.append(Dense(one.in_features, one.out_features, one.bias is not None, activation))
+            outputs, inputs = one.weight.shape  # what its other attributes say, nobody computes with
+            layers.append(Dense(inputs, outputs, one.bias is not None, activation))
         elif type(one) not in ACTIVATIONS:
             return None
     starts_or_ends_bent = not modules or type(modules[0]) in ACTIVATIONS or type(modules[-1]) in ACTIVATIONS

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
-_LARGE = 2.0**10  # a constant above that stays a feature: its square is no number that a step should be multiplied by
+_SMALL, _LARGE = 2.0**-40, 2.0**10
+"""Another constant than 0 that is not between them stays a feature: a step is multiplied by its square."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -247,7 +248,9 @@ class Store:
         if client not in self._used:
             words = self._words(client)
             differing = self._by_feature(np.bitwise_or.reduce(words ^ words[0], axis=0)) != 0
-            self._used[client] = np.flatnonzero(differing | ~(np.abs(self._first(client)) <= _LARGE))
+            size = np.abs(self._first(client))
+            moderate = (size == 0) | ((size >= _SMALL) & (size <= _LARGE))
+            self._used[client] = np.flatnonzero(differing | ~moderate)
         return self._used[client]
 
     def _words(self, client: int) -> NDArray[Any]:
@@ -262,16 +265,17 @@ class Store:
         return found
 
     def _first(self, client: int) -> NDArray[np.float32]:
-        """A client's first example, as it is meant."""
+        """A client's first example, as it is meant; of what is too large for a number nobody is told."""
         stored = self._features[self.data.examples(client)[0]].astype(np.float32)
-        found: NDArray[np.float32] = stored * np.float32(self.data.scale) + np.float32(self.data.offset)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: NDArray[np.float32] = stored * np.float32(self.data.scale) + np.float32(self.data.offset)
         return found
 
     def _constants(self, client: int, kept: NDArray[np.int64]) -> Tensor | None:
         """What the features that are not kept are in all examples of a client."""
         constants = self._first(client)
         constants[kept] = 0
-        return torch.from_numpy(constants) if constants.any() else None
+        return torch.tensor(constants) if constants.any() else None  # in torch's memory, as all that is multiplied
 
     def _worth_leaving_out(self, client: int) -> NDArray[np.int64] | None:
         """The features in use, if there are so few that the others had best be left out."""

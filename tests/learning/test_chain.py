@@ -12,6 +12,7 @@ from torch.nn import functional
 from incrowd import Local
 from incrowd.learning import ClientTensors, CohortEngine, Model
 from incrowd.learning.chain import chained
+from incrowd.learning.paths import compiled, fused
 from tests.learning.cohorts import RANDOMNESS, assert_close, trained, twin
 
 Forward = Callable[["Written", Tensor], Tensor]
@@ -123,7 +124,7 @@ def _otherwise_when_followed(own: Written, x: Tensor) -> Tensor:
     hidden = own.hidden.forward if type(x) is Tensor else own.hidden
     x = functional.max_pool2d(functional.relu(own.first(x.unsqueeze(1))), 2)
     x = torch.max_pool2d(torch.relu(own.second(x)), 2, 2).flatten(1)
-    return _tensor(own.output(hidden(x) if type(x) is Tensor else torch.relu(hidden(x))))
+    return _tensor(own.output(hidden(x) if type(x) is Tensor else torch.tanh(hidden(x))))
 
 
 def _margins(own: Written, x: Tensor) -> Tensor:
@@ -181,5 +182,77 @@ def test_hooks_frozen_and_tied_parts_and_others_stay_what_they_are() -> None:
     large.extra = nn.LSTM(3, 3)
     patched = Perceptron()
     patched.second.__dict__["forward"] = lambda x: x[:, :4]  # as somebody might
-    for module in (hooked, frozen, tied, large, patched):
+    patched_whole = nn.Sequential(nn.Linear(10, 4))
+    patched_whole.__dict__["forward"] = lambda x: -patched_whole[0](x)
+    for module in (hooked, frozen, tied, large, patched, patched_whole):
         assert chained(module, (10, 10)) is None
+
+
+def anew(layer: nn.Module) -> None:
+    """Put the weight in anew, as torch does when it takes away a parametrization: it comes after the bias then."""
+    weight = layer.weight
+    del layer.weight
+    layer.weight = weight
+
+
+def _more(module: nn.Module) -> None:
+    module.register_parameter("own", nn.Parameter(torch.ones(3)))
+
+
+CHANGES: dict[str, Callable[[nn.Sequential], None]] = {
+    "a linear weight anew": lambda layers: anew(layers[0]),
+    "a norm's gain anew": lambda layers: anew(layers[1]),
+    "the last weight anew": lambda layers: anew(layers[3]),
+    "a parameter of its own": _more,
+    "one of a layer's own": lambda layers: _more(layers[0]),
+    "one of a bend's own": lambda layers: _more(layers[2]),
+}
+
+
+def stack() -> nn.Sequential:
+    norm = nn.LayerNorm(70)
+    nn.init.uniform_(norm.weight)
+    nn.init.uniform_(norm.bias)
+    return nn.Sequential(nn.Linear(10, 70), norm, nn.GELU(), nn.Linear(70, 4))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_parameters_in_another_order_or_of_another_s_are_learnt_as_they_are(name: str) -> None:
+    module, data = stack(), clients(10)
+    assert chained(module, (10,)) is module
+    CHANGES[name](module)
+    assert chained(module, (10,)) is None
+    model = Model(module)
+    found = trained(CohortEngine(model, data, LOCAL), model.weights, [0, 1])
+    assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_first_weight_behind_its_bias_is_learnt_where_features_are_left_out(frozen: bool) -> None:
+    data = clients(10)
+    data.features[:, 3:] = 0
+    layers = [nn.Linear(10, 5), nn.Softplus(), nn.Linear(5, 4)]  # which has no faster way
+    anew(layers[0])
+    layers[2].requires_grad_(not frozen)
+    model = Model(nn.Sequential(*layers))
+    found = trained(CohortEngine(model, data, LOCAL), model.weights, [0, 1])
+    assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))
+
+
+def test_a_sequential_with_a_parameter_of_its_own_is_not_cut_behind_its_frozen_layers() -> None:
+    module, data = nn.Sequential(nn.Linear(10, 5), nn.Linear(5, 4)), clients(10)
+    module[0].requires_grad_(False)
+    _more(module)
+    model = Model(module)
+    found = trained(CohortEngine(model, data, LOCAL), model.weights, [0, 1])
+    assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))
+
+
+def test_a_layer_is_as_large_as_its_weight() -> None:
+    module, data = nn.Sequential(nn.Linear(10, 5), nn.ReLU(), nn.Linear(5, 9)), clients(10)
+    assert isinstance(module[2], nn.Linear)
+    module[2].weight, module[2].bias = nn.Parameter(torch.randn(4, 5)), nn.Parameter(torch.randn(4))
+    model = Model(module)
+    for paths in ([compiled.make], [fused.make]):
+        found = trained(CohortEngine(model, data, LOCAL, paths=paths), model.weights, [0, 1])
+        assert_close(found, twin(model, data, LOCAL, model.weights, [0, 1]))

@@ -132,3 +132,23 @@ def test_a_constant_that_is_no_moderate_number_stays_a_feature(number: float) ->
     assert feed.columns is not None
     assert 3 in feed.columns[0].tolist()
     assert feed.constants is None
+
+
+@pytest.mark.parametrize(("number", "kept"), [(1e-20, True), (-1e-42, True), (2.0**-40, False), (-0.0, False)])
+def test_a_constant_so_small_that_its_square_vanishes_stays_a_feature(number: float, kept: bool) -> None:
+    data = clients(real=True)
+    data.features[data.indices[19:49], 3] = number
+    feed = Store(data, sparing=True, folding=True).feed([2], drawn(2, 30))
+    assert feed.columns is not None
+    assert (3 in feed.columns[0].tolist()) is kept
+
+
+def test_constants_begin_where_torch_s_memory_does() -> None:
+    data = clients()
+    data.features[data.indices[19:49], 3] = 5
+    others = []
+    for size in range(1, 200):
+        others.append(np.ones(size, np.float32))  # memory of others, which moves where numpy's begins
+        constants = Store(data, sparing=True, folding=True).feed([2], drawn(2, 30)).constants
+        assert constants is not None
+        assert constants.data_ptr() % 64 == 0

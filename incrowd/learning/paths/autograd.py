@@ -64,7 +64,9 @@ class Autograd(TrainingPath):
 def starts_linear(module: nn.Module, shape: Sequence[int]) -> bool:
     """Whether a Linear meets the features first: then a client's examples may come without those that are all zero."""
     layers = layers_of_flat(module, shape)
-    return layers is not None and len(layers) > 0 and type(layers[0]) is nn.Linear
+    if not layers or type(layers[0]) is not nn.Linear:
+        return False
+    return next(module.parameters()) is layers[0].weight  # and not a bias that comes before it
 
 
 class Steps(Protocol):

@@ -80,13 +80,14 @@ def _layers(modules: list[nn.Module]) -> tuple[Layer, ...] | None:
         linear = left.pop(0)
         if type(linear) is not nn.Linear:
             return None
+        outputs, inputs = linear.weight.shape  # what its other attributes say, nobody computes with
         between: list[Between] = []
         while left and type(left[0]) is not nn.Linear:
-            one = _between(left.pop(0), linear.out_features)
+            one = _between(left.pop(0), outputs)
             if one is None or (isinstance(one, Activation) and between and isinstance(between[-1], Activation)):
                 return None  # an Activation writes over what the one before needs
             between.append(one)
-        layers.append(Layer(linear.in_features, linear.out_features, linear.bias is not None, tuple(between)))
+        layers.append(Layer(inputs, outputs, linear.bias is not None, tuple(between)))
     return tuple(layers) if layers and not layers[-1].between else None
 
 
@@ -98,5 +99,5 @@ def _between(module: nn.Module, width: int) -> Between | None:
         return None if module.inplace else Smooth("silu")
     if type(module) is nn.LayerNorm:
         gain, shift = module.weight is not None, module.bias is not None
-        return Norm(module.eps, gain, shift) if module.normalized_shape == (width,) else None
+        return Norm(float(module.eps), gain, shift) if module.normalized_shape == (width,) else None
     return ACTIVATIONS.get(type(module))

@@ -1,5 +1,6 @@
 """A stack of Linear layers at work: for one client with matrices, for c of them with [c, ...] of each."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -51,6 +52,9 @@ class Stack:
 
     Guarantee: features that are constant in all of a client's examples, and so are one with the first layer's bias,
     change nothing but rounding.
+
+    Edge cases: the first layer's update is put off only where the squares of examples are numbers; one client's
+    examples decide about that client alone.
     """
 
     def __init__(
@@ -160,6 +164,9 @@ class Stack:
         first.forward(x, out=z, scale=scale)
         products = self._empty(rows, rows).fill_(first.square)
         first.weight.add(products, x, x.mT, alpha=scale**2, out=products)
+        if not (self.clients or math.isfinite(products.trace())):  # no product is larger than a square
+            self._direct(x, step)
+            return
         d = torch.empty_like(z)
         for t, (begin, value, gradient, stale) in enumerate(
             zip(range(0, rows, width), *(torch.split(one, width, -2) for one in (z, d, products)), strict=True)
