@@ -81,6 +81,7 @@ def sweep(
     Example: incrowd sweep --grid server.learning_rate=4,8,16 --grid privacy.rounds=10,20 --budget 40
     """
     need_training()
+    from incrowd.runs.interruption import again_where_dropped
     from incrowd.runs.search import Search
     from incrowd.runs.space import axis as read
     from incrowd.runs.sweep import Sweep
@@ -100,7 +101,8 @@ def sweep(
         fit=fit,
     )
     try:
-        result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(jobs=jobs)
+        with again_where_dropped():
+            result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(jobs=jobs)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on", err=True)
         raise typer.Exit(1) from None

@@ -93,12 +93,14 @@ def finish(run: "Run", as_json: bool, *, train: Train | None = None, again: str 
     that was stopped.
     """
     from incrowd.federated.metrics import scalars
+    from incrowd.runs.interruption import again_where_dropped
     from incrowd.runs.progress import progress, say
 
     try:
         say(run.advice(), sys.stderr)
         watchers = [progress(sys.stderr)]
-        summary = run.train(watchers) if train is None else train(run, watchers)
+        with again_where_dropped():
+            summary = run.train(watchers) if train is None else train(run, watchers)
         say(run.verdict(summary), sys.stderr)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: {again or f'incrowd resume {run.folder}'}", err=True)

@@ -3,10 +3,9 @@
 import multiprocessing
 import os
 import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
@@ -17,6 +16,7 @@ from incrowd import _validate
 from incrowd.errors import IncrowdError
 from incrowd.learning.workers import CAN_FORK
 from incrowd.runs.database import Record
+from incrowd.runs.interruption import again_where_dropped, interrupted_later
 from incrowd.runs.trackers import Facts
 
 Job = TypeVar("Job")
@@ -48,7 +48,7 @@ def side_by_side(
             while waiting and not failures and len(running) < jobs:
                 task = waiting.pop(0)
                 first(task)
-                with _interrupted_later():
+                with interrupted_later():
                     begun = _Process.begin(task, work)
                     running[begun.sentinel] = begun
             ready = wait(list(running))
@@ -125,29 +125,14 @@ class _Process(Generic[Job]):
         self.pipe.close()
 
 
-@contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Python drops what is raised while it forks (what libraries registered runs there): an interruption waits."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came = list[int]()
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
-
-
 def _serve(task: Job, work: Callable[[Job], None], pipe: Connection) -> None:
     """What the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # and this is how: as an interruption
     torch.set_num_threads(1)
     try:
-        work(task)
+        with again_where_dropped(signal.SIGTERM):
+            work(task)
     except KeyboardInterrupt:
         pipe.send("a run was stopped")
     except IncrowdError as error:

@@ -137,6 +137,47 @@ def test_an_interruption_while_a_process_begins_is_not_lost() -> None:
     assert ended.stdout == "interrupted\n", ended.stderr
 
 
+@pytest.mark.usefixtures("interruptible")
+def test_an_interruption_that_python_drops_comes_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What `__del__` raises is dropped, and the stopped process would work on to its end."""
+
+    class Waits:
+        def __del__(self) -> None:
+            (tmp_path / "begun").touch()
+            time.sleep(60)
+
+    def work(_: int) -> None:
+        Waits()
+        (tmp_path / "left").touch()
+        until(lambda: False)
+
+    def interrupt() -> None:
+        until(lambda: (tmp_path / "begun").exists() and waits())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(range(2), jobs=2, first=nothing, work=work))
+    assert (tmp_path / "left").exists()  # so it was dropped once
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_else_python_drops_is_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest has one of its own
+
+    class Fails:
+        def __del__(self) -> None:
+            raise ValueError("dropped")
+
+    def work(_: int) -> None:
+        Fails()
+
+    assert sorted(side_by_side([0, 1], jobs=2, first=nothing, work=work)) == [0, 1]
+    assert "ValueError: dropped" in capfd.readouterr().err
+
+
 def test_who_no_longer_iterates_stops_what_runs() -> None:
     def work(task: int) -> None:
         if task:
