@@ -58,20 +58,18 @@ def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterat
         yield _packed([kind, *(one[row].tobytes() for _, one in inputs), examples.labels[row].tobytes()])
 
 
-def owned_rows(data: Clients) -> list[list[bytes]]:
+def owned_rows(data: Clients) -> Iterator[list[bytes]]:
     """Of each client its examples as they are meant, each with a digest of all that the client has.
 
     Who has which examples together is what counts: other names of clients, another order or another scale of the same
-    values make no other data.
+    values make no other data. One client's rows are in memory at a time: examples that many clients hold are many rows.
     """
-    of_client = []
     for client in range(data.present):
         own = data.examples.some(data.client(client))
         meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
         rows = list(example_rows(meant))
         together = hashlib.sha256(_packed(sorted(rows))).digest()
-        of_client.append([_packed([together, row]) for row in rows])
-    return of_client
+        yield [_packed([together, row]) for row in rows]
 
 
 def _cell(cell: Any) -> bytes:

@@ -245,13 +245,16 @@ class _Own:
         return f"one {unit} for each {owner}"
 
     def rows(self) -> Iterable[bytes]:
-        each = self.by_silo() if self.data.rows is None else self.data.rows.values()
+        each = self._of_owners() if self.data.rows is None else self.data.rows.values()
         return (row for rows in each for row in rows)
 
-    def by_silo(self) -> list[list[bytes]]:
+    def _of_owners(self) -> Iterable[list[bytes]]:
         if self.data.rows is None or self.data.owners is None:
             return owned_rows(self.data)
-        return [list(self.data.rows[owner]) for owner in self.data.owners]
+        return (list(self.data.rows[owner]) for owner in self.data.owners)
+
+    def by_silo(self) -> list[list[bytes]]:
+        return list(self._of_owners())
 
     def check_test(self, private: str | None) -> None:
         test = self.data.test

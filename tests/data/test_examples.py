@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -5,8 +6,8 @@ import numpy as np
 import pytest
 
 from incrowd._random import SeededRandomness
-from incrowd.data import Examples, Split, hold_out
-from incrowd.data.rows import example_rows
+from incrowd.data import Clients, Examples, Partition, Split, hold_out
+from incrowd.data.rows import example_rows, owned_rows
 from incrowd.errors import ConfigError, DataError
 
 
@@ -255,3 +256,19 @@ def test_a_fingerprint_sees_every_input() -> None:
         assert seen(several())[1:] == seen(several(features=changed))[1:]
     renamed = {f"{name}s": one for name, one in several().features.items()}
     assert seen(several()) != seen(several(features=renamed))
+
+
+def test_owned_rows_of_examples_that_many_clients_hold_are_not_in_memory_together() -> None:
+    """Ten thousand clients with 600 of 60,000 pictures each would be 25 GB of rows."""
+    features = np.random.default_rng(0).normal(size=(50, 1000)).astype(np.float32)
+    examples, clients = Examples(features=features, labels=np.arange(50) % 2, classes=2), 100
+    partition = Partition(offsets=np.arange(clients + 1) * 50, indices=np.tile(np.arange(50), clients))
+    data = Clients(examples=examples, partition=partition)
+    tracemalloc.start()
+    try:
+        count = sum(len(rows) for rows in owned_rows(data))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 50 * clients
+    assert most < 10 * features.nbytes  # together they are a hundred times as much
