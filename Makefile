@@ -11,6 +11,10 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# What Python compiles is kept, whatever the caller's environment says: tests start hundreds of processes, and each would
+# compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow mutate lint types arrows docs smoke format check clean
 

@@ -13,7 +13,7 @@ from scripts import cli_help
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TRAINING = ("getting-started.md", "own-models.md", "silos.md")  # whole federations, which take a while
+TRAINING = ("features.md", "getting-started.md", "own-models.md", "silos.md")  # features or federations learnt, slowly
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
 

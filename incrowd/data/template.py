@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from incrowd.errors import ConfigError, DataError
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST = 1 << 20  # bytes: a longer header is none
 _PIECE = 1 << 12
+_LINE = re.compile(rb'(?:[^"\r\n]++|"[^"]*+")*+[\r\n]')  # a line break in quotes does not end it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +138,8 @@ def _unzipped(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _end_of_line(content: bytes) -> int | None:
-    quoted = False
-    for place, byte in enumerate(content):
-        if byte == ord('"'):
-            quoted = not quoted
-        elif byte in b"\r\n" and not quoted:
-            return place
-    return None
+    found = _LINE.match(content)
+    return found and found.end() - 1
 
 
 def _decoded(line: bytes) -> tuple[str, str]:

@@ -347,6 +347,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
     assert engine.loss is CROSS_ENTROPY
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("bad", [{"threads": 0}, {"chunk": 0}, {"device": "abacus"}], ids=str)
 def test_an_execution_that_cannot_be_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):

@@ -37,15 +37,21 @@ def test_the_help_of_a_removed_command_goes() -> None:
     assert "old help" not in cli_help.updated(PAGE, {})
 
 
-def test_every_command_is_found_with_its_own_help() -> None:
-    helps = cli_help.current_helps()
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """The help of every command, as it is here."""
+    return cli_help.current_helps()
+
+
+def test_every_command_is_found_with_its_own_help(helps: dict[str, str]) -> None:
     assert {"incrowd", "incrowd plan", "incrowd ledger show", "incrowd ledger verify"} <= set(helps)
     for command, text in helps.items():
         assert f"Usage: {command}" in text, "each help belongs to its command"
 
 
 @pytest.mark.parametrize("width", ["40", "200"])
-def test_the_help_is_the_same_on_every_terminal(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cli_help.current_helps()
+def test_the_help_is_the_same_on_every_terminal(
+    helps: dict[str, str], width: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    assert cli_help.current_helps() == before
+    assert cli_help.current_helps() == helps

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ SHAPES = (0.0, 0.3, 1.0, 4.0, math.inf)
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
+@cache  # its parameter is found anew for every object
 def law(mean: float, shape: float) -> Repetitions:
     return Repetitions(mean=mean, shape=shape)
 
