@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# What Python compiles is kept, whatever the caller's environment says: tests start hundreds of processes, and each would
+# What Python compiles is kept, whatever the caller's environment says: tests start many processes, and each would
 # compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
