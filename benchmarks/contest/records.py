@@ -37,7 +37,8 @@ from incrowd.privacy.mechanism import RecordTraining
 MODELS = ("mlp", "mlp600", "cnn", "transformer")
 PEERS = ("opacus",)
 _RECORDS = 60_000 * 20  # that take part in the steps of a run of usual length
-_ALIKE = 1e-4  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6
+_ALIKE = 2e-3  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6, but 1e-3 where it
+# takes one of the records over the kink of a rectifier, or to the other of two pixels in pooling
 
 
 class Competitor(Protocol):

@@ -1,6 +1,6 @@
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from contest.compare import PEERS, Contest, match
+from contest.compare import PEERS, SHORT, Competitor, Contest, Factory, match
+from contest.flower import FlowerProcess
 from contest.lean import Lean
 from contest.ours import Ours
 from contest.works import Task
@@ -52,6 +53,50 @@ class Different:
 def test_unequal_work_is_found_before_anything_is_timed(mistake: Callable[[Floats], Floats]) -> None:
     with pytest.raises(IncrowdError, match="different does other work than incrowd at small b10"):
         match(task(), {"different": partial(Different, mistake=mistake)}, rounds=1)
+
+
+@dataclass
+class Chaotic(Different):
+    """The same, but on long passes alone, as rounding goes astray."""
+
+    def update(self) -> Floats:
+        right = Lean(self.task).update()
+        return self.mistake(right) if self.task.work.examples > SHORT else right
+
+    def round(self, number: int) -> float:
+        return float(number)
+
+
+LONG = replace(PERCEPTRON, examples=2 * SHORT)
+
+
+def test_what_differs_on_long_passes_alone_is_rounding_and_is_reported() -> None:
+    found = match(Task(work=LONG, batch_size=10), {"chaotic": partial(Chaotic, mistake=lambda one: 2 * one)}, rounds=1)
+    assert found.timings[1].difference == pytest.approx(1, rel=0.01)
+
+
+def test_what_differs_on_short_passes_too_is_other_work() -> None:
+    with pytest.raises(IncrowdError, match="other work"):
+        match(Task(work=LONG, batch_size=10), {"different": partial(Different, mistake=lambda one: 2 * one)}, rounds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithDifferent(Contest):
+    """One more, who makes a mistake in small batches."""
+
+    def _others(self, flower: FlowerProcess) -> dict[str, Factory]:
+        def made(task: Task) -> Competitor:
+            return Different(task, mistake=lambda one: 2 * one) if task.batch_size == 10 else Lean(task)
+
+        return {"different": made}
+
+
+def test_what_was_measured_is_kept_when_one_task_is_other_work() -> None:
+    found = WithDifferent(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, rounds=1).run()
+    assert {one.batch for one in found.results} == {15}
+    assert "different does other work than incrowd at small b10" in found.skipped["small b10"]
+    with pytest.raises(IncrowdError, match="other work"):
+        WithDifferent(works=[PERCEPTRON], batch_sizes=[10], against=HERE, rounds=1).run()
 
 
 def test_other_batches_are_found() -> None:
