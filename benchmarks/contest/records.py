@@ -37,8 +37,10 @@ from incrowd.privacy.mechanism import RecordTraining
 MODELS = ("mlp", "mlp600", "cnn", "transformer")
 PEERS = ("opacus",)
 _RECORDS = 60_000 * 20  # that take part in the steps of a run of usual length
-_ALIKE = 2e-3  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6, but 1e-3 where it
-# takes one of the records over the kink of a rectifier, or to the other of two pixels in pooling
+_ALIKE = 1e-4  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6
+_BATCHES = (
+    3  # of so many one has to be alike: in some a record is at a kink of the network, and rounding takes it across
+)
 
 
 class Competitor(Protocol):
@@ -49,8 +51,8 @@ class Competitor(Protocol):
         """What results call it."""
         ...
 
-    def clipped_sum(self) -> Floats | None:
-        """The sum of the clipped gradients of the first batch at the first weights; None if nothing is clipped."""
+    def clipped_sum(self, number: int) -> Floats | None:
+        """The sum of a round's first batch's clipped gradients at the first weights; None if nothing is clipped."""
         ...
 
     def steps(self, number: int) -> tuple[int, float]:
@@ -107,7 +109,7 @@ class Ours:
         )
         self.weights = task.task.start
 
-    def clipped_sum(self) -> Floats:
+    def clipped_sum(self, number: int) -> Floats:
         """See `Competitor.clipped_sum`."""
         seen: list[Floats] = []
 
@@ -115,7 +117,7 @@ class Ours:
             seen.append(total.numpy().copy())
             return total
 
-        stream = RANDOMNESS.stream("batches", 0)
+        stream = RANDOMNESS.stream("batches", number)
         self.engine.train(self.task.task.start, self.task.training(1), noise=remember, batches=stream)
         return seen[0]
 
@@ -161,7 +163,7 @@ class Loop:
         module = self.task.task.work.module()
         return module, list(module.parameters())
 
-    def clipped_sum(self) -> Floats | None:
+    def clipped_sum(self, number: int) -> Floats | None:
         """See `Competitor.clipped_sum`."""
         return None
 
@@ -207,11 +209,11 @@ class Opacus(Loop):
     def _module(self) -> tuple[nn.Module, list[Tensor]]:
         return visible(self.task.task.work.module())
 
-    def clipped_sum(self) -> Floats:
+    def clipped_sum(self, number: int) -> Floats:
         """See `Competitor.clipped_sum`."""
         before = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer.noise_multiplier = 0.0
-        self.step(self.task.batches(0)[0])
+        self.step(self.task.batches(number)[0])
         self.optimizer.noise_multiplier = NOISE_MULTIPLIER
         total: Floats = flat([p.grad for p in self.parameters if p.grad is not None]) * self.task.task.batch_size
         with torch.no_grad():
@@ -301,18 +303,18 @@ def match(task: RecordTask, others: dict[str, Factory], *, rounds: int) -> list[
 
 def _differences(task: RecordTask, players: Sequence[Competitor]) -> list[float | None]:
     """How far everyone's clipped sum is from ours, relative to it; None for who does not clip."""
-    expected = players[0].clipped_sum()
     differences: list[float | None] = []
     for player in players:
-        clipped_sum = player.clipped_sum()
-        if expected is None or clipped_sum is None:
-            differences.append(None)
-            continue
-        difference = float(np.linalg.norm(clipped_sum - expected) / np.linalg.norm(expected))
-        if not difference <= _ALIKE:
+        apart: list[float] = []
+        while (not apart or not apart[-1] <= _ALIKE) and len(apart) < _BATCHES:
+            expected, found = players[0].clipped_sum(len(apart)), player.clipped_sum(len(apart))
+            if expected is None or found is None:
+                break
+            apart.append(float(np.linalg.norm(found - expected) / np.linalg.norm(expected)))
+        if apart and not apart[-1] <= _ALIKE:
             raise IncrowdError(
                 f"{player.name} does other work than incrowd at {task.name}: their clipped sums differ by "
-                f"{difference:.2g}; nothing was timed"
+                f"{apart[-1]:.2g}; nothing was timed"
             )
-        differences.append(difference)
+        differences.append(apart[-1] if apart else None)
     return differences
