@@ -25,7 +25,7 @@ class LastLayer:
     ) -> None:
         from incrowd.learning.paths.fused import loops  # numba takes a while to start
 
-        self._finish = loops.finish
+        self._finish, self._finish_block = loops.finish, loops.finish_block
         outputs, steps, width = len(weight.value), feed.batches.steps, feed.batches.width
         self._last = loops.Finish(
             weight=weight.value.numpy(),
@@ -42,3 +42,9 @@ class LastLayer:
     def step(self, number: int, x: Tensor, below: Tensor) -> None:
         """One step, for the batch of this number; the gradients of x go to `below`."""
         self._finish(self._last, x.numpy(), self._targets[number], self._shares[number], below.numpy())
+
+    def block(self, number: int, values: Tensor, products: Tensor, change: float, below: Tensor) -> None:
+        """The steps of several batches from this number on, behind a layer with max(x, 0); see `loops.finish_block`."""
+        steps = slice(number, number + len(values) // self._shares.shape[1])
+        arrays = values.numpy(), products.numpy(), change, self._targets[steps], self._shares[steps]
+        self._finish_block(self._last, *arrays, below.numpy())

@@ -194,8 +194,8 @@ class Finish(NamedTuple):
     gradients: Numbers32
 
 
-@_compiled
-def finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, below: Numbers32) -> None:
+@_inserted
+def _finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, below: Numbers32) -> None:
     """All of the last layer: its outputs for x, their gradients times the `shares` of examples, those of x, and a step.
 
     The step comes last, so that the gradients of x are those by the weights that the outputs are by.
@@ -229,6 +229,46 @@ def finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, be
             last.bias[o] += total
 
 
+@_compiled
+def finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, below: Numbers32) -> None:
+    """See `_finish`."""
+    _finish(last, x, targets, shares, below)
+
+
+@_compiled
+def finish_block(
+    last: Finish,
+    values: Numbers32,
+    products: Numbers32,
+    change: float,
+    targets: Numbers32,
+    shares: Numbers32,
+    gradients: Numbers32,
+) -> None:
+    """Several batches, [steps, rows] of `shares`, through max(x, 0) and the last layer, whose steps are taken.
+
+    `values` [rows of all, outputs] are those of a layer before the first batch, `products` those of its examples with
+    each other. What it has learnt since is added from the gradients of the batches before, times `change`.
+    """
+    steps, width = shares.shape
+    step = np.float32(change)
+    for t in range(steps):
+        begin, end = t * width, (t + 1) * width
+        for b in range(begin, end):
+            own, by = values[b], products[b]
+            for before in range(begin):
+                one, d = step * by[before], gradients[before]
+                for c in range(own.shape[0]):
+                    own[c] += one * d[c]
+            for c in range(own.shape[0]):
+                own[c] = _ZERO if own[c] <= 0 else own[c]
+        _finish(last, values[begin:end], targets[t], shares[t], gradients[begin:end])
+        for b in range(begin, end):
+            back, by = gradients[b], values[b]
+            for c in range(by.shape[0]):
+                back[c] = _ZERO if by[c] <= 0 else back[c]
+
+
 def ready() -> None:
     """Have the machine code of all loops, so that processes that are forked from this one find it."""
     rows, row, none = np.zeros((0, 1), np.float32), np.zeros(1, np.float32), np.zeros(0, np.float32)
@@ -237,4 +277,6 @@ def ready() -> None:
     normalise(rows, row, row, 1.0, rows, none, rows)
     denormalise(rows, row, rows, none, row, row)
     rectified(rows, rows)
-    finish(Finish(rows, none, none, SOFTMAX, 0.0, rows), rows, rows, none, rows)
+    last = Finish(rows, none, none, SOFTMAX, 0.0, rows)
+    finish(last, rows, rows, none, rows)
+    finish_block(last, rows, rows, 0.0, np.zeros((0, 1, 1), np.float32), rows, rows)

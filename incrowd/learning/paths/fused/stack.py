@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
-from incrowd.learning.paths.fused.between import Passage, passage
+from incrowd.learning.paths.fused.between import Passage, Rectified, passage
 from incrowd.learning.paths.fused.last import LastLayer, little
 from incrowd.learning.paths.fused.layers import StackTable
 from incrowd.learning.paths.fused.parameter import Parameter, Product
@@ -81,6 +81,7 @@ class Stack:
         self.one_batch = self.ones[..., : self.width]
         self.offset = offset  # of the outputs, [c, 1, outputs]
         self.last = self._last(table)
+        self.rectified = [[type(one) for one in some] for some in self.passages] == [[Rectified], []]
         if self.last is None:
             self.targets = self._by_batch(self.loss.target(feed.labels.view(-1), table.layers[-1].outputs))
             self.weights = None if feed.weights is None else self._by_batch(feed.weights)
@@ -168,6 +169,10 @@ class Stack:
             self._direct(x, step)
             return
         d = torch.empty_like(z)
+        if self.last is not None and self.rectified:
+            self.last.block(step, z, products, first.weight.alpha, d)
+            first.update(x, d, self.ones[..., :rows], scale)
+            return
         for t, (begin, value, gradient, stale) in enumerate(
             zip(range(0, rows, width), *(torch.split(one, width, -2) for one in (z, d, products)), strict=True)
         ):
