@@ -237,6 +237,42 @@ def test_other_losses_end_in_the_same_loop(loss: Loss, labels: int) -> None:
     learnt(through(nn.LayerNorm(WIDTH), nn.GELU(), outputs=1), data, LOCAL.replaced(learning_rate=0.01), loss)
 
 
+def alone(outputs: int = CLASSES, *, bias: bool = True) -> Model:
+    return Model(nn.Sequential(nn.Linear(FEATURES, outputs, bias=bias)), fresh=True)
+
+
+@pytest.mark.parametrize("steps", [{}, {"momentum": 0.5}, {"batch_size": None}], ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("offset", [0.0, -0.5])
+def test_a_layer_alone_is_learnt_as_the_slow_twin_learns_it(steps: dict[str, float], bias: bool, offset: float) -> None:
+    for data in (clients((12, 7, 30), real=True, offset=offset), clients((12, 7, 30), offset=offset)):
+        learnt(alone(bias=bias), data, LOCAL.replaced(**steps))
+
+
+@pytest.mark.parametrize(("loss", "labels"), [(LOGISTIC, 2), (SQUARED, 9), (POISSON, 4)], ids=lambda one: str(one)[:20])
+def test_a_layer_alone_has_the_other_losses_too(loss: Loss, labels: int) -> None:
+    data = clients((12, 7, 30), real=True)
+    learnt(alone(1), with_labels(data, (data.labels % labels).float()), LOCAL.replaced(learning_rate=0.01), loss)
+
+
+def test_a_layer_alone_loses_nothing_that_is_no_number() -> None:
+    data = clients((12, 7), real=True, dead=0.0)
+    data.features[data.indices[3], 5] = torch.nan
+    engine = CohortEngine(alone(), data, LOCAL, paths=[fused.make])
+    for chunk in engine.train(alone().initial(RANDOMNESS), [0, 1], randomness=RANDOMNESS, round=0):
+        assert np.isfinite(chunk.norms()).all() == (chunk.clients == (1,))
+
+
+def test_a_layer_alone_goes_the_loop_s_way_where_there_is_little_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model, found = clients((12, 7, 30), real=True), alone(), []
+    local = LOCAL.replaced(label_shares=0.1)
+    for limit in (2**18, 0):
+        monkeypatch.setattr(last, "_LITTLE", limit)
+        found.append(trained(CohortEngine(model, data, local, paths=[fused.make]), drawn(model), range(3)))
+    assert_close(found[1], found[0])
+    assert not np.array_equal(found[1][2], found[0][2])
+
+
 def test_with_much_to_do_the_last_layer_is_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = through(nn.LayerNorm(WIDTH), nn.GELU()), clients((12, 7, 30))
     weights, found = drawn(model), []

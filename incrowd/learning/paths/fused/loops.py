@@ -196,7 +196,8 @@ class Finish(NamedTuple):
 
 @_inserted
 def _finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, below: Numbers32) -> None:
-    """All of the last layer: its outputs for x, their gradients times the `shares` of examples, those of x, and a step.
+    """All of the last layer: its outputs for x, their gradients times the `shares` of examples, those of x if there is
+    room for them `below`, and a step.
 
     The step comes last, so that the gradients of x are those by the weights that the outputs are by.
     """
@@ -204,7 +205,7 @@ def _finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, b
     outputs = last.weight.shape[0]
     step = np.float32(last.change)
     for b in range(rows):
-        own, gradient, back = x[b], last.gradients[b], below[b]
+        own, gradient = x[b], last.gradients[b]
         for o in range(outputs):
             by, total = last.weight[o], _ZERO
             for c in range(inputs):
@@ -213,11 +214,13 @@ def _finish(last: Finish, x: Numbers32, targets: Numbers32, shares: Numbers32, b
         _means(gradient, last.kind)
         for o in range(outputs):
             gradient[o] = (gradient[o] - targets[b, o]) * shares[b]
-        back[:] = 0
-        for o in range(outputs):
-            by, one = last.weight[o], gradient[o]
-            for c in range(inputs):
-                back[c] += one * by[c]
+        if len(below):
+            back = below[b]
+            back[:] = 0
+            for o in range(outputs):
+                by, one = last.weight[o], gradient[o]
+                for c in range(inputs):
+                    back[c] += one * by[c]
     for o in range(outputs):
         by, total = last.weight[o], _ZERO
         for b in range(rows):

@@ -79,6 +79,7 @@ class Stack:
         self.defers = self.block > 1 and local.plain and table.wide and len(self.layers) > 1
         self.ones = torch.ones_like(self._empty(1, self.block * self.width))
         self.one_batch = self.ones[..., : self.width]
+        self.nobody = torch.empty(0, self.inputs)
         self.offset = offset  # of the outputs, [c, 1, outputs]
         self.last = self._last(table)
         self.rectified = [[type(one) for one in some] for some in self.passages] == [[Rectified], []]
@@ -124,9 +125,11 @@ class Stack:
     def _last(self, table: StackTable) -> LastLayer | None:
         """The last layer, where one loop does all of it."""
         layer, own = table.layers[-1], self.layers[-1]
-        one = not self.clients and self.feed.table.device.type == "cpu" and self.local.plain and len(self.layers) > 1
+        one = not self.clients and self.feed.table.device.type == "cpu" and self.local.plain
         if not one or not little(layer, self.width, self.loss):
             return None
+        if len(self.layers) == 1 and (own.by_input or self.feed.scale != 1 or self.feed.constants is not None):
+            return None  # the loop takes the numbers as they are
         return LastLayer(own.weight, own.bias, self.feed, self.loss, offset=self.offset)
 
     def _parameter(self, start: Tensor) -> Parameter:
@@ -154,6 +157,9 @@ class Stack:
         """Batch after batch."""
         first, scale = self.layers[0], self.feed.scale
         for t, batch in enumerate(torch.split(x, self.width, -2)):
+            if self.last is not None and len(self.layers) == 1:
+                self.last.step(step + t, batch, self.nobody)
+                continue
             first.forward(batch, out=self.values[0], scale=scale)
             self._rest(step + t, self.values[0], self.gradients[0])
             first.update(batch, self.gradients[0], self.one_batch, scale)
