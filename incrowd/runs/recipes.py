@@ -36,6 +36,9 @@ Tables = dict[str, dict[str, Any]]
 MANY = 5000
 """From so many clients on, a share of them in each round does what all of them would, in less time."""
 
+STRONG = 5000.0
+"""From such a signal on, what is learned of pictures is less than noise allows: more rounds come closer to it."""
+
 CONSTANT, CONSTANT_OF_ROWS = 0.1, 0.3
 """A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
 
@@ -142,6 +145,8 @@ def images(facts: Outline) -> Tables:
     how = mechanism(facts)
     if facts.classes not in (None, 2) and 150 <= facts.signal < 400:
         how["local"] |= SEVERAL_STEPS
+    if facts.signal >= STRONG:
+        how["privacy"]["rounds"] = 60
     return {"features": features, "model": _LINEAR, **how}
 
 

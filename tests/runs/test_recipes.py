@@ -9,7 +9,7 @@ import pytest
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.features import GreyPictures
-from incrowd.runs.recipes import MANY, RECIPES, SHARES, Outline, completed, named, with_recipe
+from incrowd.runs.recipes import MANY, RECIPES, SHARES, STRONG, Outline, completed, named, with_recipe
 from incrowd.runs.settings import settings_of, tables
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6)
@@ -130,6 +130,17 @@ def test_of_pictures_clients_take_several_steps_where_noise_and_signal_are_alike
     assert local() == {"learning_rate": 8.0, "epochs": 4, "shuffle": False, "label_shares": SHARES}
     for once in (MANY_MORE, {"clients": 60}, {"classes": 2}, {"classes": None}):
         assert "epochs" not in local(**once), once
+
+
+def test_of_pictures_there_are_more_rounds_where_steps_and_not_noise_are_the_limit() -> None:
+    def rounds(name: str, epsilon: float) -> int:
+        known = facts(shape=(28, 28), clients=10_000, budget=Budget(epsilon=epsilon, delta=1e-6))
+        count: int = named(name).settings(known)["privacy"]["rounds"]
+        return count
+
+    assert facts(clients=10_000, budget=Budget(epsilon=8.0, delta=1e-6)).signal > STRONG
+    assert [rounds("images", epsilon) for epsilon in (2.0, 8.0)] == [30, 60]
+    assert rounds("general", 8.0) == 30
 
 
 def test_handwriting_looks_along_more_directions_the_stronger_the_signal() -> None:
