@@ -159,6 +159,17 @@ def scaled_together(x: Tensor) -> Tensor:
     return h[:, -1]
 
 
+@torch.library.custom_op("places::doubled", mutates_args={"x"})
+def _doubled(x: Tensor) -> None:
+    x.mul_(2)
+
+
+def doubled_by_an_operation_of_one_s_own(x: Tensor) -> Tensor:
+    h = linear(x)
+    _doubled(h)
+    return h[:, -1]
+
+
 def written_into(x: Tensor) -> Tensor:
     h = linear(x)
     torch.add(x, 1, out=h)
@@ -174,6 +185,7 @@ def written_into(x: Tensor) -> Tensor:
         rectified_in_place,
         rectified_by_position,
         scaled_together,
+        doubled_by_an_operation_of_one_s_own,
         written_into,
     ],
 )

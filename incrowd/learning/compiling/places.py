@@ -150,6 +150,9 @@ def _in_place(node: Node) -> bool:
     if name.startswith("_foreach_"):
         return not all(isinstance(one, Node) and one.op == "placeholder" for one in node.args[0])  # type: ignore[union-attr]
     changing = (name.endswith("_") and not name.endswith("__")) or node.kwargs.get("out") is not None
+    schema = getattr(getattr(node.target, "default", node.target), "_schema", None)
+    if schema is not None and schema.is_mutable:
+        return True  # somebody's own operation says so
     assigning = name in ("setitem", "delitem") or (name.startswith("i") and hasattr(operator, f"__{name}__"))
     return changing or assigning or node.kwargs.get("inplace") is True or _inplace_argument(node)
 
