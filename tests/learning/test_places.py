@@ -224,6 +224,8 @@ def attended(x: Tensor, **how: Any) -> Tensor:
         lambda x: (x.size(1) * linear(x))[:, 2],
         lambda x: linear(x[:, 2:3])[:, 0],
         lambda x: linear(x).unbind(0)[0][1],
+        lambda x: F.relu(input=linear(x))[:, 2],
+        lambda x: F.linear(input=x, weight=ASKING)[:, 2],
         lambda x: torch.layer_norm(input=linear(x), normalized_shape=(WIDTH,))[:, 1],
         lambda x: attended(x)[1],
         lambda x: attended(x, need_weights=False)[:, 1],

@@ -83,7 +83,9 @@ class _Taking:
 
     def _earlier(self, node: Node, dim: int, shape: torch.Size) -> Node | None:
         """The same node of what it is computed from at this place; None where that is not known."""
-        target, (given, *others) = node.target, node.args or (None,)
+        if not node.args:
+            return None  # by name
+        target, (given, *others) = node.target, node.args
         within = len(shape) - dim  # of so many last dimensions the place is one
         alone = (
             target in _EACH_NUMBER
@@ -148,7 +150,8 @@ def _in_place(node: Node) -> bool:
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
     if name.startswith("_foreach_"):
-        return not all(isinstance(one, Node) and one.op == "placeholder" for one in node.args[0])  # type: ignore[union-attr]
+        changed: Any = node.args[0] if node.args else [None]
+        return not all(isinstance(one, Node) and one.op == "placeholder" for one in changed)
     changing = (name.endswith("_") and not name.endswith("__")) or node.kwargs.get("out") is not None
     schema = getattr(getattr(node.target, "default", node.target), "_schema", None)
     if schema is not None and schema.is_mutable:
@@ -159,4 +162,4 @@ def _in_place(node: Node) -> bool:
 
 def _inplace_argument(node: Node) -> bool:
     """Torch's functions have `inplace` last."""
-    return node.target in (F.relu, F.silu, F.dropout) and node.args[-1] is True
+    return node.target in (F.relu, F.silu, F.dropout) and any(one is True for one in node.args[-1:])
