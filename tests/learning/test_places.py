@@ -108,6 +108,13 @@ def test_a_place_sees_what_its_mask_lets_it_see(hint: bool, place: int) -> None:
     assert share(plain, x) < 0.65
 
 
+def test_masks_of_each_head_stay_as_they_are() -> None:
+    module, x = encoder(), examples()
+    masks = MASK.expand(3 * 2, LENGTH, LENGTH)
+    plain = gradients(lambda call, x: call(x, masks)[:, -1], module)
+    assert 0.4 < share(plain, x) < 1  # all of the attention, and one place of the rest
+
+
 def test_only_the_last_of_several_layers_computes_one_place() -> None:
     module, x = nn.Sequential(encoder(), encoder()), examples()
     plain = gradients(lambda call, x: call(x)[:, -1], module)
