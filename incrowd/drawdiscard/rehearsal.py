@@ -10,6 +10,7 @@ import numpy as np
 
 from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
+from incrowd._ranks import roc_auc
 from incrowd.drawdiscard.device import Device, Fit
 from incrowd.drawdiscard.direction_test import answer_test
 from incrowd.drawdiscard.fast_gradients import DeviceGradients, GlmGradients, ModelGradients, split_among_devices
@@ -196,7 +197,7 @@ class Rehearsal:
         return {
             "accuracy": float(right.mean()),
             "loss": float(-losses.mean()),
-            "roc_auc": _roc_auc(predicted, responses),
+            "roc_auc": roc_auc(responses[:, 0] > 0.5, predicted[:, 0]),
         }
 
     @cached_property
@@ -248,15 +249,3 @@ def _enough(gains: Sequence[tuple[int, float]]) -> int | None:
             break
         needed = moment
     return needed
-
-
-def _roc_auc(predicted: Floats, responses: Floats) -> float | None:
-    """The chance that a yes gets more than a no, ties counting half; none where one of them is not there."""
-    from scipy.stats import rankdata
-
-    positive = responses[:, 0] > 0.5
-    count = int(positive.sum())
-    if not 0 < count < len(positive):
-        return None
-    above = rankdata(predicted[:, 0])[positive].sum() - count * (count + 1) / 2
-    return float(above / (count * (len(positive) - count)))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd._random import Floats
+from incrowd._ranks import roc_auc
 from incrowd.data.examples import IGNORED
 
 Metrics = dict[str, Any]
@@ -116,7 +117,7 @@ def of_several(chances: Floats, labels: NDArray[np.int64]) -> Metrics:
         "accuracy": float((said == labels).mean()),
         "micro_f1": float(f1_score(labels, said, average="micro", zero_division=0)),
         "macro_f1": float(f1_score(labels, said, average="macro", zero_division=0)),
-        "mean_auc": _mean([_auc(labels[:, column], chances[:, column]) for column in columns]),
+        "mean_auc": _mean([roc_auc(labels[:, column] > 0, chances[:, column]) for column in columns]),
         "baseline": baseline,
     }
 
@@ -150,28 +151,24 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _by_class(
     chances: Floats, predicted: NDArray[np.int64], labels: NDArray[np.int64], classes: int
 ) -> list[dict[str, Any]]:
-    from sklearn.metrics import precision_recall_fscore_support
-
-    figures = precision_recall_fscore_support(labels, predicted, labels=np.arange(classes), zero_division=0)
+    support, said = (np.bincount(one, minlength=classes) for one in (labels, predicted))
+    right = np.bincount(labels[predicted == labels], minlength=classes)
     return [
         {
             "class": place,
-            "precision": float(precision),
-            "recall": float(recall),
-            "f1": float(f1),
-            "auc": _auc((labels == place).astype(np.int64), chances[:, place]),
-            "support": int(support),
+            "precision": _share(right[place], said[place]),
+            "recall": _share(right[place], support[place]),
+            "f1": _share(2 * right[place], said[place] + support[place]),
+            "auc": roc_auc(labels == place, chances[:, place]),
+            "support": int(support[place]),
         }
-        for place, (precision, recall, f1, support) in enumerate(zip(*figures, strict=True))
+        for place in range(classes)
     ]
 
 
-def _auc(labels: NDArray[np.int64], chances: Floats) -> float | None:
-    if labels.min() == labels.max():
-        return None
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(labels, chances))
+def _share(part: int, whole: int) -> float:
+    """Of nothing it is 0."""
+    return float(part / whole) if whole else 0.0
 
 
 def _brier(chances: Floats, labels: NDArray[np.int64], classes: int) -> float:
