@@ -127,7 +127,7 @@ class Specification(BaseModel):
         """The one text of this specification."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()

@@ -171,7 +171,7 @@ class _BoundQuery:
         return {name: self.kept_answer(name) for name in self.curves()}
 
     def kept_answer(self, name: str) -> float:
-        """`answer`, computed once in this process; GDP's takes no longer than looking it up.
+        """`answer`, computed once in this process; GDP keeps its own, by less than is looked at here.
 
         Nothing of it comes from a disk: ledgers and plans decide by what is said here.
         """

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting.dp_event import GaussianDpEvent
@@ -29,22 +30,7 @@ class GaussianCurve:
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`. The root is moved up by more than its error."""
-        if self.mu == 0:
-            return 0.0
-        if self.mu > 1e4 or delta == 0:
-            return math.inf
-        target = math.log(delta)
-
-        def excess(epsilon: float) -> float:
-            return max(float(log_delta(self.mu, epsilon)) - target, -50.0)
-
-        if excess(0.0) <= 0:
-            return 0.0
-        above = 1.0
-        while excess(above) > 0:
-            above *= 2
-        root: float = brentq(excess, 0.0, above, xtol=1e-12)
-        return root * (1 + 1e-14) + 2e-12
+        return _epsilon(self.mu, delta)
 
     def delta(self, epsilon: float) -> float:
         """See `Curve.delta`."""
@@ -53,6 +39,27 @@ class GaussianCurve:
         if self.mu > 1e4:
             return 1.0
         return min(1.0, math.exp(log_delta(self.mu, epsilon)))
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(mu: float, delta: float) -> float:
+    """Searches and ledgers ask for the same again and again, and an answer takes a millisecond."""
+    if mu == 0:
+        return 0.0
+    if mu > 1e4 or delta == 0:
+        return math.inf
+    target = math.log(delta)
+
+    def excess(epsilon: float) -> float:
+        return max(float(log_delta(mu, epsilon)) - target, -50.0)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    above = 1.0
+    while excess(above) > 0:
+        above *= 2
+    root: float = brentq(excess, 0.0, above, xtol=1e-12)
+    return root * (1 + 1e-14) + 2e-12
 
 
 def log_delta(mu: float, epsilon: float | Floats) -> Floats:

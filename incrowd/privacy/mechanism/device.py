@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -118,9 +118,8 @@ class Mechanism:
             nearest = 1 / self.epsilon
             exact = 1 / Fraction(self.epsilon)
             return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
-        budget = Budget(epsilon=self.epsilon, delta=self.delta)
         try:
-            return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)
+            return _smallest_gaussian(Budget(epsilon=self.epsilon, delta=self.delta))
         except (AccountingError, BudgetExceeded) as error:
             raise ConfigError(
                 field="epsilon", value=self.epsilon, remedy=f"no noise is known for it: {error}"
@@ -269,3 +268,9 @@ class Contribution:
         receipt = charge(self._mechanism)
         bounded, self._bounded = self._bounded, None
         return self._mechanism.noised(bounded, receipt)
+
+
+@lru_cache(maxsize=256)
+def _smallest_gaussian(budget: Budget) -> float:
+    """A device asks for it with every contribution, and finding it takes longer than all else there is to do."""
+    return smallest_noise(GaussianDpEvent, budget=budget, relation=RELATION)
