@@ -121,13 +121,16 @@ class ChosenDirection:
 
 def survives(word: Callable[[], int], loss: int) -> bool:
     """True with probability exp(-loss / 2^24), exactly."""
-    return all(_survives(word, PARTS) for _ in range(loss // PARTS)) and _survives(word, loss % PARTS)
+    for _ in range(loss // PARTS):  # written out: it is most of what a device computes where epsilon is large
+        if not _survives(word, PARTS):
+            return False
+    return _survives(word, loss % PARTS)
 
 
 def _survives(word: Callable[[], int], part: int) -> bool:
     """The same for a loss of at most 1: Bernoulli(part / (2^24 trial)) for trial = 1, 2, ... until one fails."""
-    trial = 1
-    while (trial == 1 or below(word, trial) == 0) and below(word, PARTS) < part:
+    trial = 1  # PARTS divides the number of words, so that no word is left out for it
+    while (trial == 1 or below(word, trial) == 0) and word() % PARTS < part:
         trial += 1
     return trial % 2 == 1
 
