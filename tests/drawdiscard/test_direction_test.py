@@ -267,10 +267,10 @@ def test_of_a_handful_of_weights_devices_that_name_the_same_all_count_and_each_o
 
 def test_no_honest_answer_is_lost_because_another_device_named_the_same() -> None:
     """Each is paid for, and what many agree on would be lost most often."""
-    server, device = Server(asked(**ASKED | {"epsilon": 20.0, "instances": 20})), phone()
+    server, device = Server(asked(**ASKED | {"epsilon": 8.0, "instances": 20})), phone()
     outcomes = [device.contribute(server).reason for _ in range(200)]
     assert server.accepted == 200 == outcomes.count(Reason.ACCEPTED)
-    unmarked = Server(asked(**ASKED | {"epsilon": 20.0, "instances": 20}))
+    unmarked = Server(asked(**ASKED | {"epsilon": 8.0, "instances": 20}))
     for _ in range(200):
         drawn = unmarked.draw()
         unmarked.offer(device.answer(unmarked.specification_json(), drawn.weights, drawn.gamma), drawn.ticket)
