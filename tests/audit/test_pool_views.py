@@ -1,5 +1,7 @@
 """Who looks at a pool, or at what is published of it, learns no more than a contribution may tell; and what it may."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -22,8 +24,19 @@ def pool(**changes: object) -> PoolGame:
 
 
 def found(game: PoolGame, play: DevicePlay | None = None) -> list[Finding]:
-    play = game.device.play(1, TRIALS) if play is None else play
+    play = rightly_played(game) if play is None else play
     return pool_findings(game, play, seed=1, confidence=0.95)
+
+
+def rightly_played(game: PoolGame) -> DevicePlay:
+    """What right devices send is the same, whatever the server's pool makes of it: it is played once."""
+    told = game.device.specification.model_copy(update={"merge": 1.0, "instances": 1})
+    return _played(told.to_json())
+
+
+@cache
+def _played(specification: str) -> DevicePlay:
+    return DeviceGame(specification=Specification.from_json(specification)).play(1, TRIALS)
 
 
 @pytest.mark.parametrize("merge", [1.0, 0.25])
@@ -50,7 +63,7 @@ def test_nobody_learns_more_than_a_contribution_may_tell(merge: float) -> None:
 def test_coins_that_nobody_used_are_not_told(changes: dict[str, object]) -> None:
     """The control: no view looks at the coins themselves, nor at anything but the pool."""
     game = pool(**changes)
-    play = game.device.play(1, TRIALS)
+    play = rightly_played(game)
     coins = np.random.default_rng(0).permutation(play.inside)
     for view in _views(game):
         scores = np.concatenate([view.score(game, seen) for seen, _ in game.seen(play, seed=1)])
@@ -60,14 +73,16 @@ def test_coins_that_nobody_used_are_not_told(changes: dict[str, object]) -> None
 @pytest.mark.parametrize("merge", [1.0, 0.25])
 def test_who_looks_before_and_after_catches_short_noise(merge: float) -> None:
     with laplace_is(0.25)():
-        both, *_ = found(pool(merge=merge))
+        game = pool(merge=merge)
+        both, *_ = found(game, game.device.play(1, TRIALS))
     assert not both.holds
     assert both.claimed == 2.0
 
 
 def test_who_sees_the_published_average_catches_missing_noise() -> None:
     with laplace_is(0.01)():
-        found_out = found(pool(merge=0.25, instances=2))
+        game = pool(merge=0.25, instances=2)
+        found_out = found(game, game.device.play(1, TRIALS))
     average = next(each for each in found_out if "average that is published before and after" in each.attack)
     assert not average.holds
 
@@ -89,7 +104,7 @@ def test_a_feature_is_looked_at_by_itself() -> None:
 
 def test_large_pools_are_followed_less_often() -> None:
     game = pool(instances=1_000)
-    assert game.trials(game.device.play(1, TRIALS)) == 2_000_000_000 // (1_000**2 * game.numbers)
+    assert game.trials(rightly_played(game)) == 2_000_000_000 // (1_000**2 * game.numbers)
 
 
 def test_who_descends_from_whom_tells_which_instance_is_new() -> None:
