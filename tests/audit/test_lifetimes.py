@@ -47,7 +47,7 @@ def test_what_is_charged_in_all_bounds_what_is_found() -> None:
     assert right.lower_bound is not None
     assert 1.0 < right.lower_bound < 6.0
     with charges_elsewhere(lambda _: True)():
-        wrong, _ = looks({}, 200)
+        wrong, _ = looks({}, 100)
     assert wrong.claimed == 0.0
     assert not wrong.holds
 
