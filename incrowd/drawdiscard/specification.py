@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
@@ -78,7 +78,7 @@ class Specification(BaseModel):
     examples: Annotated[int, Field(ge=1, le=1_000_000)] = 10
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "Specification":
+    def from_json(cls, text: str | bytes) -> Self:
         """The specification that a text spells."""
         if len(text) > LONGEST:
             raise ConfigError(field="specification", value=f"{len(text)} characters", remedy=f"at most {LONGEST}")
@@ -88,7 +88,7 @@ class Specification(BaseModel):
             raise _explained(error) from error
 
     @classmethod
-    def of(cls, keys: Mapping[str, object]) -> "Specification":
+    def of(cls, keys: Mapping[str, object]) -> Self:
         """The specification that plain keys and values spell, as `from_json` would read them."""
         try:
             text = json.dumps(keys)  # what is not finite is refused by its name when it is read
@@ -122,6 +122,14 @@ class Specification(BaseModel):
         link = {"boolean": "logistic", "category": "multinomial"}.get(str(kind), "linear")
         its = {"response": stated.response, "terms": stated.terms, "intercept": stated.intercept}
         return cls.of({"link": link, **keys, **its})
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Another specification, with what is updated.
+
+        Guarantee: it is read as strictly as any, and nothing that was computed for this one, as its noise, stays.
+        """
+        del deep  # nothing in it can be changed
+        return type(self).of(self.model_dump(mode="json") | dict(update or {}))
 
     def to_json(self) -> str:
         """The one text of this specification."""
