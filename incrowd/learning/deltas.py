@@ -112,9 +112,9 @@ class FlatDelta:
 class InputDelta:
     """Changes of a Linear's weight stored by input, [c, D, outputs], where the flat vector has [outputs, inputs].
 
-    They are `values` minus `start`, which is None once that has been computed. Of the `inputs` features only `columns`
-    [c, D] can have changed; None means that D is all of them. Columns that only fill a row up name feature 0 and hold
-    zeros.
+    They are `values` minus what the weight was at the `start`, [inputs, outputs], which is None once that has been
+    computed. Of the `inputs` features only `columns` [c, D] can have changed; None means that D is all of them. Columns
+    that only fill a row up name feature 0 and hold zeros.
 
     Edge cases: the changes are computed when they are first asked for, in the memory of the values. Ask for those of
     the parts or of the whole, not of both.
@@ -129,7 +129,14 @@ class InputDelta:
     @cached_property
     def changes(self) -> Tensor:
         """See `WeightDelta.changes`. They are large: who uses them at once finds them in the cache."""
-        return self.values if self.start is None else self.values.sub_(self.start)
+        if self.start is None:
+            return self.values
+        return self.values.sub_(self.start if self.columns is None else self.start[self.columns])
+
+    @property
+    def since(self) -> Tensor | None:
+        """What `values` still has to be compared with, or None if they are the changes by now."""
+        return None if "changes" in self.__dict__ else self.start
 
     @property
     def size(self) -> int:
@@ -142,10 +149,8 @@ class InputDelta:
 
     def part(self, some: slice) -> "InputDelta":
         """See `WeightDelta.part`."""
-        begun = self.start is None or "changes" in self.__dict__
-        start = None if begun or self.start is None else self.start.expand_as(self.values)[some]
         columns = None if self.columns is None else self.columns[some]
-        return InputDelta(self.values[some], start, columns, self.inputs, self.loops)
+        return InputDelta(self.values[some], self.since, columns, self.inputs, self.loops)
 
     def empty_total(self, dtype: torch.dtype) -> Tensor:
         """See `WeightDelta.empty_total`."""

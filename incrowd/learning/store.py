@@ -14,14 +14,13 @@ from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import DataError
 from incrowd.learning.batches import Batches
 from incrowd.learning.inputs import are_numbers, check_inputs
+from incrowd.learning.rare import Rare, moderate, rare_features
 
 if TYPE_CHECKING:
     from incrowd.data import Clients
 
 _PAYS = 0.9  # features are dropped when at most this share of them is left
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
-_SMALL, _LARGE = 2.0**-40, 2.0**10
-"""Another constant than 0 that is not between them stays a feature: a step is multiplied by its square."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,6 +138,8 @@ class Feed:
     offset: float
     plain: bool = True
     constants: Tensor | None = None  # [features]
+    rare: Rare | None = None  # by rows of the table
+    changing: Tensor | None = None  # features: those in `columns`, rare ones, and those that are constant
 
     _buffers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
@@ -183,13 +184,29 @@ class Feed:
         return flat.to(self.table.device)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Narrow:
+    """A client's examples, one after the other, of some features; see `Feed`."""
+
+    table: Tensor
+    columns: Tensor
+    constants: Tensor | None
+    rare: Rare | None
+    changing: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + (0 if self.rare is None else self.rare.nbytes)
+
+
 @dataclass(eq=False)
 class Store:
     """Brings a client's examples together, and knows which features the client never uses.
 
     With ``sparing`` a client's features that are zero in all of its examples are left out, where that saves enough;
-    with ``folding`` those, too, that are another moderate number in all of them, which the feed says. Examples without
-    such features are kept, up to ``memory`` bytes; those of other clients are made anew each time.
+    with ``folding`` those, too, that are another moderate number in all of them, which the feed says, and with
+    ``apart`` those that are in nearly all of them. Examples without such features are kept, up to ``memory`` bytes;
+    those of other clients are made anew each time.
 
     Guarantee: what is left out of a client's examples follows from these alone.
     """
@@ -197,10 +214,11 @@ class Store:
     data: ClientTensors
     sparing: bool
     folding: bool = False
+    apart: bool = False
     memory: int = MEMORY
     _used: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _using_all: set[int] = field(default_factory=set, init=False, repr=False)
-    _kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[int, _Narrow] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Zero in storage is zero in meaning only without an offset; else it is a constant.
@@ -214,21 +232,20 @@ class Store:
         rows = np.stack([indices[place] for indices, place in zip(own, places, strict=True)]).astype(np.int64)
         chosen = torch.from_numpy(rows).to(self.data.device)
         labels = self.data.labels.index_select(0, chosen.view(-1)).view(*chosen.shape, *self.data.labels.shape[1:])
-        table, columns, constants = self.data.features, None, None
-        used = self._worth_leaving_out(clients[0]) if len(clients) == 1 else None
-        if used is not None:
-            table, columns, chosen = self._without(clients[0], used), torch.from_numpy(used)[None], _whole(places)
-            constants = self._constants(clients[0], used) if self.folding else None
+        narrow = self._narrow(clients[0]) if len(clients) == 1 else None
+        whole = narrow is None
         return Feed(
-            table=table,
-            rows=chosen,
+            table=self.data.features if narrow is None else narrow.table,
+            rows=chosen if whole else torch.from_numpy(places.astype(np.int64)),
             labels=labels,
             batches=batches,
-            columns=columns,
+            columns=None if narrow is None else narrow.columns,
             scale=self.data.scale,
             offset=self.data.offset,
             plain=self.data.plain,
-            constants=constants,
+            constants=None if narrow is None else narrow.constants,
+            rare=None if narrow is None else narrow.rare,
+            changing=None if narrow is None else narrow.changing,
         )
 
     @cached_property
@@ -248,9 +265,7 @@ class Store:
         if client not in self._used:
             words = self._words(client)
             differing = self._by_feature(np.bitwise_or.reduce(words ^ words[0], axis=0)) != 0
-            size = np.abs(self._first(client))
-            moderate = (size == 0) | ((size >= _SMALL) & (size <= _LARGE))
-            self._used[client] = np.flatnonzero(differing | ~moderate)
+            self._used[client] = np.flatnonzero(differing | ~moderate(self._first(client)))
         return self._used[client]
 
     def _words(self, client: int) -> NDArray[Any]:
@@ -271,36 +286,45 @@ class Store:
             found: NDArray[np.float32] = stored * np.float32(self.data.scale) + np.float32(self.data.offset)
         return found
 
-    def _constants(self, client: int, kept: NDArray[np.int64]) -> Tensor | None:
-        """What the features that are not kept are in all examples of a client."""
-        constants = self._first(client)
-        constants[kept] = 0
-        return torch.tensor(constants) if constants.any() else None  # in torch's memory, as all that is multiplied
-
-    def _worth_leaving_out(self, client: int) -> NDArray[np.int64] | None:
-        """The features in use, if there are so few that the others had best be left out."""
-        if not self.sparing or client in self._using_all:
+    def _narrow(self, client: int) -> _Narrow | None:
+        """A client's examples without what had best be left out, if there is enough of that."""
+        if client in self._kept or not self.sparing or client in self._using_all:
+            return self._kept.get(client)
+        used, rare = self.varying(client) if self.folding else self.used_by(client), None
+        if self.apart:  # but for one, because torch does not take every matrix without columns
+            own = self._features[self.data.examples(client)]
+            rare = rare_features(own, used[1:], scale=self.data.scale, offset=self.data.offset)
+        left = used if rare is None else np.setdiff1d(used, rare.features, assume_unique=True)
+        if len(left) > _PAYS * self._features.shape[1]:
+            self._using_all.add(client)
+            del self._used[client]
             return None
-        used = self.varying(client) if self.folding else self.used_by(client)
-        if len(used) <= _PAYS * self._features.shape[1]:
-            # Who uses none keeps one: torch does not take every matrix without columns.
-            return used if used.size else np.zeros(1, np.int64)
-        self._using_all.add(client)
-        del self._used[client]
-        return None
+        return self._without(client, left if left.size else np.zeros(1, np.int64), rare)  # one, as above
 
-    def _without(self, client: int, used: NDArray[np.int64]) -> Tensor:
-        """A client's examples, one after the other, of the features in use alone."""
-        if client in self._kept:
-            return self._kept[client]
+    def _without(self, client: int, left: NDArray[np.int64], rare: Rare | None) -> _Narrow:
+        """A client's examples, one after the other, of the features that are left."""
         # A way to index that gives rows contiguous in memory; mode="clip" only saves a check.
-        own = self._features[self.data.examples(client)]
-        examples = torch.from_numpy(own.take(used, axis=1, mode="clip"))
-        if examples.nbytes <= self.memory:
-            self.memory -= examples.nbytes
-            self._kept[client] = examples
-        return examples
+        table = torch.from_numpy(self._features[self.data.examples(client)].take(left, axis=1, mode="clip"))
+        constants = self._constants(client, left, rare) if self.folding else None
+        changing = left if rare is None else np.append(left, rare.features)
+        if constants is not None:
+            changing = np.append(changing, np.setdiff1d(np.flatnonzero(constants), changing, assume_unique=True))
+        found = _Narrow(
+            table=table,
+            columns=torch.from_numpy(left)[None],
+            constants=constants,
+            rare=rare,
+            changing=torch.from_numpy(changing),
+        )
+        if found.nbytes <= self.memory:
+            self.memory -= found.nbytes
+            self._kept[client] = found
+        return found
 
-
-def _whole(places: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(places.astype(np.int64))
+    def _constants(self, client: int, left: NDArray[np.int64], rare: Rare | None) -> Tensor | None:
+        """What the features that are not left are in all examples of a client, or nearly all."""
+        constants = self._first(client)
+        if rare is not None:
+            constants[rare.features] = rare.usual
+        constants[left] = 0
+        return torch.tensor(constants) if constants.any() else None  # in torch's memory, as all that is multiplied

@@ -59,13 +59,14 @@ class TrainingTask:
         rows = torch.from_numpy(self.data.examples(client).astype(np.int64)).to(self.data.device)
         return logit_offset(self.data.labels[rows], smoothing, loss=self.loss, outputs=self.outputs)
 
-    def store(self, *, sparing: bool, folding: bool = False) -> Store:
-        """The examples; `sparing` says whether the model's first layer can do without features that are all zero, and
-        `folding` whether it can do without those that are another constant, too.
+    def store(self, *, sparing: bool, folding: bool = False, apart: bool = False) -> Store:
+        """The examples; `sparing` says whether the model's first layer can do without features that are all zero,
+        `folding` whether it can do without those that are another constant, too, and `apart` whether it wants those
+        that nearly are for themselves.
         """
         # Weight decay changes the weights of features that are always zero, too.
         sparing = sparing and self.local.weight_decay == 0
-        return Store(self.data, sparing=sparing, folding=folding, memory=MEMORY // self.execution.threads)
+        return Store(self.data, sparing=sparing, folding=folding, apart=apart, memory=MEMORY // self.execution.threads)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -34,6 +34,7 @@ class LastLayer:
             kind=(loops.SOFTMAX, loops.SIGMOID, loops.IDENTITY, loops.EXP)[_KNOWN.index(loss)],
             change=weight.alpha,
             gradients=np.empty((width, outputs), np.float32),
+            of_one=np.empty(width, np.float32),
         )
         self._targets = loss.target(feed.labels[0], outputs).view(steps, width, outputs).numpy()
         ones = np.ones((steps, width), np.float32)

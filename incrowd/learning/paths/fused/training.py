@@ -32,7 +32,8 @@ class Fused(TrainingPath):
         self.at_once = task.execution.chunk or usual
         self._task = task
         self._table = table
-        self._store = task.store(sparing=True, folding=True)
+        apart = table.wide and task.local.plain and not task.on_accelerator
+        self._store = task.store(sparing=True, folding=True, apart=apart)
         self._turned = Turned()
         if not task.on_accelerator:
             from incrowd.learning.paths.fused import loops  # numba takes a while to start
