@@ -49,28 +49,28 @@ def rare_features(stored: NDArray[np.generic], used: NDArray[np.int64], *, scale
     Edge cases: what is usual is guessed from five of the examples and then counted in all, so that a guess that is off
     leaves a feature with the others.
     """
-    if len(stored) < _FEW:
+    if len(stored) < _FEW or not len(used):
         return None
     bits = stored.view(stored.dtype.str.replace("f", "u"))
-    some = np.linspace(0, len(stored) - 1, 5).astype(np.int64)
-    guess = np.sort(bits[some][:, used], axis=0)[2]
-    numbers = guess.view(stored.dtype).astype(np.float64)
+    guess = np.sort(bits[np.linspace(0, len(bits) - 1, 5).astype(np.int64)], axis=0)[2]
+    others = np.add.reduce(bits != guess, axis=0, dtype=np.uint16 if len(bits) < 2**16 else np.int64)
     with np.errstate(over="ignore", invalid="ignore"):
-        usual = (numbers * scale + offset).astype(np.float32)
-    others = np.count_nonzero(bits.take(used, axis=1) != guess, axis=0)
-    chosen = np.flatnonzero((others <= _RARE * len(stored)) & moderate(usual))
-    if len(chosen) < _PAYS * len(used):
+        usual = (guess.view(stored.dtype).astype(np.float64) * scale + offset).astype(np.float32)
+    features = used[(others[used] <= _RARE * len(bits)) & moderate(usual[used])]
+    if len(features) < _PAYS * len(used):
         return None
-    own, beyond = used[chosen], stored.take(used[chosen], axis=1)
-    examples, places = np.nonzero(beyond.view(bits.dtype) != guess[chosen])
+    own = bits.take(features, axis=1, mode="clip")  # which only saves a check
+    there = np.flatnonzero(own != guess[features])  # of a matrix it is slower
+    examples, places = np.divmod(there, len(features))
+    beyond = own.reshape(-1)[there].view(stored.dtype).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        values = ((beyond[examples, places].astype(np.float64) - numbers[chosen][places]) * scale).astype(np.float32)
-        products = np.bincount(examples, usual[chosen][places].astype(np.float64) * values, len(stored))
+        values = ((beyond - guess[features].view(stored.dtype)[places]) * scale).astype(np.float32)
+        products = np.bincount(examples, usual[features][places] * values.astype(np.float64), len(bits))
         return Rare(
-            features=own,
-            usual=usual[chosen],
-            begins=np.searchsorted(examples, np.arange(len(stored) + 1)),
-            places=places.astype(np.int64),
+            features=features,
+            usual=usual[features],
+            begins=np.searchsorted(examples, np.arange(len(bits) + 1)),
+            places=places,
             values=values,
             products=products.astype(np.float32),
         )

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from incrowd.learning.deltas import FlatDelta, InputDelta, Loops, squares
 from incrowd.learning.paths.compiled.deltas import LOOPS
+from incrowd.learning.paths.fused.changed import LOOPS as CHANGED
 
-both = pytest.mark.parametrize("loops", [None, LOOPS], ids=["torch", "compiled"])
+both = pytest.mark.parametrize("loops", [None, LOOPS, CHANGED], ids=["torch", "compiled", "changed"])
 SIZES = st.integers(1, 700)
 SCALES = st.sampled_from([1e-44, 1e-38, 1e-30, 1e-19, 1e-11, 1e-6, 1.0, 1e6, 1e18, 1e19, 1e30])
 
@@ -86,3 +87,44 @@ def test_pieces_that_outlive_the_next_training_need_not_be_moved() -> None:
     flat, by_input = FlatDelta(torch.ones(1, 3)), InputDelta(torch.ones(1, 2, 3), None, None, 2)
     assert flat.moved() is flat
     assert by_input.moved() is by_input
+
+
+def by_input(columns: Tensor | None, loops: Loops | None) -> InputDelta:
+    generator = torch.Generator().manual_seed(3)
+    start = torch.randn(40, 300, generator=generator)
+    rows = start if columns is None else start[columns[0]]
+    values = rows + 1e-3 * torch.randn(rows.shape, generator=generator)
+    return InputDelta(values[None], start, columns, 40, loops)
+
+
+@pytest.mark.parametrize("columns", [None, torch.tensor([[3, 0, 17, 39]])], ids=["all", "some"])
+def test_loops_over_what_has_changed_are_what_the_changes_give(columns: Tensor | None) -> None:
+    factors = np.array([1e4])
+    loops, plain = by_input(columns, CHANGED), by_input(columns, None)
+    of_loops, of_plain = loops.empty_total(torch.float32), plain.empty_total(torch.float32)
+    found = CHANGED.run_squares(loops, slice(None))
+    CHANGED.add_steps(of_loops, loops, slice(None), factors)
+    plain.add_to(of_plain, torch.trunc(plain.changes.double() * 1e4).float())
+    assert found == pytest.approx(float(plain.changes.double().square().sum()), rel=1e-5)
+    assert found[0] >= 0.9999 * float(exactly(plain.changes))
+    assert torch.equal(of_loops, of_plain)
+    assert of_loops.any()
+
+
+@pytest.mark.parametrize("columns", [None, torch.tensor([[3, 0, 17, 39]])], ids=["all", "some"])
+def test_changes_that_somebody_asked_for_have_the_same_bits(columns: Tensor | None) -> None:
+    before, asked = by_input(columns, CHANGED), by_input(columns, CHANGED)
+    moved = InputDelta(asked.changes.clone(), None, columns, 40, CHANGED)  # as another process gets it
+    totals = [one.empty_total(torch.float32) for one in (before, asked, moved)]
+    for one, total in zip((before, asked, moved), totals, strict=True):
+        assert CHANGED.run_squares(one, slice(None)) == CHANGED.run_squares(before, slice(None))
+        CHANGED.add_steps(total, one, slice(None), np.array([1e4]))
+    assert torch.equal(totals[0], totals[1])
+    assert torch.equal(totals[0], totals[2])
+
+
+def test_a_factor_of_zero_leaves_out_what_is_no_number() -> None:
+    flat = FlatDelta(torch.tensor([[1.0, math.nan, 2.0], [4.0, 5.0, 6.0]]), CHANGED)
+    total = torch.zeros(3)
+    CHANGED.add_steps(total, flat, slice(1, 3), np.array([0.0, 1.5]))
+    assert total.tolist() == [0, 7, 9]

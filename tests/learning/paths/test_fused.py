@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numba
 import numpy as np
@@ -14,9 +15,11 @@ from torch.nn import functional
 
 from incrowd import Local
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, POISSON, SQUARED, ClientTensors, CohortEngine, Loss, Model
-from incrowd.learning.paths import fused
+from incrowd.learning.paths import autograd, fused
 from incrowd.learning.paths.fused import last, loops
 from incrowd.learning.paths.fused.layers import stack_of
+from incrowd.learning.paths.fused.training import Fused
+from incrowd.learning.store import Feed
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, assert_close, clients, trained, twin, with_labels
 
 LOCAL = Local(learning_rate=0.2, batch_size=6, epochs=2)
@@ -360,3 +363,115 @@ def test_numbers_whose_squares_are_too_large_are_learnt_where_nothing_else_is() 
     found, expected = trained(engine, weights, [0, 1]), twin(model, data, LOCAL, weights, [0, 1])
     assert np.isfinite(expected[0]).all()
     assert_close(found, expected)
+
+
+# Features that are nearly constant.
+
+
+def with_rare(data: ClientTensors, *, usual: float) -> ClientTensors:
+    """In each client's examples most features are `usual`, but for an example in twenty."""
+    generator = np.random.default_rng(5)
+    features = data.features.clone()
+    exceptions = torch.from_numpy(generator.random(tuple(features.shape)) < 0.05)
+    some = torch.from_numpy(generator.random(FEATURES) < 0.7)
+    return replace(data, features=torch.where(some & ~exceptions, torch.tensor(usual).to(features.dtype), features))
+
+
+def feeds_of(engine: CohortEngine, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whose feeds have rare features, as they come."""
+    (path,) = engine.paths
+    assert isinstance(path, Fused)
+    found: list[bool] = []
+    plain = path._store.feed
+
+    def feed(*asked: Any) -> Feed:
+        given = plain(*asked)
+        found.append(given.rare is not None)
+        return given
+
+    monkeypatch.setattr(path._store, "feed", feed)
+    return found
+
+
+BODIES: dict[str, Callable[[bool], nn.Module]] = {
+    "relu": lambda bias: nn.Sequential(nn.Linear(FEATURES, WIDTH, bias=bias), nn.ReLU(), nn.Linear(WIDTH, CLASSES)),
+    "gelu": lambda bias: nn.Sequential(nn.Linear(FEATURES, WIDTH, bias=bias), nn.GELU(), nn.Linear(WIDTH, CLASSES)),
+    "two": lambda bias: nn.Sequential(
+        nn.Linear(FEATURES, WIDTH, bias=bias), nn.ReLU(), nn.Linear(WIDTH, 9), nn.Tanh(), nn.Linear(9, CLASSES)
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [7, 45, None])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("kind", ["zeros", "bytes", "numbers", "offset"])
+def test_rare_features_are_learnt_as_the_slow_twin_learns_them(
+    kind: str, body: str, bias: bool, batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = clients((40, 17, 90, 3), real=kind == "numbers", dead=0.2, offset=-0.3 if kind == "offset" else 0.0)
+    data = with_rare(data, usual={"zeros": 0.0, "bytes": 60.0, "numbers": -0.7, "offset": 0.0}[kind])
+    model = Model(BODIES[body](bias), fresh=True)
+    local = LOCAL.replaced(learning_rate=0.1, batch_size=batch)
+    engine, weights = CohortEngine(model, data, local, paths=[fused.make]), drawn(model)
+    with_some = feeds_of(engine, monkeypatch)
+    assert_close(trained(engine, weights, range(4)), twin(model, data, local, weights, range(4)))
+    assert with_some == [True, True, True, False]  # three examples tell nothing
+
+
+def test_label_shares_and_rare_features_go_together() -> None:
+    data, model = with_rare(clients((40, 17), dead=0.2), usual=9.0), Model(BODIES["relu"](True), fresh=True)
+    weights, local = drawn(model), LOCAL.replaced(label_shares=0.1)
+    found, expected = (
+        trained(CohortEngine(model, data, local, paths=[way.make]), weights, [0, 1]) for way in (fused, autograd)
+    )
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("steps", [{"momentum": 0.5}, {"weight_decay": 0.1}, {"proximal": 0.3}], ids=str)
+def test_other_steps_keep_rare_features_with_the_others(
+    steps: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, model = with_rare(clients((40, 17), dead=0.2), usual=9.0), Model(BODIES["relu"](True), fresh=True)
+    local = LOCAL.replaced(learning_rate=0.1, **steps)
+    engine, weights = CohortEngine(model, data, local, paths=[fused.make]), drawn(model)
+    with_some = feeds_of(engine, monkeypatch)
+    assert_close(trained(engine, weights, range(2)), twin(model, data, local, weights, range(2)))
+    assert with_some == [False, False]
+
+
+def test_another_client_s_examples_do_not_decide_what_is_rare() -> None:
+    model, found = Model(BODIES["relu"](True), fresh=True), []
+    for usual in (9.0, 50.0):
+        data = with_rare(clients((40, 30), dead=0.2), usual=9.0)
+        data.features[data.indices[:40]] = with_rare(data, usual=usual).features[data.indices[:40]]
+        for cohort in ([1], [0, 1], [1, 0], [1]):
+            engine = CohortEngine(model, data, LOCAL, paths=[fused.make])
+            found.append(trained(engine, model.initial(RANDOMNESS), cohort)[1])
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+def test_a_client_that_is_made_anew_each_time_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = Model(BODIES["relu"](True), fresh=True), with_rare(clients((40, 17), dead=0.2), usual=9.0)
+    found = []
+    for memory in (2**20, 0):
+        engine = CohortEngine(model, data, LOCAL, paths=[fused.make])
+        (path,) = engine.paths
+        assert isinstance(path, Fused)
+        monkeypatch.setattr(path._store, "memory", memory)
+        found += [trained(engine, model.initial(RANDOMNESS), [0, 1]) for _ in range(2)]
+    assert all(np.array_equal(one[k], found[0][k]) for one in found for k in (0, 1))
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan, 1e30])
+@pytest.mark.parametrize("usual", [0.0, -0.7])
+def test_rare_numbers_that_are_none_are_not_lost(usual: float, number: float) -> None:
+    data = with_rare(clients((40, 17), real=True, dead=0.2), usual=usual)
+    row = data.features[data.indices[3]]
+    row[row == usual] = number
+    model = Model(BODIES["relu"](True), fresh=True)
+    weights = drawn(model)
+    engine = CohortEngine(model, data, LOCAL, paths=[fused.make])
+    found, expected = trained(engine, weights, [0, 1]), twin(model, data, LOCAL, weights, [1])
+    assert not np.isfinite(found[0]).all()
+    assert_close({1: found[1]}, expected)

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
+from incrowd.settings.local import Local
 
 _SPARSE = 0.6  # of so many zeros compiled loops that skip them are faster than matrix products
+_MANY = 64  # examples of a batch, of which matrix products of a wide first layer are faster; measured
 _ROWS = 4096  # examples that are searched at a time
 _MEDIUM = 2**15  # weights; of more the copy that each client starts from leaves the near caches
 _LITTLE = 2**19  # examples times weights; measured: up to five times as fast for one example, even at some millions
@@ -24,13 +26,21 @@ def make(task: TrainingTask) -> TrainingPath | None:
     program = task.program()
     if program is None or not task.local.plain or task.on_accelerator or task.data.offset != 0:
         return None
-    sparse = mostly_zero(task.data, _SPARSE)
+    sparse = mostly_zero(task.data, _SPARSE) & ~(program.wide & _in_large_batches(task.data, task.local))
     little = _with_little_work(task.data, program.weights)
     if not (program.small or sparse.any() or little.any()):
         return None
     from incrowd.learning.paths.compiled.training import Compiled  # numba takes a while to start
 
     return Compiled(task, program, sparse, little | program.small)
+
+
+def _in_large_batches(data: ClientTensors, local: Local) -> NDArray[np.bool_]:
+    """Who trains in batches of many examples: of each client by its own number."""
+    counts = np.diff(data.offsets)
+    size = counts if local.batch_size is None else np.minimum(counts, local.batch_size)
+    found: NDArray[np.bool_] = (size if local.batches is None else -(-counts // local.batches)) >= _MANY
+    return found
 
 
 def _with_little_work(data: ClientTensors, weights: int) -> NDArray[np.bool_]:
