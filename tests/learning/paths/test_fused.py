@@ -271,6 +271,7 @@ def test_a_layer_alone_goes_the_loop_s_way_where_there_is_little_to_do(monkeypat
     local = LOCAL.replaced(label_shares=0.1)
     for limit in (2**18, 0):
         monkeypatch.setattr(last, "_LITTLE", limit)
+        monkeypatch.setattr(last, "_FEW", 0)  # else few outputs always go that way
         found.append(trained(CohortEngine(model, data, local, paths=[fused.make]), drawn(model), range(3)))
     assert_close(found[1], found[0])
     assert not np.array_equal(found[1][2], found[0][2])
@@ -281,6 +282,7 @@ def test_with_much_to_do_the_last_layer_is_torch_s(monkeypatch: pytest.MonkeyPat
     weights, found = drawn(model), []
     for limit in (2**18, 0):
         monkeypatch.setattr(last, "_LITTLE", limit)
+        monkeypatch.setattr(last, "_FEW", 0)  # else few outputs always go that way
         found.append(trained(CohortEngine(model, data, LOCAL, paths=[fused.make]), weights, range(3)))
     assert_close(found[1], found[0])
     assert not np.array_equal(found[1][2], found[0][2])
@@ -475,3 +477,14 @@ def test_rare_numbers_that_are_none_are_not_lost(usual: float, number: float) ->
     found, expected = trained(engine, weights, [0, 1]), twin(model, data, LOCAL, weights, [1])
     assert not np.isfinite(found[0]).all()
     assert_close({1: found[1]}, expected)
+
+
+def test_few_outputs_are_the_loop_s_however_much_there_is_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, found = alone(), clients((300, 30), real=True), []
+    weights, local = drawn(model), LOCAL.replaced(batch_size=None)
+    for few in (16, 4):  # the model has 5
+        monkeypatch.setattr(last, "_FEW", few)
+        monkeypatch.setattr(last, "_LITTLE", 1000)
+        found.append(trained(CohortEngine(model, data, local, paths=[fused.make]), weights, [0, 1]))
+    assert_close(found[1], found[0])
+    assert not np.array_equal(found[1][0], found[0][0])

@@ -109,7 +109,8 @@ class AnyFirstLayer:
             if feed.constants is not None and self.unit is not None:
                 torch.outer(self.unit[0], feed.constants, out=whole)
             changes = whole.index_copy_(1, feed.columns[0], changes)
-        return FlatDelta(changes.reshape(*(self._clients or (1,)), -1))
+        alone = not self._clients and changes.device.type == "cpu"
+        return FlatDelta(changes.reshape(*(self._clients or (1,)), -1), LOOPS if alone else None)
 
 
 class OwnFirstLayer:

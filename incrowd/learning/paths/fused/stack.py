@@ -101,6 +101,10 @@ class Stack:
     def train(self) -> list[WeightDelta]:
         """Take all steps."""
         steps = self.feed.batches.steps
+        if self.last is not None and len(self.layers) == 1:
+            for step in range(steps):
+                self.last.alone(step)
+            return self._deltas()
         for step in range(0, steps, self.block):
             rows = slice(step * self.width, min(step + self.block, steps) * self.width)
             x = self.first.examples(rows)
@@ -113,9 +117,6 @@ class Stack:
     def _direct(self, x: Tensor, step: int) -> None:
         """Batch after batch."""
         for t, batch in enumerate(torch.split(x, self.width, -2), step):
-            if self.last is not None and len(self.layers) == 1:
-                self.last.step(t, batch, self.nobody)
-                continue
             rows = slice(t * self.width, (t + 1) * self.width)
             self.first.forward(rows, batch, self.values[0])
             if self.last is not None and self.rectified:
