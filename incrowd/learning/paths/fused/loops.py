@@ -305,9 +305,9 @@ def finish_block(
     for t in range(steps):
         begin, end = t * width, (t + 1) * width
         for b in range(begin, end):
-            own, by = values[b], products[b]
+            own = values[b]
             for before in range(begin):
-                one, d = step * by[before], gradients[before]
+                one, d = step * products[b, before], gradients[before]
                 for c in range(own.shape[0]):
                     own[c] += one * d[c]
             for c in range(own.shape[0]):

@@ -17,7 +17,8 @@ from incrowd.learning.paths.fused.parameter import Parameter, Product
 from incrowd.learning.store import Feed
 from incrowd.settings.local import Local
 
-_BLOCK = 60  # rows over which the update of a wide first layer is put off; measured, the optimum is flat
+_BLOCK = 100  # rows over which the update of a wide first layer is put off; measured, the optimum is flat
+_NARROW = 30  # of wider batches the products with each other cost more than they spare
 
 
 class Stack:
@@ -43,7 +44,7 @@ class Stack:
         self.passages: list[list[Passage]] = []
         self.parameters: list[Parameter] = []  # in torch's order
         self.first = self._build(table, list(weights))
-        self.block = max(1, _BLOCK // self.width)
+        self.block = _BLOCK // self.width if self.width <= _NARROW else 1
         self.defers = self.block > 1 and local.plain and table.wide and len(self.layers) > 1
         self.one_batch = torch.ones_like(self._empty(1, self.width))
         self.nobody = torch.empty(0, table.layers[0].inputs)
