@@ -255,10 +255,8 @@ def _descend(last: Finish, x: Numbers32, rows: Integers) -> None:
             last.bias[o] += step * last.gradients[r, o]
 
 
-@_inserted
-def _finish(
-    last: Finish, x: Numbers32, rows: Integers, targets: Numbers32, shares: Numbers32, below: Numbers32
-) -> None:
+@_compiled
+def finish(last: Finish, x: Numbers32, rows: Integers, targets: Numbers32, shares: Numbers32, below: Numbers32) -> None:
     """All of the last layer: its outputs for these rows of x, their gradients times the `shares` of examples, those of
     the rows if there is room for them `below`, and a step.
 
@@ -277,12 +275,6 @@ def _finish(
             below[b] = 0
             _add_rows(last.weight, gradient, below[b])
     _descend(last, x, rows)
-
-
-@_compiled
-def finish(last: Finish, x: Numbers32, rows: Integers, targets: Numbers32, shares: Numbers32, below: Numbers32) -> None:
-    """See `_finish`."""
-    _finish(last, x, rows, targets, shares, below)
 
 
 @_compiled
@@ -312,7 +304,7 @@ def finish_block(
                     own[c] += one * d[c]
             for c in range(own.shape[0]):
                 own[c] = _ZERO if own[c] <= 0 else own[c]
-        _finish(last, values[begin:end], rows, targets[t], shares[t], gradients[begin:end])
+        finish(last, values[begin:end], rows, targets[t], shares[t], gradients[begin:end])
         for b in range(begin, end):
             back, by = gradients[b], values[b]
             for c in range(by.shape[0]):
