@@ -152,3 +152,49 @@ def test_constants_begin_where_torch_s_memory_does() -> None:
         constants = Store(data, sparing=True, folding=True).feed([2], drawn(2, 30)).constants
         assert constants is not None
         assert constants.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize("offset", [0.0, -0.25])
+@pytest.mark.parametrize("usual", [0, 7])
+@pytest.mark.parametrize("memory", [0, 2**20])
+def test_rare_features_are_apart_and_nothing_is_lost(memory: int, usual: int, offset: float) -> None:
+    data = clients(offset=offset)
+    rows = data.indices[19:49]  # of client 2
+    data.features[rows, :6] = usual
+    data.features[rows[3], 1], data.features[rows[20], 4] = 90, 91
+    store = Store(data, sparing=True, folding=True, apart=True, memory=memory)
+    for _ in range(2):  # made, then kept or made again
+        batches = drawn(2, 30)
+        whole, narrow = Store(data, sparing=False).feed([2], batches), store.feed([2], batches)
+        assert narrow.rare is not None
+        assert narrow.columns is not None
+        assert narrow.changing is not None
+        assert 4 in narrow.rare.features  # 1 is the first, which stays
+        everything = slice(0, batches.steps * batches.width)
+        full = torch.zeros(everything.stop, FEATURES)
+        full.index_add_(1, narrow.columns[0], narrow.examples(0, everything))
+        full += 0 if narrow.constants is None else narrow.constants
+        for place, row in enumerate(narrow.rows[0].tolist()):
+            for k in range(narrow.rare.begins[row], narrow.rare.begins[row + 1]):
+                full[place, narrow.rare.features[narrow.rare.places[k]]] += narrow.rare.values[k]
+        assert torch.allclose(full, whole.examples(0, everything), atol=1e-6)
+        named = narrow.changing.tolist()
+        assert len(set(named)) == len(named)
+        assert named[: narrow.columns.shape[1]] == narrow.columns[0].tolist()
+        others = [] if narrow.constants is None else narrow.constants.nonzero().view(-1).tolist()
+        assert set(named) == {*narrow.columns[0].tolist(), *narrow.rare.features.tolist(), *others}
+
+
+def test_where_all_is_rare_one_feature_is_left() -> None:
+    data = clients(dead=0.0)
+    data.features[data.indices[19:49]] = 7
+    feed = Store(data, sparing=True, folding=True, apart=True).feed([2], drawn(2, 30))
+    assert feed.columns is not None
+    assert feed.columns.shape == (1, 1)
+    assert feed.rare is None  # nothing differs from what is constant
+    data.features[data.indices[19:49:10]] = torch.arange(FEATURES, dtype=torch.uint8) + 100
+    feed = Store(data, sparing=True, folding=True, apart=True).feed([2], drawn(2, 30))
+    assert feed.columns is not None
+    assert feed.rare is not None
+    assert feed.columns.tolist() == [[0]]
+    assert feed.rare.features.tolist() == list(range(1, FEATURES))
