@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -140,8 +141,10 @@ class OwnFirstLayer:
         self._rare: RareFeatures | None = None
         if feed.rare is not None:
             self._rare = RareFeatures(feed.rare, feed, self._own[columns:], self.layer)
-        self._rows, self._table = feed.rows[0].numpy(), feed.table.flatten(1)
-        self._x, self._ones = torch.empty(0, columns), torch.empty(1, 0)
+        self._rows, table = feed.rows[0].numpy(), feed.table.flatten(1)
+        self._table = table.numpy() if table.dtype in _GATHERED else None
+        self._x, self._array = torch.empty(0), np.empty((0, columns), np.float32)
+        self._ones = torch.empty(1, 0)
 
     def _begun(self, bias: Tensor | None) -> Tensor:
         """The weights of what is changing; to the bias comes what is usual."""
@@ -156,13 +159,14 @@ class OwnFirstLayer:
 
     def examples(self, rows: slice) -> Tensor:
         """See `FirstLayer.examples`."""
-        if self._table.dtype not in _GATHERED:
+        if self._table is None:
             return self._feed.stored(0, rows).flatten(1)
         chosen = self._rows[rows]
-        if len(self._x) < len(chosen):
+        if len(chosen) != len(self._array):
             self._x = torch.empty(len(chosen), self._table.shape[1])
-        x = self._x[: len(chosen)]
-        self._loops.gather(self._table.numpy(), chosen, x.numpy())
+            self._array = self._x.numpy()
+        self._loops.gather(self._table, chosen, self._array)
+        x = self._x
         return x if self._feed.offset == 0 else x.add_(self._feed.offset / self._feed.scale)
 
     def forward(self, rows: slice, x: Tensor, out: Tensor) -> None:
@@ -177,9 +181,9 @@ class OwnFirstLayer:
             self.layer.learn(x, d, self._feed.scale)
             self._rare.update(rows, d)
             return
-        if self._ones.shape[1] < len(x):
-            self._ones = torch.ones(1, len(x))
-        self.layer.update(x, d, self._ones[:, : len(x)], self._feed.scale)
+        if self._ones.shape[1] != x.shape[0]:
+            self._ones = torch.ones(1, x.shape[0])
+        self.layer.update(x, d, self._ones, self._feed.scale)
 
     def products(self, rows: slice, x: Tensor, out: Tensor) -> None:
         """See `FirstLayer.products`."""

@@ -42,6 +42,7 @@ class LastLayer:
         ones = np.ones((steps, width), np.float32)
         self._shares = ones if feed.weights is None else feed.weights.view(steps, width).numpy()
         self._feed, self._table, self._nobody = feed, feed.table.flatten(1), torch.empty(0, weight.value.shape[1])
+        self._no_products = np.empty((0, 0), np.float32)
         self._rows, self._all = feed.rows[0].view(steps, width).numpy(), np.arange(width)
 
     def step(self, number: int, x: Tensor, below: Tensor) -> None:
@@ -62,6 +63,12 @@ class LastLayer:
 
     def block(self, number: int, values: Tensor, products: Tensor, change: float, below: Tensor) -> None:
         """The steps of several batches from this number on, behind a layer with max(x, 0); see `loops.finish_block`."""
-        steps = slice(number, number + len(values) // self._shares.shape[1])
+        steps = slice(number, number + values.shape[0] // self._shares.shape[1])
         arrays = values.numpy(), products.numpy(), change, self._targets[steps], self._shares[steps]
+        self._finish_block(self._last, *arrays, below.numpy())
+
+    def batch(self, number: int, values: Tensor, below: Tensor) -> None:
+        """The step of one batch behind a layer with max(x, 0)."""
+        one = slice(number, number + 1)
+        arrays = values.numpy(), self._no_products, 0.0, self._targets[one], self._shares[one]
         self._finish_block(self._last, *arrays, below.numpy())

@@ -47,7 +47,6 @@ class Stack:
         self.block = _BLOCK // self.width if self.width <= _NARROW else 1
         self.defers = self.block > 1 and local.plain and table.wide and len(self.layers) > 1
         self.one_batch = torch.ones_like(self._empty(1, self.width))
-        self.nobody = torch.empty(0, table.layers[0].inputs)
         self.offset = offset  # of the outputs, [c, 1, outputs]
         self.last = self._last(table)
         self.rectified = [[type(one) for one in some] for some in self.passages] == [[Rectified], []]
@@ -117,11 +116,11 @@ class Stack:
 
     def _direct(self, x: Tensor, step: int) -> None:
         """Batch after batch."""
-        for t, batch in enumerate(torch.split(x, self.width, -2), step):
+        for t, batch in enumerate(torch.split(x, self.width, -2) if self.block > 1 else (x,), step):
             rows = slice(t * self.width, (t + 1) * self.width)
             self.first.forward(rows, batch, self.values[0])
             if self.last is not None and self.rectified:
-                self.last.block(t, self.values[0], self.nobody, 0.0, self.gradients[0])
+                self.last.batch(t, self.values[0], self.gradients[0])
             else:
                 self._rest(t, self.values[0], self.gradients[0])
             self.first.update(rows, batch, self.gradients[0])
