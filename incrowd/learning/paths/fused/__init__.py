@@ -16,19 +16,20 @@ algebra:
 
 Where there is little to do, calling torch takes longer than the work: then the last layer is one compiled loop.
 
-| file        | what                                                             |
-| ----------- | ---------------------------------------------------------------- |
-| `layers`    | a module as a table of such layers                               |
-| `loops`     | LayerNorm, GELU, SiLU, last layers, rare features, in loops      |
-| `between`   | what is between two Linear layers, at work                       |
-| `last`      | the last layer, at work in one loop                              |
-| `linear`    | any layer at work                                                |
-| `first`     | the first layer, at work on a client's own features              |
-| `rare`      | its part for rare features                                       |
-| `changed`   | norms and sums of what it has learnt                             |
-| `parameter` | a parameter and its steps                                        |
-| `stack`     | the layers at work                                               |
-| `training`  | the path                                                         |
+| file          | what                                                             |
+| ------------- | ---------------------------------------------------------------- |
+| `layers`      | a module as a table of such layers                               |
+| `loops`       | LayerNorm, GELU, SiLU and a last layer, forth and back, in loops |
+| `between`     | what is between two Linear layers, at work                       |
+| `last`        | the last layer, at work in one loop                              |
+| `linear`      | any layer at work                                                |
+| `first`       | the first layer, at work on a client's own features              |
+| `first_loops` | loops for it                                                     |
+| `rare`        | its part for rare features                                       |
+| `changed`     | norms and sums of what it has learnt                             |
+| `parameter`   | a parameter and its steps                                        |
+| `stack`       | the layers at work                                               |
+| `training`    | the path                                                         |
 """
 
 from incrowd.learning.paths.fused.layers import stack_of

@@ -13,7 +13,7 @@ class ChangedLoops:
 
     def run_squares(self, delta: WeightDelta, place: slice) -> Floats:
         """See `Loops.run_squares`."""
-        from incrowd.learning.paths.fused import loops  # numba takes a while to start
+        from incrowd.learning.paths.fused import first_loops as loops  # numba takes a while to start
 
         values, start, columns, _ = _arrays(delta, place)
         sums = np.empty(len(values))
@@ -22,7 +22,7 @@ class ChangedLoops:
 
     def add_steps(self, total: Tensor, delta: WeightDelta, place: slice, factors: Floats) -> None:
         """See `Loops.add_steps`."""
-        from incrowd.learning.paths.fused import loops  # as above
+        from incrowd.learning.paths.fused import first_loops as loops  # as above
 
         rows = total if isinstance(delta, InputDelta) else total[None, place]
         loops.add_changed(*_arrays(delta, place), np.ascontiguousarray(factors), rows.numpy())

@@ -124,7 +124,7 @@ class OwnFirstLayer:
     """
 
     def __init__(self, start: Tensor, bias: Tensor | None, feed: Feed, local: Local) -> None:
-        from incrowd.learning.paths.fused import loops  # numba takes a while to start
+        from incrowd.learning.paths.fused import first_loops as loops  # numba takes a while to start
 
         self._loops, self._feed, self._start, self._square = loops, feed, start.t(), _square(feed, bias)
         self.unit: Tensor | None = None

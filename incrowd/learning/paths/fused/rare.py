@@ -19,7 +19,7 @@ class RareFeatures:
     """
 
     def __init__(self, rare: Rare, feed: Feed, weight: Tensor, layer: LinearLayer) -> None:
-        from incrowd.learning.paths.fused import loops  # numba takes a while to start
+        from incrowd.learning.paths.fused import first_loops as loops  # numba takes a while to start
 
         self._loops, self._size = loops, len(rare.features)
         self._pairs = loops.RarePairs(rare.begins, rare.places, rare.values, rare.products)

@@ -36,9 +36,10 @@ class Fused(TrainingPath):
         self._store = task.store(sparing=True, folding=True, apart=apart)
         self._turned = Turned()
         if not task.on_accelerator:
-            from incrowd.learning.paths.fused import loops  # numba takes a while to start
+            from incrowd.learning.paths.fused import first_loops, loops  # numba takes a while to start
 
             loops.ready()
+            first_loops.ready()
 
     def kind(self, client: int) -> int:
         """See `TrainingPath.kind`."""
