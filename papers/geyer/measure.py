@@ -14,7 +14,7 @@ import numpy as np
 from harness.seeds import Say, repeated, silent, spread
 from incrowd import Budget, ConfigError, DataError, Ledger, Plan, PrivateRun, SeededRandomness
 from incrowd.data import Clients, Examples, Split, sorted_shards
-from incrowd.federated import FedAvg, State, score
+from incrowd.federated import FedAvg, RoundReport, State, score
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model
 from papers.geyer.paper import PaperSetup
 from papers.geyer.setup import Setup
@@ -119,15 +119,15 @@ def followed(
 def curve(setup: AnySetup, plan: Plan, split: Split, *, seed: int, every: int = 1) -> Curve:
     """The accuracy of the released model after every so many rounds of a federation, and at its end."""
     model, test, points = shaped(setup.model, split), tested_on(split), []
-    for state in learn(setup, plan, split, seed=seed):
+    for state, _ in learn(setup, plan, split, seed=seed):
         if state.round % every == 0 or state.round == plan.rounds:
             accuracy = score(model, state.published, test).accuracy or 0.0
             points.append(Point(round=state.round, accuracy=accuracy))
     return points
 
 
-def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[State]:
-    """One federation: its state after each round."""
+def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[tuple[State, RoundReport]]:
+    """One federation: its state after each round, and what happened in it."""
     model, randomness = shaped(setup.model, split), SeededRandomness(seed=seed)
     data = partitioned(split, clients=plan.config.clients, seed=seed)
     engine = CohortEngine(model, ClientTensors.of(data), setup.local, Execution(threads=processors()))
@@ -136,8 +136,8 @@ def learn(setup: AnySetup, plan: Plan, split: Split, *, seed: int) -> Iterator[S
         algorithm = FedAvg(engine=engine, private=private, server=setup.server, init_scale=setup.init_scale)
         state = algorithm.init()
         for _ in range(plan.rounds):
-            state, _ = algorithm.apply(state)
-            yield state
+            state, report = algorithm.apply(state)
+            yield state, report
 
 
 def shaped(make: Callable[[int, int], Model], split: Split) -> Model:

@@ -20,7 +20,7 @@ NO_NOISE = Budget(epsilon=1e6, delta=1e-3)  # so much that the least noise suffi
 
 def released(setup: Setup, plan: Plan, split: Split, *, seed: int) -> Floats:
     """The weights at the end."""
-    *_, last = learn(setup, plan, split, seed=seed)
+    *_, (last, _) = learn(setup, plan, split, seed=seed)
     return last.published
 
 

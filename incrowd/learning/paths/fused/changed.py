@@ -29,10 +29,10 @@ class ChangedLoops:
 
 
 LOOPS = ChangedLoops()
-_Arrays = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
+_Changes = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
 
 
-def _arrays(delta: WeightDelta, place: slice) -> _Arrays:
+def _arrays(delta: WeightDelta, place: slice) -> _Changes:
     """Values, what they started from, which row of that is whose, and to which row of a total they belong."""
     if isinstance(delta, InputDelta):
         values, since = delta.values, delta.since

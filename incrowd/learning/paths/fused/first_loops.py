@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd._random import Integers
 from incrowd.learning.deltas import RUN
 from incrowd.learning.machine_code import kept
-
-Numbers32 = NDArray[np.float32]
-Integers = NDArray[np.int64]
+from incrowd.learning.paths.fused.loops import Numbers32
 
 _compiled = kept(__file__)
 

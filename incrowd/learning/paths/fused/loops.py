@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd._random import Integers
 from incrowd.learning.machine_code import inserted, kept
 
 Numbers32 = NDArray[np.float32]
-Integers = NDArray[np.int64]
 Bow = Callable[[Numbers32, Numbers32, Numbers32], None]
 """Writes a function of one number, and its derivative."""
 
