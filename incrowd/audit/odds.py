@@ -1,12 +1,10 @@
 """How well an attacker tells members from others, and how well a promise lets anybody do it."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
-from scipy.special import ndtr, ndtri
 
 from incrowd._random import Floats
 from incrowd.audit import bounds
@@ -59,16 +57,3 @@ def allowed(false_positives: float, *, epsilon: float, delta: float) -> float:
     grown = math.exp(min(epsilon, 700.0)) * false_positives + delta
     rest = 1 - math.exp(-epsilon) * (1 - false_positives - delta)
     return max(0.0, min(1.0, grown, rest))
-
-
-def allowed_by_curve(false_positives: float, delta_at: Callable[[float], float]) -> float:
-    """The most that a whole privacy curve allows: `delta_at` gives a delta for every epsilon."""
-    return min(allowed(false_positives, epsilon=float(each), delta=delta_at(float(each))) for each in _EPSILONS)
-
-
-def allowed_by_mu(false_positives: float, mu: float) -> float:
-    """The most that Gaussian releases allow that are mu deviations apart."""
-    return float(ndtr(ndtri(false_positives) + mu))
-
-
-_EPSILONS = np.linspace(0.0, 20.0, 81)

@@ -17,7 +17,6 @@ from incrowd.flower.attendance import Attendance
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
-    from flwr.serverapp import Grid
 
 T = TypeVar("T")
 
@@ -137,41 +136,6 @@ def _pushed(line: Line, frames: Mapping[int, bytes], seconds: float) -> dict[str
     for frame, asked in nodes.items():
         owners |= line.push(asked, frame, seconds)
     return owners
-
-
-@dataclass(frozen=True, eq=False)
-class GridLine:
-    """Flower's own `Grid` as the way: that of a ServerApp, in a simulation or on a SuperLink.
-
-    Edge cases: an error in place of an answer is a `DataError` where a node's failure `stops` everything; elsewhere it
-    is as if nothing had come, and so is what carries no frame.
-    """
-
-    grid: "Grid"
-    stops: bool = False
-
-    def push(self, nodes: list[int], content: bytes, seconds: float) -> dict[str, int]:
-        """See `Line.push`."""
-        from flwr.app import Message
-
-        owners = dict[str, int]()
-        record = record_of(content)
-        for node in nodes:  # one at a time: a node that is gone has no message, and nothing would stand for it
-            message = Message(record, node, MESSAGE_TYPE, ttl=seconds)
-            owners |= {number: node for number in self.grid.push_messages([message]) if number}
-        return owners
-
-    def pull(self, asked: list[str], longest: int) -> Iterator[tuple[str, bytes]]:
-        """See `Line.pull`."""
-        for message in self.grid.pull_messages(asked):
-            number = message.metadata.reply_to_message_id
-            if message.has_error():
-                if self.stops:
-                    raise DataError(f"a node failed: {message.error.reason}")
-                continue
-            frame = frame_in(message.content)
-            if frame is not None and len(frame) <= longest:
-                yield number, frame
 
 
 def record_of(frame: bytes) -> "RecordDict":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from incrowd.errors import DataError
-from incrowd.flower.rounds import GridLine, Patience, ask, frame_in, record_of
+from incrowd.flower.rounds import Patience, ask, frame_in, record_of
 from tests.flower.nodes import PlainLine, VirtualClock
 
 
@@ -106,29 +106,3 @@ def test_a_frame_goes_through_flowers_records_as_it_is() -> None:
     for name, value in (("other", b"x"), ("incrowd", 3)):
         assert frame_in(RecordDict({name: ConfigRecord({"frame": value})})) is None
     assert frame_in(RecordDict()) is None
-
-
-@pytest.mark.parametrize("stops", [True, False])
-def test_flowers_grid_is_a_line(stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flwr.app import Error, Message
-    from flwr.supercore.task_identity import TaskIdentity
-
-    from tests.flower.grid import TestGrid
-
-    for name in ("_run_id", "_node_id", "_task_id"):  # a message is of a run, which Flower has told its process
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-    def answer(message: Message) -> Message:
-        if message.metadata.dst_node_id == 3:
-            return Message(Error(code=1, reason="boom"), reply_to=message)
-        return Message(record_of(frame_in(message.content) or b""), reply_to=message)
-
-    line = GridLine(TestGrid(answer, gone={2}), stops=stops)
-    owners = line.push([1, 2, 3], b"frame", 10.0)
-    assert sorted(owners.values()) == [1, 3]
-    if stops:
-        with pytest.raises(DataError, match="boom"):
-            list(line.pull(list(owners), 100))
-    else:
-        assert [(owners[number], frame) for number, frame in line.pull(list(owners), 100)] == [(1, b"frame")]
-    assert list(GridLine(TestGrid(answer, gone=set())).pull([], 100)) == []

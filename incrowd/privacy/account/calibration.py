@@ -18,7 +18,6 @@ from incrowd.privacy.account.accounting import ACCOUNTANTS, FINE_GRID, Budget, R
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e9
 MOST_ROUNDS = 10**9
-LEAST_PROB = 1e-9
 
 _COARSE, _MIDDLE, _FINE = 1e-2, 1e-3, FINE_GRID
 # The grids to search on, one after another, and how far from the last allowed value the search on each may end.
@@ -105,31 +104,6 @@ def largest_cohort(
         whole=True,
     )
     return round(search.last_allowed(start=1, cheapest_is="a cohort of one client"))
-
-
-def largest_sampling_prob(
-    make_event: Callable[[float], DpEvent],
-    *,
-    budget: Budget,
-    relation: Relation,
-    accountants: Sequence[str] = ACCOUNTANTS,
-) -> float:
-    """The largest probability of taking part, of at most 1, whose event keeps to the budget.
-
-    Guarantee: the price of the event at the returned value is at most the budget's epsilon; at one ten-thousandth more
-    it is not.
-
-    Edge cases: where not even 10^-9 is allowed, `BudgetExceeded`.
-    """
-    search = _Calibration(
-        make_event=make_event,
-        budget=budget,
-        relation=relation,
-        accountants=accountants,
-        cheapest=LEAST_PROB,
-        dearest=1.0,
-    )
-    return search.last_allowed(start=0.1, cheapest_is=f"a sampling_prob of {LEAST_PROB:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,35 +166,21 @@ def sensitivity(column: Floats, participation: Participation) -> float:
     return float(np.linalg.norm(_worst(column, participation)))
 
 
-def prefix_sums(rounds: int) -> Floats:
-    """The workload of a server that adds up releases: the first column of A, all ones."""
-    return np.ones(rounds)
-
-
-def momentum_sums(rounds: int, momentum: float) -> Floats:
-    """The workload of a server with momentum: what one round's release still adds to the model, t rounds later."""
-    _validate.non_negative(momentum=momentum)
-    if momentum >= 1:
-        raise ConfigError(field="momentum", value=momentum, remedy="give a number below 1")
-    return np.cumsum(momentum ** np.arange(rounds))
-
-
-def mean_squared_error(column: Floats, participation: Participation, workload: Floats | None = None) -> float:
+def mean_squared_error(column: Floats, participation: Participation) -> float:
     """The mean over rounds of the variance of one number of A C^-1 z, for a noise multiplier and a clip bound of 1.
 
-    Without a workload: `prefix_sums`.
+    A adds up: the server's model is the sum of the releases, and all entries of A's columns below the diagonal are 1.
     """
-    workload = prefix_sums(participation.rounds) if workload is None else workload
-    effect = np.convolve(workload, inverse(column))[: participation.rounds]
+    effect = np.cumsum(inverse(column))
     times = np.arange(participation.rounds, 0, -1)  # the t-th diagonal of A C^-1 has that many entries
     return float(times @ effect**2) / participation.rounds * sensitivity(column, participation) ** 2
 
 
-def improvement(column: Floats, participation: Participation, workload: Floats | None = None) -> float:
+def improvement(column: Floats, participation: Participation) -> float:
     """How many times smaller the typical error (root mean square) is than with independent noise at the same cost."""
     independent = np.zeros(participation.rounds)
     independent[0] = 1
-    errors = [mean_squared_error(c, participation, workload) for c in (independent, column)]
+    errors = [mean_squared_error(c, participation) for c in (independent, column)]
     return math.sqrt(errors[0] / errors[1])
 
 
@@ -215,7 +201,7 @@ def square_root(rounds: int) -> Floats:
     return np.concatenate([[1.0], np.cumprod((2 * t - 1) / (2 * t))])
 
 
-def optimal_banded(participation: Participation, *, bands: int, workload: Floats | None = None) -> Banded:
+def optimal_banded(participation: Participation, *, bands: int) -> Banded:
     """The bands with (nearly) the least mean squared error, found from the closed form `square_root`.
 
     Guarantee: never worse than `square_root` cut off after its bands. The search repeats itself on one machine, but
@@ -233,11 +219,11 @@ def optimal_banded(participation: Participation, *, bands: int, workload: Floats
         return _padded(coefficients, participation.rounds), pull
 
     start = square_root(bands)
-    ratios = _minimise(from_ratios, start[1:] / start[:-1], participation, workload, bounds=(1e-6, 1.0))
+    ratios = _minimise(from_ratios, start[1:] / start[:-1], participation, bounds=(1e-6, 1.0))
     return Banded(coefficients=tuple(np.concatenate([[1.0], np.cumprod(ratios)]).tolist()))
 
 
-def optimal_blt(participation: Participation, *, buffers: int, workload: Floats | None = None) -> Blt:
+def optimal_blt(participation: Participation, *, buffers: int) -> Blt:
     """The buffers with (nearly) the least mean squared error, found from decays spread evenly over the time scales.
 
     Guarantee: as `optimal_banded`, never worse than its start.
@@ -263,7 +249,7 @@ def optimal_blt(participation: Participation, *, buffers: int, workload: Floats 
     spans = np.geomspace(2, max(3, participation.rounds), buffers + 1)[:-1]
     weights = 0.5 * spans**-0.5 / (spans**-0.5).sum()
     start = np.concatenate([np.log(weights / 0.5), np.log(spans - 1)])
-    best, decays = unpack(_minimise(from_logits, start, participation, workload, bounds=(-30.0, 30.0)))
+    best, decays = unpack(_minimise(from_logits, start, participation, bounds=(-30.0, 30.0)))
     return Blt(weights=tuple(best.tolist()), decays=tuple(decays.tolist()))
 
 
@@ -275,7 +261,6 @@ def _minimise(
     column_of: Parametrised,
     start: Floats,
     participation: Participation,
-    workload: Floats | None,
     *,
     bounds: tuple[float, float],
 ) -> Floats:
@@ -286,20 +271,19 @@ def _minimise(
 
     def target(parameters: Floats) -> tuple[float, Floats]:
         column, pull = column_of(parameters)
-        value, slope = _log_error(column, participation, workload)
+        value, slope = _log_error(column, participation)
         return value, pull(slope)
 
     options = {"maxiter": 1000}
     minimum = minimize(target, start, jac=True, method="L-BFGS-B", bounds=[bounds] * start.size, options=options)
-    return min(start, np.asarray(minimum.x), key=lambda x: mean_squared_error(column_of(x)[0], participation, workload))
+    return min(start, np.asarray(minimum.x), key=lambda x: mean_squared_error(column_of(x)[0], participation))
 
 
-def _log_error(column: Floats, participation: Participation, workload: Floats | None) -> tuple[float, Floats]:
+def _log_error(column: Floats, participation: Participation) -> tuple[float, Floats]:
     """The logarithm of the mean squared error, up to a constant, and its slope by the column."""
     rounds = participation.rounds
-    workload = prefix_sums(rounds) if workload is None else workload
     undo = inverse(column)
-    effect = np.convolve(workload, undo)[:rounds]
+    effect = np.cumsum(undo)
     weighted = effect * np.arange(rounds, 0, -1)
     error = weighted @ effect
     by_effect = np.convolve(effect, undo)[:rounds]  # d effect / d c_s is minus this, s rounds later

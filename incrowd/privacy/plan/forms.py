@@ -87,12 +87,6 @@ def fingerprint(form: PlanForm) -> str:
     return hashlib.sha256(canonical(form).encode()).hexdigest()
 
 
-def round_of(plan: Plan | CorrelatedPlan, number: int, *, clip: Clip | MedianClip) -> RoundForm:
-    """What is told of a round of a plan. Edge cases: a round that is not planned is refused."""
-    plan.round(number)
-    return RoundForm(plan=fingerprint(to_json(plan)), round=number, clip=clip)
-
-
 _SILO = (
     "name",
     "rounds",

@@ -24,7 +24,6 @@ from incrowd.privacy.account.calibration import (
     LEAST_NOISE,
     MOST_ROUNDS,
     largest_cohort,
-    largest_sampling_prob,
     most_rounds,
     smallest_noise,
 )
@@ -170,19 +169,10 @@ def test_one_more_client_would_not_keep_to_the_budget(
         assert cohort == expected
 
 
-def test_the_sampling_prob_keeps_to_the_budget_and_a_ten_thousandth_more_would_not() -> None:
-    found = largest_sampling_prob(lambda q: rounds(q, 1.25, 54), budget=BUDGET, relation=ADD_OR_REMOVE)
-    assert price(rounds(found, 1.25, 54), delta=1e-5, relation=ADD_OR_REMOVE).epsilon <= 8
-    assert first_bound(rounds(found * 1.0001, 1.25, 54), delta=1e-5, relation=ADD_OR_REMOVE)[1] > 8
-    assert largest_sampling_prob(lambda q: rounds(q, 9.0, 54), budget=BUDGET, relation=ADD_OR_REMOVE) == 1
-
-
 def test_every_unknown_leads_back_to_the_same_plan() -> None:
     noise = smallest_noise(lambda z: rounds(0.3, z, 20), budget=BUDGET, relation=ADD_OR_REMOVE)
     assert most_rounds(lambda n: rounds(0.3, noise, n), budget=BUDGET, relation=ADD_OR_REMOVE) == 20
     assert largest_cohort(lambda m: rounds(m / 10, noise, 20), clients=10, budget=BUDGET, relation=ADD_OR_REMOVE) == 3
-    sampling_prob = largest_sampling_prob(lambda q: rounds(q, noise, 20), budget=BUDGET, relation=ADD_OR_REMOVE)
-    assert sampling_prob == pytest.approx(0.3, rel=5e-4)
 
 
 def test_what_no_value_can_reach_exceeds_the_budget() -> None:
@@ -193,10 +183,6 @@ def test_what_no_value_can_reach_exceeds_the_budget() -> None:
         most_rounds(lambda n: rounds(1.0, 0.3, n), budget=BUDGET, relation=ADD_OR_REMOVE)
     with pytest.raises(BudgetExceeded, match="a cohort of one client"):
         largest_cohort(lambda m: rounds(m / 2, 1.0, 20), clients=2, budget=BUDGET, relation=ADD_OR_REMOVE)
-    with pytest.raises(BudgetExceeded, match="sampling_prob of 1e-09"):
-        largest_sampling_prob(
-            lambda q: ComposedDpEvent([spent, poisson(q, 1.0)]), budget=BUDGET, relation=ADD_OR_REMOVE
-        )
 
 
 def test_what_costs_nothing_goes_to_the_end_of_the_way() -> None:

@@ -20,10 +20,8 @@ from incrowd.privacy.mechanism.factorisation import (
     improvement,
     inverse,
     mean_squared_error,
-    momentum_sums,
     optimal_banded,
     optimal_blt,
-    prefix_sums,
     sensitivity,
     square_root,
 )
@@ -145,50 +143,32 @@ def exact_tail(strategy: StrategyMatrix, rounds: int) -> list[Fraction]:
 
 @EACH
 @pytest.mark.parametrize("apart", [1, 4, 9])
-@pytest.mark.parametrize("momentum", [None, 0.9])
-def test_the_error_is_that_of_the_dense_product(strategy: StrategyMatrix, apart: int, momentum: float | None) -> None:
+def test_the_error_is_that_of_the_dense_product(strategy: StrategyMatrix, apart: int) -> None:
     participation = Participation(rounds=9, min_separation=apart)
-    workload = None if momentum is None else momentum_sums(9, momentum)
-    summing = dense(prefix_sums(9) if workload is None else workload)
+    summing = dense(np.ones(9))
     column = strategy.column(9)
     rows = summing @ np.linalg.inv(dense(column))
     expected = np.sum(rows**2) / 9 * sensitivity(column, participation) ** 2
-    assert mean_squared_error(column, participation, workload) == pytest.approx(expected)
+    assert mean_squared_error(column, participation) == pytest.approx(expected)
     alone = np.sum(summing**2) / 9 * participation.most
-    assert improvement(column, participation, workload) == pytest.approx(math.sqrt(alone / expected))
-
-
-def test_momentum_sums_are_what_a_server_with_momentum_adds_up() -> None:
-    releases = np.random.Generator(np.random.PCG64(2)).normal(size=12)
-    model = velocity = 0.0
-    models = []
-    for release in releases:
-        velocity = 0.9 * velocity + release
-        model += velocity
-        models.append(model)
-    assert np.allclose(dense(momentum_sums(12, 0.9)) @ releases, models)
-    assert np.array_equal(momentum_sums(5, 0.0), prefix_sums(5))
+    assert improvement(column, participation) == pytest.approx(math.sqrt(alone / expected))
 
 
 def test_the_square_root_squares_to_sums() -> None:
-    assert np.allclose(dense(square_root(20)) @ dense(square_root(20)), dense(prefix_sums(20)))
+    assert np.allclose(dense(square_root(20)) @ dense(square_root(20)), dense(np.ones(20)))
 
 
-@pytest.mark.parametrize("momentum", [None, 0.8])
 @pytest.mark.parametrize(("rounds", "apart"), [(1, 1), (2, 1), (16, 16), (40, 10), (40, 3)])
-def test_optimal_strategies_are_never_worse_than_their_start(rounds: int, apart: int, momentum: float | None) -> None:
+def test_optimal_strategies_are_never_worse_than_their_start(rounds: int, apart: int) -> None:
     participation = Participation(rounds=rounds, min_separation=apart)
-    workload = None if momentum is None else momentum_sums(rounds, momentum)
     for bands in (1, 2, 5, rounds):
         cut = square_root(rounds) * (np.arange(rounds) < bands)
-        best = optimal_banded(participation, bands=bands, workload=workload).column(rounds)
+        best = optimal_banded(participation, bands=bands).column(rounds)
         assert np.count_nonzero(best) <= bands
-        error = mean_squared_error(best, participation, workload)
-        assert error <= mean_squared_error(cut, participation, workload) * (1 + 1e-12)
+        error = mean_squared_error(best, participation)
+        assert error <= mean_squared_error(cut, participation) * (1 + 1e-12)
     errors = [
-        mean_squared_error(
-            optimal_blt(participation, buffers=buffers, workload=workload).column(rounds), participation, workload
-        )
+        mean_squared_error(optimal_blt(participation, buffers=buffers).column(rounds), participation)
         for buffers in (1, 3)
     ]
     assert errors[1] <= errors[0] * 1.01
@@ -209,10 +189,10 @@ def test_optimal_bands_are_what_a_plain_search_finds() -> None:
 
 def test_the_slope_is_that_of_the_error() -> None:
     participation, column, width = Participation(rounds=12, min_separation=5), square_root(12), 1e-6
-    slope = factorisation._log_error(column, participation, None)[1]
+    slope = factorisation._log_error(column, participation)[1]
     for t in range(1, 12):
         nudge = width * (np.arange(12) == t)
-        ends = [factorisation._log_error(column + side * nudge, participation, None)[0] for side in (-1, 1)]
+        ends = [factorisation._log_error(column + side * nudge, participation)[0] for side in (-1, 1)]
         assert slope[t] == pytest.approx((ends[1] - ends[0]) / (2 * width), rel=1e-6)
 
 
@@ -267,6 +247,3 @@ def test_other_bad_numbers_are_refused() -> None:
         optimal_banded(participation, bands=0)
     with pytest.raises(ConfigError, match="buffers"):
         optimal_blt(participation, buffers=0)
-    for momentum in (-0.1, 1.0):
-        with pytest.raises(ConfigError, match="momentum"):
-            momentum_sums(3, momentum)
