@@ -122,16 +122,23 @@ class Federation:
         _a(privacy, (Private,), "privacy")
         model = None if module is None else Model(_module(module))
         given = Given(data=data if isinstance(data, Clients) else None, model=model)
-        known = ("privacy", "local", *Sections.__annotations__)
+        kinds: dict[str, type] = {
+            "privacy": Private,
+            "local": Local,
+            "server": ServerOptimizer,
+            "run": RunOptions,
+            "stop": Stop,
+        }
         stated: dict[str, Any] = {"data": {"name": "given"} if isinstance(data, Clients) else _stated(data)}
         if model is not None:
             stated["model"] = {"kind": "given"}
         for name, value in {"privacy": privacy, "local": local, **sections}.items():
-            if name not in known:
-                remedy = f"there is no such argument; known are module, {', '.join(known)}"
+            if name not in kinds:
+                remedy = f"there is no such argument; known are module, {', '.join(kinds)}"
                 raise ConfigError(field=name, value=value, remedy=remedy)
-            if isinstance(value, BaseModel):
-                stated[name] = _stated(value)
+            section = _a(value, (type(None), kinds[name]), name)
+            if section is not None:
+                stated[name] = _stated(section)
         federation = cls.from_tables(with_recipe(stated, recipe, given=given))
         federation.given = given
         return federation

@@ -329,3 +329,21 @@ def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
 def test_a_recipe_refuses_what_is_no_argument() -> None:
     with pytest.raises(ConfigError, match=r"rounds = 3: there is no such argument"):
         incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), rounds=3)  # type: ignore[call-arg]  # on purpose
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"local": {"learning_rate": 0.5}},
+        {"local": incrowd.ServerOptimizer(learning_rate=0.5)},
+        {"server": {"learning_rate": 0.5}},
+        {"server": "adam"},
+        {"run": {"seed": 3}},
+        {"stop": 3},
+    ],
+    ids=str,
+)
+def test_a_recipe_refuses_what_is_no_section_rather_than_pass_it_over(given: dict[str, Any]) -> None:
+    budget = incrowd.Private(epsilon=8, delta=1e-3)
+    with pytest.raises(ConfigError, match=f"{next(iter(given))} = .*give incrowd"):
+        incrowd.Federation.by_recipe("general", clients(), privacy=budget, **given)

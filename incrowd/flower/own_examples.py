@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
 from incrowd.data.agreement import agreed
-from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
 from incrowd.flower.offer import Offer
@@ -21,6 +22,7 @@ from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.records import Records
+from incrowd.learning.trial import tried
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.runs.build import featured, loss_of, model_of
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
@@ -95,6 +97,7 @@ class OwnExamples:
         model = self._model(sections, seen.examples, its_loss)
         if offer.settings.get("module") != module_of(model):
             raise SpecificationRefused("the module here is another one than the server's, or its frozen part is")
+        _check_labels(seen.examples, model, its_loss)
         return _Built(tensors=ClientTensors.of(seen), classes=seen.examples.classes, model=model, loss=its_loss)
 
     def _check(self, sections: CommonSections, loss: str | None) -> None:
@@ -162,6 +165,21 @@ def _check_size(sections: CommonSections, examples: Examples, offer: Offer | Sil
         widths = math.prod(examples.shape), *sections.model.hidden
         if sum(one * other for one, other in pairwise(widths)) > offer.weights:
             raise SpecificationRefused(f"the model that the offer describes has more than its {offer.weights} weights")
+
+
+def _check_labels(examples: Examples, model: Model, loss: Loss) -> None:
+    """Refuse a model or a loss that not every stated class fits: otherwise who offers would learn from yes and no
+    whether there is a row of the others.
+    """
+    if examples.classes is None:  # by what is stated, too: see `Allowed.losses`
+        return
+    labels = torch.arange(examples.classes)
+    features, _ = examples.as_tensors()
+    every = labels.view(-1, *[1] * (examples.labels.ndim - 1)).expand(-1, *examples.labels.shape[1:])
+    try:
+        tried(model, features, every, loss, each_alone=False, what="examples")
+    except DataError as error:
+        raise SpecificationRefused(f"not every class that this party has stated can be learned: {error}") from error
 
 
 def _data(sections: CommonSections) -> Parties:

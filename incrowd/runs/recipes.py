@@ -25,6 +25,7 @@ from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
 from incrowd.learning.features.pictures import GreyPictures, in_colour, is_picture
 from incrowd.learning.features.table_rows import all_ranged, all_texts
+from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
 from incrowd.runs.build import NOTHING, Given, federated_data
@@ -91,17 +92,18 @@ class Outline:
     own_model: bool = False
 
     @classmethod
-    def of(cls, data: Clients, budget: Budget, *, own_model: bool) -> "Outline":
-        """The public facts of some clients.
+    def of(cls, data: Clients, budget: Budget, *, own_model: bool, loss: str | None = None) -> "Outline":
+        """The public facts of some clients, who are to learn by this loss; unless it is named it follows from labels.
 
         Guarantee: of examples and labels only shapes and types are read.
         """
         forms = form(data.examples.features)
+        classes = 2 if data.examples.classes is None and loss == LOGISTIC.name else data.examples.classes
         return cls(
             clients=data.clients,
             budget=budget,
             shape=forms[0][1],
-            classes=2 if data.examples.classes is None and data.examples.labels.ndim > 1 else data.examples.classes,
+            classes=classes if loss in (None, CROSS_ENTROPY.name, LOGISTIC.name) else None,
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
             stated=data.table is not None and all_ranged(data.table),
             texts=data.table is not None and all_texts(data.table),
@@ -327,7 +329,7 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     data = federated_data(config, given)
     budget = Budget(epsilon=config.privacy.epsilon, delta=config.privacy.delta)
     own_model = not isinstance(config.model, LinearSection)
-    facts = Outline.of(data, budget, own_model=own_model)
+    facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
     if facts.classes is None and "learning_rate" not in settings.get("server", {}):
         remedy = "labels are numbers, of a scale that no recipe knows: state server.learning_rate, too, or leave it out"
         raise ConfigError(field="recipe", value=name, remedy=remedy)
@@ -362,6 +364,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     clash = {"noise": ("sampling", "cohort", "allocation"), "grow_from": ("allocation",), "sampling": ("cohort",)}
     if "clip" in privacy and "clip" in advised["privacy"]:  # the rate was that of the recipe's own bound
         advised["server"]["learning_rate"] *= advised["privacy"]["clip"]["clip_norm"]
+    if {"batch_size", "batches"} & settings.get("local", {}).keys():  # one of the two
+        advised["local"].pop("batches", None)
     for stated, without in clash.items():
         for name in without if stated in privacy else ():
             advised["privacy"].pop(name, None)

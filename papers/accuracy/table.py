@@ -9,6 +9,7 @@ import numpy as np
 
 from harness import checks
 from harness.seeds import Entry
+from incrowd import ConfigError
 from incrowd.data import Split
 from incrowd.learning.features import is_picture
 from papers.accuracy.measure import Bench
@@ -26,7 +27,8 @@ class Table:
     With `records` the unit is a record, with `pfl` there are pfl-research's rows, too, of so many rounds, and with
     `plays` those of natural clients.
 
-    Edge cases: an unknown set, and a number that makes no sense, are refused before anything is read.
+    Edge cases: an unknown set, a number that makes no sense, and plays where training examples are to be measured on
+    (of plays there are test speakers alone), are refused before anything is read.
     """
 
     folder: Path
@@ -41,6 +43,11 @@ class Table:
 
     def __post_init__(self) -> None:
         checks.natural(pfl=self.pfl)
+        if self.plays and self.bench.get("held_out"):
+            remedy = (
+                "plays are measured on their test speakers: leave out one of the two, or settings are chosen on them"
+            )
+            raise ConfigError(field="held_out", value=self.bench["held_out"], remedy=remedy)
         for name in self.sets:
             checks.known(SETS, data_set=name)
         for clients in self.clients:
@@ -58,7 +65,7 @@ class Table:
         if self.plays:
             split, speakers = load_plays(self.folder)
             for seen in (split, as_ones(split)):
-                bench = Bench.on(seen, **{**self.bench, "held_out": 0})
+                bench = Bench.on(seen, **{"held_out": 0, **self.bench})
                 for epsilon in self.epsilons:
                     for recipe in self.fitting(seen):
                         yield plays_row(bench, speakers, recipe, epsilon=epsilon)

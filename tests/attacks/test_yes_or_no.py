@@ -78,3 +78,41 @@ def test_a_loss_that_only_some_labels_fit_is_refused_whatever_the_labels_are(los
     assert settings_of(tables(tmp_path / "there.toml")).local.loss == loss
     assert len(told) == 1
     assert "is not among those that this party allows for numbers" in told.pop()
+
+
+CLASSES = ("no", "yes", "maybe")
+CLIENTS = "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n"
+SILOS = 'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = 3\nrecords = 30\nclip_norm = 1.0\n'
+NET = "from torch import nn\ndef net(outputs):\n    return nn.Linear(4, outputs)\n"
+LEARNED = {
+    "logistic": '[local]\nloss = "logistic"\n',
+    "too few outputs": '[model]\nmodule = "own_net:net"\narguments = {outputs = 2}\n[local]\n',
+    "enough outputs": '[model]\nmodule = "own_net:net"\narguments = {outputs = 3}\n[local]\n',
+    "as usual": "[local]\n",
+}
+
+
+@pytest.mark.parametrize("offered", LEARNED)
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_what_only_some_classes_fit_is_refused_whatever_the_classes_are(
+    offered: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_net.py").write_text(NET)
+    hospitals = Hospitals(tmp_path)
+    more = 'unit = "record"\nrecords = 30\n' if unit == "record" else ""
+    allow = 'epsilon = 100.0\ndelta = 1e-3\nmodules = ["own_net:net"]\n'
+    own = 'file = "amber.csv"\nfolder = ".."\nlabel = "back"\nclasses = ["no", "yes", "maybe"]\n'
+    hospitals.state("amber", data=own, allow=allow, more=more)
+    text = settings_text(here=False, privacy=SILOS if unit == "record" else CLIENTS)
+    text = text.replace('["no", "yes"]', '["no", "yes", "maybe"]').replace("[local]\n", LEARNED[offered])
+    (tmp_path / "there.toml").write_text(text)
+    told = set()
+    for last in CLASSES:
+        rows = "".join(f"30,1.0,f,{label}\n" for label in ["no", "yes"] * 14 + ["no", last])
+        (tmp_path / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
+        line = MemberLine(hospitals, gone={"birch", "cedar"})
+        told.add(hospitals.server().try_over(line, Federation.from_settings(tmp_path / "there.toml"))["amber"])
+        line.close()
+    fits = offered in ("enough outputs", "as usual")
+    assert told == {"yes"} if fits else len(told) == 1 and "not every class" in told.pop()

@@ -98,6 +98,13 @@ def test_numbers_that_make_no_sense_are_refused_before_anything_is_read(tmp_path
             Table(folder=tmp_path / "nowhere", **{**asked, field: value})
 
 
+def test_settings_are_not_chosen_on_the_test_speakers(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"sets": (), "clients": (10,), "epsilons": (8.0,), "recipes": ("general",), "plays": True}
+    with pytest.raises(ConfigError, match=r"held_out = 20: plays are measured on their test speakers"):
+        Table(folder=tmp_path / "nowhere", **asked, bench={"held_out": 20})
+    Table(folder=tmp_path / "nowhere", **asked, bench={"held_out": 0})
+
+
 def test_pfl_s_own_setting_stands_beside_its_honest_epsilon() -> None:
     bench = Bench(split=pictures(60), seeds=1, ceiling=False)
     own = as_it_is(bench, "iid", 2)

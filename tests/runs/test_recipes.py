@@ -9,6 +9,9 @@ import pytest
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.features import GreyPictures
+from incrowd.runs.build import Given
+from incrowd.runs.client_work import assemble
+from incrowd.runs.config import Config
 from incrowd.runs.recipes import MANY, RECIPES, SHARES, STRONG, Outline, completed, named, with_recipe
 from incrowd.runs.settings import settings_of, tables
 
@@ -253,3 +256,47 @@ def test_of_two_classes_gradients_are_shortened_not_normalised() -> None:
     stated = {**PROMISE, "privacy": {**PROMISE["privacy"], "clip": {"kind": "normalised"}}}
     made = completed(stated, named("tables"), facts(classes=2))
     assert made["server"]["learning_rate"] == pytest.approx(many["server"]["learning_rate"])
+
+
+def made_by(data: Clients, **local: Any) -> dict[str, Any]:
+    """What a recipe makes of settings that state this of local training."""
+    promise = {"epsilon": 8.0, "delta": 1e-3}
+    stated = {"data": {"name": "given"}, "privacy": promise, "local": local, "server": {"learning_rate": 1.0}}
+    return with_recipe(stated, "general", given=Given(data=data))
+
+
+def labelled(labels: Any, classes: int | None) -> Clients:
+    owner = np.arange(len(labels))
+    features = np.ones((len(labels), 4), np.float32)
+    return Clients.from_arrays(features, labels, owner=owner, classes=classes, name="made up", clients=len(labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "loss", "shares"),
+    [
+        (np.zeros(20, np.int64), 2, None, True),
+        (np.zeros(20, np.int64), 2, "cross entropy", True),
+        (np.zeros(20, np.int64), 2, "huber", False),
+        (np.zeros(20, np.float32), None, None, False),
+        (np.zeros(20, np.float32), None, "logistic", True),
+        (np.zeros((20, 3), np.float32), None, None, False),
+        (np.zeros((20, 3), np.float32), None, "huber", False),
+        (np.zeros((20, 3), np.float32), None, "logistic", True),
+    ],
+)
+def test_label_shares_are_for_losses_that_know_classes(
+    labels: Any, classes: int | None, loss: str | None, shares: bool
+) -> None:
+    data = labelled(labels, classes)
+    made = made_by(data, **({} if loss is None else {"loss": loss}))
+    assert ("label_shares" in made["local"]) == shares
+    config = settings_of(made)
+    assert isinstance(config, Config)
+    assemble(config, given=Given(data=data))
+
+
+def test_how_batches_are_made_may_be_stated_either_way() -> None:
+    for stated in ({"batch_size": 5}, {"batches": 3}):
+        made = completed({**PROMISE, "local": stated}, named("general"), facts(own_model=True))
+        assert {name for name in ("batch_size", "batches") if name in made["local"]} == set(stated)
+        settings_of(made)

@@ -1,4 +1,4 @@
-"""Features on disk: one file for each pair of a map and examples, whole and checked, or not there."""
+"""Features on disk: one file for each pair of a map and examples, whole, sealed and checked, or not there."""
 
 import hashlib
 import hmac
@@ -16,7 +16,8 @@ from incrowd.errors import DataError
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.privacy.ledger.state import key_in, state_folder
 
-_REVISION = 3  # a built-in map that computes something else under the same name needs the next
+_REVISION = 4  # a built-in map that computes something else under the same name needs the next
+_SEAL = 32  # bytes
 
 
 def place(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: bool) -> Path:
@@ -36,20 +37,25 @@ def named(folder: Path, key: str) -> Path:
 
 
 def load(path: Path) -> Values | None:
-    """What `save` wrote, or None if there is no such file or anything about it is wrong."""
+    """What `save` wrote under this name, or None if there is no such file or anything about it is wrong.
+
+    Guarantee: wherever the folder is, and whoever else may write there, what is loaded is what this user has saved for
+    the same map and examples. A file that was put in the place of another would show other people's examples to a run
+    whose ledger does not know them.
+    """
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
             features: Values = np.lib.format.read_array(stream, allow_pickle=False)
-            expected = stream.read()
-    except (OSError, ValueError, MemoryError):  # absent, cut off, or a damaged header that asks for anything
+            seal = stream.read(_SEAL + 1)
+    except (OSError, ValueError, MemoryError, OverflowError):  # absent, cut off, or a header that asks for anything
         return None
-    if features.dtype != np.float32 or checksum(features) != expected:
+    if features.dtype != np.float32 or not hmac.compare_digest(seal, _seal(path, features)):
         return None
     return features
 
 
 def save(path: Path, features: Values) -> None:
-    """Write the array as NumPy reads it, with its checksum after it, in one step.
+    """Write the array as NumPy reads it, with its seal after it, in one step.
 
     Only the user may read the file: features are as private as the examples.
     """
@@ -59,12 +65,23 @@ def save(path: Path, features: Values) -> None:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 np.lib.format.write_array(stream, features, allow_pickle=False)
-                stream.write(checksum(features))
+                stream.write(_seal(path, features))
             Path(temporary).replace(path)
         finally:
             Path(temporary).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); give another cache folder, or none") from error
+
+
+def _seal(path: Path, features: Values) -> bytes:
+    """What only this user can make, of the array and of the name that it has: see `place`."""
+    sealed = f"sealed features: {path.name} ".encode() + checksum(features)
+    return hmac.digest(key_in(state_folder()), sealed, "sha256")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open what may be a pipe that nobody ever writes to; a link is not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def checksum(array: Features) -> bytes:

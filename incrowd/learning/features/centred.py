@@ -8,6 +8,7 @@ from torch import Tensor
 _VISIBLE = 0.2  # of the largest difference from the ground
 _ROOM = 0.2  # of a side; what has less is moved by its box, what has more on both, by its mass
 _BLANK = 0.9  # of the edge is ground, or there is none
+_HALF = 0.5 + 2**-10  # far more than rounding, so that halves are rounded up whatever rounding has made of them
 
 
 def centred(pictures: Tensor) -> Tensor:
@@ -49,8 +50,8 @@ def _offsets(weights: Tensor) -> _Placement:
     there = weights > 0
     before, after = (one.int().argmax(dim=1) for one in (there, there.flip(1)))
     places = torch.arange(side) - (side - 1) / 2
-    # Halves are rounded up, so that what was moved by whole pixels comes to the same place.
-    mass = (weights @ places / weights.sum(dim=1).clamp_min(1e-9) + 0.5).floor()
+    # Halves are rounded up, so that what was moved by whole pixels comes to the same place, and alone as beside others.
+    mass = (weights @ places / weights.sum(dim=1).clamp_min(1e-9) + _HALF).floor()
     return _Placement(side, ((before - after) / 2).trunc(), mass, before + after >= _ROOM * side)
 
 

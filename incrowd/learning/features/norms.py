@@ -16,7 +16,8 @@ _TINY = 1e-6
 class UnitNorm:
     """Each example as a flat vector of L2 norm 1; with `centred`, its own mean is taken from its features before.
 
-    Edge cases: features that are all zero (with `centred`, all the same) stay zero.
+    Edge cases: features that are all zero (with `centred`, all the same) stay zero; those whose length float32 cannot
+    hold, from 1e19 on, become zero.
     """
 
     centred: bool = False
@@ -56,6 +57,9 @@ class WithConstant:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Rows of L2 norm 1; a row of zeros stays as it is."""
-    scaled: Tensor = features / (features.norm(dim=1, keepdim=True) + _TINY)
+    """Rows of L2 norm 1; a row of zeros stays as it is.
+
+    A row whose length float32 cannot hold becomes zeros: an error would tell of one example to whoever hears of it.
+    """
+    scaled: Tensor = (features / (features.norm(dim=1, keepdim=True) + _TINY)).nan_to_num_(nan=0.0)
     return scaled

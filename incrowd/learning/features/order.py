@@ -29,7 +29,8 @@ class PicturesOrPixels:
     Guarantee: each example decides for itself, so one cannot change how others are seen. Where no example is in
     disorder, a linear model of both is that of the base's features alone.
 
-    Edge cases: an example whose pixels are all the same has the base's features.
+    Edge cases: an example whose pixels are all the same, or too large for float32 to hold their squares, has the base's
+    features.
     """
 
     base: FeatureMap
@@ -80,7 +81,8 @@ def order(pictures: Tensor) -> Tensor:
     height, width = pictures.shape[2:]
     pairs = (height - 1) * width + height * (width - 1)
     expected = _squares(centred) / (height * width) * 2 * pairs
-    return torch.where(expected > 0, (1 - (down + right) / expected) * math.sqrt(pairs), math.inf)
+    found = torch.where(expected > 0, (1 - (down + right) / expected) * math.sqrt(pairs), math.inf)
+    return found.nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 def _squares(numbers: Tensor) -> Tensor:

@@ -229,6 +229,8 @@ def _collect(space: Workspace, layer: int, count: int) -> None:
             width, _, at = _tile(space, layer - 1, tile)
             first = tile * space.layers[layer - 1, TILE]
             if bent:
+                for h in range(space.layers[layer, INPUTS] - first, width):  # zeros times what is no number are none
+                    space.values[at + i * width + h] = 0
                 pairs = pack(space.values, places, numbers, (at + i * width, width, first, pairs))
             else:
                 for h in range(min(width, space.layers[layer, INPUTS] - first)):
