@@ -44,6 +44,7 @@ def test_the_object_is_the_file(incrowd: Command) -> None:
     assert (again.status, "name another folder" in again.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_pictures_that_were_read_are_written_beside_it_for_their_owner_alone(incrowd: Command) -> None:
     said = incrowd("audit", *SMALL, *FEW, "--people", "--quick", "--out", "found", "--json")
     assert said.status == 0
@@ -60,6 +61,7 @@ def test_a_violation_is_exit_status_1_and_said(incrowd: Command) -> None:
     assert "noise: 0." in said.err
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_ledger_and_every_file_as_it_was(incrowd: Command) -> None:
     """And it may be audited where its ledger is not: an audit is no part of what is paid for."""
     options = ("--set", "run.plot=false", "--set", "run.randomness=seeded", "--set", "run.seed=1")

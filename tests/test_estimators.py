@@ -161,6 +161,7 @@ def test_names_of_a_frame_s_columns_are_kept() -> None:
         fitted.predict(frame[["weight", "age", "height"]])
 
 
+@pytest.mark.slow
 def test_settings_are_compared_on_public_data() -> None:
     x, y, _ = visits(count=120)
     search = GridSearchCV(classifier(public=True, rounds=20, random_state=0), {"learning_rate": [1e-3, 0.5]}, cv=2).fit(
@@ -169,6 +170,7 @@ def test_settings_are_compared_on_public_data() -> None:
     assert search.best_estimator_.score(x, y) > 0.7
 
 
+@pytest.mark.slow
 def test_import_incrowd_does_not_import_scikit_learn() -> None:
     code = "import sys, incrowd; assert 'sklearn' not in sys.modules; assert incrowd.PrivateClassifier"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

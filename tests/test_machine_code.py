@@ -82,6 +82,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disk", ["as it was", "cut", "emptied", "strange"])
 def test_noise_is_drawn_whatever_became_of_the_machine_code_on_disk(written: Path, tmp_path: Path, disk: str) -> None:
     """By then it is paid for; a run that ended there would pay again, and end there again."""
@@ -95,5 +96,6 @@ def test_noise_is_drawn_whatever_became_of_the_machine_code_on_disk(written: Pat
     assert drawn(folder, disk) == "6144 True\n"
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_where_no_machine_code_can_be_kept(tmp_path: Path) -> None:
     assert drawn(tmp_path, "full") == "6144 True\n"

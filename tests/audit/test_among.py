@@ -29,6 +29,7 @@ def federation(*overrides: str) -> ClientWork:
     return assemble(config, given=NOTHING)
 
 
+@pytest.mark.slow
 def test_who_knows_more_finds_more_and_nobody_more_than_is_promised() -> None:
     found, checks = canaries_among(federation(), federations=40, seed=1)
     known, releases, _model = found
@@ -60,6 +61,7 @@ def test_real_federations_of_every_kind_pass(settings: list[str]) -> None:
     assert all(one.holds for one in found)
 
 
+@pytest.mark.slow
 def test_a_fault_of_late_rounds_shows_in_whole_trainings_alone() -> None:
     work = federation()
     with longer_later():

@@ -26,6 +26,7 @@ def work() -> ClientWork:
     return assemble(load(overrides=SMALL), given=NOTHING)
 
 
+@pytest.mark.slow
 def test_one_strong_canary_finds_a_third_of_epsilon_two() -> None:
     """What was asked of an audit. Measured: three quarters of it."""
     budget = Budget(epsilon=2.0, delta=1e-5)

@@ -41,6 +41,7 @@ def a_plan(kind: str) -> Promise:
     return config.calibrate(BUDGET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted({kind for kind, _, _ in BROKEN.values()}))
 def test_a_right_pipeline_passes(kind: str) -> None:
     found = audit_plan(a_plan(kind), BUDGET, effort=EFFORT)
@@ -57,6 +58,7 @@ def test_a_broken_pipeline_is_caught(name: str) -> None:
     assert any(witness in violation for violation in found.violations), found.violations
 
 
+@pytest.mark.slow
 def test_where_every_number_has_a_limit_canaries_are_many_and_as_good_as_one() -> None:
     """Signs at right angles: what each finds is what one alone would, and 32 are found at a time."""
     game = CanaryGame(plan=a_plan("elementwise"))

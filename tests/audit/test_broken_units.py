@@ -63,6 +63,7 @@ def test_a_broken_silo_is_caught(name: str) -> None:
     assert any(witness in one for one in found), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECIFICATIONS)
 def test_a_right_device_passes(kind: str) -> None:
     assert broken(device(kind)) == []

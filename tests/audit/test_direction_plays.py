@@ -47,6 +47,7 @@ def test_a_right_device_passes_and_most_of_what_it_may_tell_is_found(epsilon: fl
     assert at_least < finding.lower_bound <= epsilon
 
 
+@pytest.mark.slow
 def test_a_specification_is_audited_as_a_whole() -> None:
     findings, checks = audit_specification(asked(), trials=1_500, seed=3, confidence=0.95)
     assert len(findings) == 1
@@ -84,6 +85,7 @@ BROKEN: dict[str, tuple[Breakage, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_device_is_caught(name: str) -> None:
     breakage, witness = BROKEN[name]

@@ -100,12 +100,14 @@ def test_an_update_says_whose_it_is_and_the_released_mean_hardly(kind: str, tmp_
     assert (tmp_path / "read.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_nobody_says_whose_an_update_is_that_has_noise_of_its_own() -> None:
     (update, _), strips = reading(federation(privacy={"place": "local"}), clients=40, seed=1)
     assert update.auc == pytest.approx(0.5, abs=0.25)  # 80 of them err by .065
     assert "with noise of its own" in strips[1].title
 
 
+@pytest.mark.slow
 def test_an_audit_reads_what_can_be_read_and_says_where_nothing_can() -> None:
     effort = Effort(repeats=2, people=True, quick=True)
     few = {"data": {"clients": 20}, "privacy": {"rounds": 2}}

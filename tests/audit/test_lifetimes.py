@@ -40,6 +40,7 @@ def test_a_broken_device_is_caught(name: str) -> None:
     assert any(witness in check.name for check in checks if not check.holds), checks
 
 
+@pytest.mark.slow
 def test_what_is_charged_in_all_bounds_what_is_found() -> None:
     """Three contributions of epsilon 2; and two thirds of them charged elsewhere, where one would not tell so much."""
     right, _ = looks({}, 200)
@@ -52,6 +53,7 @@ def test_what_is_charged_in_all_bounds_what_is_found() -> None:
     assert not wrong.holds
 
 
+@pytest.mark.slow
 def test_short_noise_shows_in_a_life() -> None:
     with laplace_is(0.01)():
         finding, _ = looks({"epsilon": 0.5}, 250)

@@ -40,6 +40,7 @@ def test_the_ratio_knows_those_whom_others_give_away() -> None:
     assert abs(float(((nothing > 0) == inside).mean()) - 0.5) < 0.1
 
 
+@pytest.mark.slow
 def test_only_public_data_with_classes_are_looked_at() -> None:
     work = federation("data.public=false", "data.identity='ward'", "run.randomness=seeded", "run.seed=1")
     with pytest.raises(ConfigError, match="public"):

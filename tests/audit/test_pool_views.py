@@ -47,6 +47,7 @@ def test_of_one_instance_before_and_after_tell_what_a_device_sends(merge: float)
     assert scores == pytest.approx(play.scores, abs=1e-3)  # weights are float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [1.0, 0.25])
 def test_nobody_learns_more_than_a_contribution_may_tell(merge: float) -> None:
     seen = found(pool(merge=merge))
@@ -70,6 +71,7 @@ def test_coins_that_nobody_used_are_not_told(changes: dict[str, object]) -> None
         assert auc(scores[coins], scores[~coins]) == pytest.approx(0.5, abs=0.07)  # 2,000 coins err by .013
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [1.0, 0.25])
 def test_who_looks_before_and_after_catches_short_noise(merge: float) -> None:
     with laplace_is(0.25)():
@@ -107,6 +109,7 @@ def test_large_pools_are_followed_less_often() -> None:
     assert game.trials(rightly_played(game)) == 2_000_000_000 // (1_000**2 * game.numbers)
 
 
+@pytest.mark.slow
 def test_who_descends_from_whom_tells_which_instance_is_new() -> None:
     """The paper takes an update and its parent to be alike; an instance that others descend from is no new one."""
     moment = found(pool(instances=20, epsilon=8.0, merge=1.0))[1]

@@ -39,6 +39,7 @@ def silos(*, records: int = RECORDS, **privacy: object) -> SiloFederation:
     return assemble_silos(config, given=Given(data=data))
 
 
+@pytest.mark.slow
 def test_who_is_in_is_told_without_noise_and_hardly_with_it() -> None:
     found = record_membership(silos(), models=40, seed=1)
     private, plain = found[:3], found[3:]

@@ -50,6 +50,7 @@ def small_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_work")
 def test_json_is_one_object_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -123,6 +123,7 @@ def test_equal_work_is_timed_in_turns() -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 def test_a_contest_measures_every_work_at_every_batch_size() -> None:
     said: list[str] = []
     found = Contest(works=[PERCEPTRON, CNN], batch_sizes=[10, 15], against=HERE, rounds=1).run(said.append)

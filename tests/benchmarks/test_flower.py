@@ -62,6 +62,7 @@ def stop(pipe: Connection, clients: int, workers: int) -> None:
     """A simulation that ends before it has answered."""
 
 
+@pytest.mark.slow
 def test_a_process_that_stops_is_an_error_with_a_remedy() -> None:
     with FlowerProcess(stop) as process, pytest.raises(IncrowdError, match="leave it out with --against"):
         process.competitor(small.task()).round(0)

@@ -368,6 +368,7 @@ def test_what_was_charged_without_a_day_counts_by_the_time_of_its_entry(table: T
         own.answer(asked_for().to_json(), np.zeros(33))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 40)), max_size=6), st.integers(0, 20))
 def test_a_day_is_found_without_reading_all_as_by_reading_all(

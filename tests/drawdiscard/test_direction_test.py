@@ -190,6 +190,7 @@ def test_honest_devices_are_hardly_ever_turned_away_however_alike_they_are(alike
     assert away / count < 0.01 + 4 * math.sqrt(0.01 / count)
 
 
+@pytest.mark.slow
 def test_colluders_who_go_one_way_are_turned_away_once_that_is_known() -> None:
     draw, parent = np.random.default_rng(10), np.zeros(SIZE, np.float32)
     test = DirectionTest(MECHANISM, randomness=SeededRandomness(4))
@@ -265,6 +266,7 @@ def test_of_a_handful_of_weights_devices_that_name_the_same_all_count_and_each_o
     assert server.accepted == 5
 
 
+@pytest.mark.slow
 def test_no_honest_answer_is_lost_because_another_device_named_the_same() -> None:
     """Each is paid for, and what many agree on would be lost most often."""
     server, device = Server(asked(**ASKED | {"epsilon": 8.0, "instances": 20})), phone()

@@ -132,6 +132,7 @@ def overlap(first: Floats, second: Floats) -> bool:
     return same and bool(abs(first.mean() / second.mean() - 1) < 0.05)
 
 
+@pytest.mark.slow
 def test_section_v_what_is_equal_and_what_is_worse() -> None:
     k = 5
     discard = losses(lambda pool, _: DrawAndDiscard(pool), k=k)

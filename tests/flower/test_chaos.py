@@ -196,6 +196,7 @@ def test_and_so_they_are_after_thousands_of_rounds(tmp_path: Path) -> None:
     assert counted[True] > 1500
 
 
+@pytest.mark.slow
 def test_a_party_that_loses_its_memory_gives_nothing_twice(tmp_path: Path) -> None:
     """Its ledger knows what was paid for, and a round that was is not answered anew."""
     storm = Storm(tmp_path, rounds=60, seed=3, forgetful=True)

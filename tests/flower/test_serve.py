@@ -219,6 +219,7 @@ def test_silos_with_their_own_tables_release_the_model_of_one_machine(
         assert shown["epsilon"] == pytest.approx(summary["epsilon_by_silo"][name])
 
 
+@pytest.mark.slow
 def test_a_silo_is_tried_out_and_refuses_by_its_words_alone(hospitals: Hospitals, line: MemberLine) -> None:
     silo_settings(hospitals, "")
     hospitals.state("birch", more='unit = "record"\nrecords = 40\n', allow="epsilon = 80.0\ndelta = 1e-3\n")

@@ -118,6 +118,7 @@ def test_every_model_learns_what_the_slow_twin_learns(
     assert_close(found, twin(one, data, local, weights, COHORT))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 140), min_size=1, max_size=6),
@@ -262,6 +263,7 @@ def test_neither_the_weights_nor_the_module_are_written_to() -> None:
         assert torch.equal(model.weights, own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_memory_does_not_grow_with_the_cohort(threads: int) -> None:
     model, data = mlp((FEATURES, 8, CLASSES)), clients([3] * 12)

@@ -87,7 +87,13 @@ MASK = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 
 @pytest.mark.parametrize(
     ("how", "place"),
-    [({}, 0), ({}, 3), ({"norm_first": True}, -1), ({"activation": "gelu"}, -1), ({"bias": False}, -1)],
+    [
+        ({}, 3),
+        pytest.param({}, 0, marks=pytest.mark.slow),
+        pytest.param({"norm_first": True}, -1, marks=pytest.mark.slow),
+        pytest.param({"activation": "gelu"}, -1, marks=pytest.mark.slow),
+        pytest.param({"bias": False}, -1, marks=pytest.mark.slow),
+    ],
 )
 def test_an_encoder_computes_one_place_there_and_back(how: dict[str, Any], place: int) -> None:
     module, x = encoder(**how), examples()
@@ -101,7 +107,7 @@ def test_places_in_the_first_dimension_are_taken_early_too() -> None:
     assert share(plain, x) < 0.65
 
 
-@pytest.mark.parametrize(("hint", "place"), [(False, 2), (True, 2), (True, -1)])
+@pytest.mark.parametrize(("hint", "place"), [(False, 2), pytest.param(True, 2, marks=pytest.mark.slow), (True, -1)])
 def test_a_place_sees_what_its_mask_lets_it_see(hint: bool, place: int) -> None:
     module, x = encoder(), examples()
     plain = gradients(lambda call, x: call(x, MASK, None, hint)[:, place], module)
@@ -115,6 +121,7 @@ def test_masks_of_each_head_stay_as_they_are() -> None:
     assert 0.4 < share(plain, x) < 1  # all of the attention, and one place of the rest
 
 
+@pytest.mark.slow
 def test_only_the_last_of_several_layers_computes_one_place() -> None:
     module, x = nn.Sequential(encoder(), encoder()), examples()
     plain = gradients(lambda call, x: call(x)[:, -1], module)

@@ -141,6 +141,7 @@ def test_a_row_is_json_and_a_table(bench_accuracy: Command, data: Path) -> None:
     assert "without noise" in table.out
 
 
+@pytest.mark.slow
 def test_records_are_clients_of_their_own(bench_accuracy: Command, data: Path) -> None:
     asked = (
         "--data",

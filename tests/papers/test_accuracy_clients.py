@@ -52,6 +52,7 @@ def test_one_speaker_alone_is_refused(tmp_path: Path) -> None:
         load_plays(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_pfl_states_is_not_what_its_users_are_promised() -> None:
     noise = scaled_noise(30)
     honest = honest_epsilon(30, noise)
@@ -76,6 +77,7 @@ def test_handwriting_is_for_grey_pictures_alone(tmp_path: Path) -> None:
     assert asked.fitting(grey) == ("images", "handwriting")
 
 
+@pytest.mark.slow
 def test_speakers_stand_in_the_table_and_images_is_not_for_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_settings_are_not_chosen_on_the_test_speakers(tmp_path: Path) -> None:
     Table(folder=tmp_path / "nowhere", **asked, bench={"held_out": 0})
 
 
+@pytest.mark.slow
 def test_pfl_s_own_setting_stands_beside_its_honest_epsilon() -> None:
     bench = Bench(split=pictures(60), seeds=1, ceiling=False)
     own = as_it_is(bench, "iid", 2)

@@ -35,6 +35,7 @@ def test_text_says_what_agrees(reproduce: Command, folder: Path) -> None:
     assert "out/figures/ddml-figure3.png" in finished.out
 
 
+@pytest.mark.slow
 def test_figure_1_needs_no_data(reproduce: Command) -> None:
     words = ("ddml-figure1", "--instances", "3", "--updates", "60", "--seeds", "4")
     assert "k/2" in reproduce(*words).out

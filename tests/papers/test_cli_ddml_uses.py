@@ -32,6 +32,7 @@ def test_known_weights_as_text_and_as_one_json_object(reproduce: Command) -> Non
     assert Path(found["files"][0]).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_phishing_has_the_six_measures_beside_the_papers(reproduce: Command, urls: str) -> None:
     words = ("ddml-phishing", "--data", urls, "--passes", "2", "--seeds", "1")
     found = reproduce(*words, "--json").object()
@@ -44,6 +45,7 @@ def test_phishing_has_the_six_measures_beside_the_papers(reproduce: Command, url
     assert "387 released numbers" in finished.out
 
 
+@pytest.mark.slow
 def test_ranking_has_quality_load_and_hot_keys(reproduce: Command) -> None:
     words = ("ddml-ranking", "--items", "200", "--weights", "45000", "--devices", "50", "--updates", "200")
     finished = reproduce(*words)

@@ -15,6 +15,7 @@ def table1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     return command(monkeypatch, capsys, "reproduce", "geyer-table1")
 
 
+@pytest.mark.slow
 def test_one_json_object_on_standard_output_and_progress_beside_it(
     table1: Command, folder: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_choices_are_as_frequent_as_they_are_liked() -> None:
     assert found[int(chances.argmin())] < found[top] / 10
 
 
+@pytest.mark.slow
 def test_noise_costs_and_learning_helps(study: Ranking) -> None:
     private = study.measure(replace(PRIVATE, clip=0.05))
     alone = study.measure(ALONE)

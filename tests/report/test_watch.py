@@ -143,6 +143,7 @@ def test_beyond_this_machine_there_is_always_a_token(made: Made) -> None:
         watch([str(made("simulated"))], host="192.0.2.1", listening=listening)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [PHONE, DESK])
 @pytest.mark.parametrize("dark", [False, True])
 def test_two_runs_go_on_while_their_page_is_open(
@@ -174,6 +175,7 @@ def test_two_runs_go_on_while_their_page_is_open(
     assert all("/events" in complaint for complaint in browser.complaints())  # of a server that has gone
 
 
+@pytest.mark.slow
 def test_the_token_at_the_end_of_an_address_opens_the_page(browser: Browser, made: Made, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)

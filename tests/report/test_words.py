@@ -62,6 +62,7 @@ def test_every_sentence_of_a_statement_is_known_in_every_language() -> None:
         assert words.sentence("something else & more") == '<span lang="en">something else &amp; more</span>'
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_whatever_an_audit_says_is_known_in_every_language(tmp_path: Path) -> None:
     """Of clients, and of devices: attacks, looks, what was measured, what is stated."""

@@ -200,6 +200,7 @@ def test_a_schedule_may_grow() -> None:
     assert (cohorts[0], cohorts[-1]) == (2.0, 8.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["everyone", "poisson"])
 def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
     given = ("privacy.rounds=20", "server.decay=linear", f"privacy.sampling={sampling}")

@@ -118,6 +118,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     connection.close()
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_line_leaves_all_settings_or_none(path: Path) -> None:
     settings = {"one": 1, "two": 2}
 

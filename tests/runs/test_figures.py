@@ -104,6 +104,7 @@ def test_shares_begin_at_a_whole_tenth_or_at_0_where_that_is_near(
     assert _sensible(*values) == pytest.approx(limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_the_same_figure_is_the_same_file_whenever_it_is_drawn(tmp_path: Path, ending: str) -> None:
     for name in ("one", "two"):
@@ -113,6 +114,7 @@ def test_the_same_figure_is_the_same_file_whenever_it_is_drawn(tmp_path: Path, e
     assert len(one) > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_the_command_and_a_result_plot_runs_of_several_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -42,6 +42,7 @@ class Gru(nn.Module):
         return outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "shape", "dtype"),
     [
@@ -62,6 +63,7 @@ def test_it_answers_as_the_module_does(module: nn.Module, shape: tuple[int, ...]
         assert np.allclose(answers(content, features), expected, atol=1e-4), count
 
 
+@pytest.mark.slow
 def test_of_a_run_on_a_table_it_is_among_what_is_handed_on(tmp_path: Path) -> None:
     run = Run.create(load(write(tmp_path, SIX)), tmp_path / "run")
     run.train()

@@ -53,6 +53,7 @@ def test_plans_are_drawn_over_what_differs_with_a_curve_for_everything_else(
         assert f"<!-- {words} -->" in found
 
 
+@pytest.mark.slow
 def test_what_if_has_a_panel_for_each_cohort_unless_there_are_many(tmp_path: Path) -> None:
     def drawn(cohorts: list[int]) -> str:
         plans = [plan(r, epsilon=e, cohort=m) for m in cohorts for e in (1, 2) for r in (5, 9)]

@@ -131,6 +131,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interruption_while_a_process_begins_is_not_lost() -> None:
     words = [sys.executable, "-c", FORKED_AND_INTERRUPTED]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)

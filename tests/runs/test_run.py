@@ -149,6 +149,7 @@ def test_a_schedule_that_is_given_is_taken_as_it_is_now_and_later(folder: Path) 
     assert run.train()["communications"] == 15
 
 
+@pytest.mark.slow
 def test_a_schedule_beyond_the_budget_is_refused_and_correlated_noise_has_none(folder: Path) -> None:
     loud = Schedule((Step(rounds=1, cohort=6, noise_multiplier=0.1),))
     with pytest.raises(ConfigError, match="these rounds cost"):

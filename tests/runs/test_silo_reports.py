@@ -51,6 +51,7 @@ def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> N
         assert again[name] == first[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     [

@@ -53,6 +53,7 @@ def spent(folder: Path) -> float:
         return ledger.spent().epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_grid_is_searched_and_every_run_charged(folder: Path, jobs: int) -> None:
     said: list[str] = []

@@ -49,6 +49,7 @@ def test_every_command_is_found_with_its_own_help(helps: dict[str, str]) -> None
         assert f"Usage: {command}" in text, "each help belongs to its command"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["40", "200"])
 def test_the_help_is_the_same_on_every_terminal(
     helps: dict[str, str], width: str, monkeypatch: pytest.MonkeyPatch

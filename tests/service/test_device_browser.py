@@ -185,6 +185,7 @@ def test_without_locks_the_ledger_still_counts(page: Page) -> None:
     assert page.charges == 2
 
 
+@pytest.mark.slow
 def test_a_browser_that_is_killed_goes_on_where_it_was(tmp_path: Path, server: Server) -> None:
     arrived, go_on = threading.Event(), threading.Event()
     usual = honest(server)

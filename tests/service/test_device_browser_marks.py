@@ -13,6 +13,7 @@ from tests.service.test_device_browser import Page
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.slow
 def test_a_direction_has_a_mark_of_its_own_and_keeps_it(tmp_path: Path) -> None:
     """Others may send the same bytes; what is sent again counts once."""
     server = letters.server(noise="direction", bound="norm")

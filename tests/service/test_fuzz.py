@@ -80,6 +80,7 @@ def fuzzed(count: int, *, seed: int) -> tuple[Fuzzer, list[int]]:
     return found[0], memory
 
 
+@pytest.mark.slow
 def test_nothing_that_comes_back_is_undescribed() -> None:
     fuzzer, _ = fuzzed(3_000, seed=1)
     assert not fuzzer.undescribed

@@ -51,7 +51,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     asked = letters.asked(name=NAME, gamma=0.002, instances=5)
     with serving(folder, asked, public=letters.letters(50)) as running:
         with Device(letters.letters(), ledger=folder / "ledger", policy=mail.LOOSE) as own:
-            remote = RemoteServer(running.url)
+            remote = RemoteServer(running.url, pace_s=0)
             for _ in range(4):
                 own.contribute(remote)
             drawn = remote.draw()
@@ -197,6 +197,7 @@ def press(page: Browser, key: str) -> None:
     page.command("/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
 
+@pytest.mark.slow
 def test_updating_can_be_stopped(page: Browser) -> None:
     page.run("document.getElementById('hold').click();")
     assert said(page, "hold") == "Go on updating"
@@ -219,6 +220,7 @@ def test_it_says_when_the_service_is_gone(browser: Browser, tmp_path: Path) -> N
     browser.complaints()
 
 
+@pytest.mark.slow
 def test_a_model_of_several_classes_and_numbers_on_their_own(browser: Browser, tmp_path: Path) -> None:
     fields = {"kind": {"type": "category", "levels": ["a", "b", "c"]}, **letters.FIELDS}
     asked = Specification.from_formula(
@@ -239,6 +241,7 @@ def test_a_model_of_several_classes_and_numbers_on_their_own(browser: Browser, t
         browser.go("about:blank")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "allowed"), [({}, ("accepted", "unlike")), ({"noise": "direction", "bound": "norm"}, ("accepted",))]
 )

@@ -153,6 +153,7 @@ HELD_BACK = 3.0
 writes back for two seconds, and it looks at that ten times a second."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("aof", "seconds"), [("everysec", HELD_BACK), ("always", 0.0)])
 def test_what_was_acknowledged_is_not_lost_when_redis_is_killed(tmp_path: Path, aof: str, seconds: float) -> None:
     process = RedisProcess(tmp_path, aof=aof)

@@ -115,6 +115,7 @@ def test_redis_gone_is_503_with_a_time_to_come_back(tmp_path: Path) -> None:
         redis.kill()
 
 
+@pytest.mark.slow
 def test_tls_is_spoken_where_a_certificate_is_given(tmp_path: Path) -> None:
     made = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
@@ -179,6 +180,7 @@ def test_a_port_that_is_taken_is_said(incrowd: Command) -> None:
     assert "give another one" in got.err
 
 
+@pytest.mark.slow
 def test_how_well_a_public_table_is_predicted_is_shown(tmp_path: Path) -> None:
     rows = [
         "opened,sender,words",
