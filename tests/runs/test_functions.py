@@ -1,0 +1,54 @@
+"""Functions of one's own: those of the folder that is named, and no other's."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from incrowd.errors import ConfigError
+from incrowd.runs.functions import call
+
+
+def written(folder: Path, says: str) -> str:
+    """A package, and beside it a module, that say something."""
+    (folder / "own_things").mkdir(parents=True)
+    (folder / "own_things/__init__.py").write_text("from own_things.said import said\n")
+    (folder / "own_things/said.py").write_text(f"def said(more=''): return {says!r} + more\n")
+    return str(folder)
+
+
+def told(folder: str | None, **arguments: str) -> str:
+    found: str = call("own_things:said", arguments, folder=folder, field="model.module")
+    return found
+
+
+def test_each_folder_has_its_own_module_of_a_name(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one", "one"), written(tmp_path / "other", "other")
+    for folder, expected in ((one, "one"), (other, "other"), (one, "one"), (str(tmp_path / "one/../other"), "other")):
+        assert told(folder) == expected
+        assert told(folder, more="!") == f"{expected}!"
+    assert str(tmp_path / "one") not in sys.path
+
+
+def test_the_module_of_a_folder_is_imported_once(tmp_path: Path) -> None:
+    folder = written(tmp_path, "once")
+    assert told(folder) == "once"
+    before = sys.modules["own_things"]
+    assert told(folder) == "once"
+    assert sys.modules["own_things"] is before
+
+
+def test_what_a_program_has_imported_itself_is_not_forgotten(tmp_path: Path) -> None:
+    """Say a library, of which a folder among the data has the name."""
+    (tmp_path / "numpy").mkdir()
+    import numpy as np
+
+    assert call("numpy:zeros", {"shape": 2}, folder=str(tmp_path), field="model.module").tolist() == [0, 0]
+    assert sys.modules["numpy"] is np
+
+
+def test_what_is_in_neither_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be imported from .* or where Python looks"):
+        call("own_things_nowhere:said", {}, folder=str(tmp_path), field="model.module")
+    with pytest.raises(ConfigError, match="calling it failed: TypeError"):
+        call("own_things:said", {"less": 1}, folder=written(tmp_path, "it"), field="model.module")
