@@ -92,3 +92,13 @@ def test_control_what_one_has_saved_is_taken(tmp_path: Path) -> None:
     mine = np.ones((40, 5), np.float32)
     cache.save(place(tmp_path, THESE), mine)
     assert np.array_equal(features(THESE, tmp_path), mine)
+
+
+def test_what_another_user_has_sealed_is_computed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = place(tmp_path, THESE)
+    with monkeypatch.context() as another:
+        another.setenv("INCROWD_STATE", str(tmp_path / "another's"))
+        cache.save(path, np.ones((40, 5), np.float32))
+        assert cache.load(path) is not None
+    assert cache.load(path) is None
+    assert np.array_equal(features(THESE, tmp_path), features(THESE))
