@@ -21,6 +21,7 @@ from incrowd.flower.party_file import PartyFile
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.losses import LOSSES
 from incrowd.learning.records import Records
 from incrowd.learning.trial import tried
 from incrowd.privacy.plan.declared import check_declared
@@ -43,8 +44,21 @@ class OwnExamples:
     file: PartyFile
 
     def check(self) -> int:
-        """Read everything once, as it is stated; the number of rows."""
-        rows = len(self._own(self.file.stated))
+        """Read everything once, as it is stated; the number of rows.
+
+        Edge cases: numbers to be learned that a loss does not fit which this party allows are a `DataError`: whether an
+        offer of that loss is taken would tell what they are.
+        """
+        own = self._own(self.file.stated)
+        if own.classes is None:
+            labels = torch.as_tensor(own.labels)
+            for loss in (LOSSES[name] for name in self.file.allow.losses if name in LOSSES):
+                if not loss.fits(labels, tuple(labels.shape[1:]) or (1,)):
+                    why = "who offers it would learn that from yes and no"
+                    raise DataError(
+                        f"not every label fits the loss {loss.name!r} in allow.losses ({why}): leave it out"
+                    )
+        rows = len(own)
         if self.file.records is not None:
             check_declared(self.file.records, held=rows, field="records", what="the rows of this party")
         return rows

@@ -1,5 +1,6 @@
 """A server that offers again and again learns from yes and no what a party states, and nothing of its rows."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from incrowd.errors import DataError
 from incrowd.federation import Federation
 from incrowd.flower.given import given
 from incrowd.runs.settings import settings_of, tables
-from tests.flower.members import Hospitals, MemberLine, settings_text
+from tests.flower.members import ALLOW, Hospitals, MemberLine, settings_text
 
 OFFERED = {
     "as it is": "age = {range = [0, 120]}\n",
@@ -83,6 +84,35 @@ def test_a_loss_that_only_some_labels_fit_is_refused_whatever_the_labels_are(los
 CLASSES = ("no", "yes", "maybe")
 CLIENTS = "epsilon = 50.0\ndelta = 1e-5\nrounds = 3\n"
 SILOS = 'unit = "record"\nepsilon = 40.0\ndelta = 1e-3\nrounds = 3\nrecords = 30\nclip_norm = 1.0\n'
+
+
+@pytest.mark.parametrize(
+    ("loss", "doses", "fits"),
+    [
+        ("poisson", (0.5, -1.5), False),
+        ("logistic", (0.0, 1.5), False),
+        ("poisson", (0.5, 1.5), True),
+        ("squared", (0.5, -1.5), True),
+    ],
+)
+def test_a_loss_that_an_owner_allows_and_some_labels_do_not_fit_is_told_to_the_owner_alone(
+    loss: str, doses: tuple[float, ...], fits: bool, tmp_path: Path
+) -> None:
+    """Before any question is answered; the control are labels and losses that fit."""
+    hospitals = Hospitals(tmp_path)
+    columns, own = "age = {range = [0, 120]}\n", 'file = "../amber.csv"\nlabel = "dose"\n'
+    hospitals.state("amber", data=own, columns=columns, allow=f'{ALLOW}losses = ["{loss}", "squared"]\n')
+    rows = "".join(f"30,{dose},f,yes\n" for dose in doses)
+    (tmp_path / "amber.csv").write_text(f"age,dose,sex,back\n{rows}")
+    if fits:
+        assert hospitals.member("amber").check() == len(doses)
+        return
+    with pytest.raises(DataError, match=f"not every label fits the loss '{loss}' in allow"):
+        hospitals.member("amber").check()
+    with pytest.raises(DataError, match="in allow"):
+        hospitals.member("amber").join(threading.Event())
+
+
 NET = "from torch import nn\ndef net(outputs):\n    return nn.Linear(4, outputs)\n"
 LEARNED = {
     "logistic": '[local]\nloss = "logistic"\n',
