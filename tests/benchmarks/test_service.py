@@ -78,7 +78,7 @@ def test_devices_of_the_load_are_accepted_and_at_the_pace_asked_for(tmp_path: Pa
 def test_the_contest_runs() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("server and load need a processor each")
-    report = ServiceContest(sizes=(387,), stores=("memory", "redis"), seconds=1.0).run()
+    report = ServiceContest(sizes=(387,), stores=("memory", "redis"), seconds=3.0).run()
     for found in report.runs:
         assert found.updates_per_second > 10
         assert found.turned_away < 0.2
