@@ -30,6 +30,17 @@ def test_each_folder_has_its_own_module_of_a_name(tmp_path: Path) -> None:
     assert str(tmp_path / "one") not in sys.path
 
 
+@pytest.mark.parametrize("helps", ["helps_own.py", "helps_own/__init__.py", "helps_own/more.py"])
+def test_each_folder_has_what_its_own_module_imports(helps: str, tmp_path: Path) -> None:
+    source = "helps_own.more" if "more" in helps else "helps_own"
+    for name in ("one", "other", "one"):
+        folder = tmp_path / name
+        (folder / helps).parent.mkdir(parents=True, exist_ok=True)
+        (folder / helps).write_text(f"NAME = {name!r}\n")
+        (folder / f"asks_{name}.py").write_text(f"from {source} import NAME\ndef said(): return NAME\n")
+        assert call(f"asks_{name}:said", {}, folder=str(folder), field="model.module") == name
+
+
 def test_the_module_of_a_folder_is_imported_once(tmp_path: Path) -> None:
     folder = written(tmp_path, "once")
     assert told(folder) == "once"
