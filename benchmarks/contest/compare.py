@@ -123,10 +123,10 @@ class Contest:
                 say(f"{task.name}: incrowd, {', '.join(others)}")
                 try:
                     matches.append(match(task, others, rounds=self.rounds))
-                except OtherWork as error:
+                except Exception as error:  # what the other works took minutes for is not lost
                     if len(self.tasks) == 1:
                         raise
-                    skipped[task.name] = str(error)  # what the other works took minutes for is not lost
+                    skipped[task.name] = str(error) or type(error).__name__
         memory = None
         if self.memory:
             say("a large round, for its memory")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from contest.lean import Trainer, flat
+from contest.lean import Trainer, flat, trainable
 from contest.peak import one_processor
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Task
 from harness.arrays import Floats
@@ -178,7 +178,7 @@ def _round(grid: "Grid", task: Task, number: int, *, noise_multiplier: float, le
     strategy = DifferentialPrivacyServerSideFixedClipping(everyone, noise_multiplier, CLIP_NORM, cohort)
     module = task.work.model().with_weights(task.start)
     config = ConfigRecord({"task": task.to_json(), "number": number, "lean": lean})
-    arrays = ArrayRecord(module.state_dict())
+    arrays = ArrayRecord({name: one.detach() for name, one in trainable(module).items()})
     begin = time.perf_counter()
     result = strategy.start(grid, arrays, num_rounds=1, train_config=config)
     seconds = time.perf_counter() - begin
@@ -197,14 +197,15 @@ def train(message: "Message", context: "Context") -> "Message":
         module = trainer.module
     else:
         module = as_introduced(task, trainer, start.to_torch_state_dict(), rows)
-    learnt, metrics = ArrayRecord(module.state_dict()), MetricRecord({"num-examples": len(rows)})
+    learnt = ArrayRecord({name: one.detach() for name, one in trainable(module).items()})
+    metrics = MetricRecord({"num-examples": len(rows)})
     return Message(RecordDict({"arrays": learnt, "metrics": metrics}), reply_to=message)
 
 
 def as_introduced(task: Task, trainer: Trainer, start: dict[str, Tensor], rows: Tensor) -> nn.Module:
     """Training as Flower's introductions write it down, except that images are floats in memory already."""
     module = task.work.module()
-    module.load_state_dict(start)
+    module.load_state_dict(start, strict=False)  # what is frozen is there already
     images = TensorDataset(trainer.features, trainer.labels)
     loader = DataLoader(images, batch_size=task.batch_size, sampler=rows.tolist())
     criterion, running_loss = nn.CrossEntropyLoss(), 0.0

@@ -17,7 +17,7 @@ class Trainer:
         self.batch_size = task.batch_size
         self.features, self.labels = task.tensors
         self.module = task.work.module()
-        self.parameters: list[Tensor] = [one for one in self.module.parameters() if one.requires_grad]
+        self.parameters = list(trainable(self.module).values())
         self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
 
     def train(self, start: list[Tensor], rows: Tensor) -> None:
@@ -73,6 +73,11 @@ class Lean:
                 norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change))))
                 torch._foreach_add_(total, change, alpha=min(1.0, CLIP_NORM / norm))
         return total
+
+
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are learnt, by their names: what is frozen is everybody's already, and is not sent."""
+    return {name: one for name, one in module.named_parameters() if one.requires_grad}
 
 
 def parts(weights: Tensor, like: list[Tensor]) -> list[Tensor]:

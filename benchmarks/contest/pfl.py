@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contest.lean import flat, parts
+from contest.lean import flat, parts, trainable
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Task
 from harness.arrays import Floats
 
@@ -27,7 +27,7 @@ class Pfl:
 
         self.task = task
         self.module = _module(task)
-        self.parameters: list[Tensor] = list(self.module.parameters())
+        self.parameters = list(trainable(self.module).values())
         self._rows: list[Tensor] = []
         self._algorithm = FederatedAveraging()
         self._model = PyTorchModel(

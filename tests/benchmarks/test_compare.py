@@ -1,3 +1,4 @@
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -97,6 +98,25 @@ def test_what_was_measured_is_kept_when_one_task_is_other_work() -> None:
     assert "different does other work than incrowd at small b10" in found.skipped["small b10"]
     with pytest.raises(IncrowdError, match="other work"):
         WithDifferent(works=[PERCEPTRON], batch_sizes=[10], against=HERE, rounds=1).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithBroken(Contest):
+    """One more, who fails at small batches."""
+
+    def _others(self, flower: FlowerProcess) -> dict[str, Factory]:
+        def made(task: Task) -> Competitor:
+            return Lean(task) if task.batch_size != 10 else Lean(replace(task, work=replace(task.work, widths=())))
+
+        return {"broken": made}
+
+
+def test_what_was_measured_is_kept_when_somebody_fails_at_one_task() -> None:
+    found = WithBroken(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, rounds=1).run()
+    assert {one.batch for one in found.results} == {15}
+    assert found.skipped["small b10"]
+    with pytest.raises(Exception, match=re.escape(found.skipped["small b10"])):
+        WithBroken(works=[PERCEPTRON], batch_sizes=[10], against=HERE, rounds=1).run()
 
 
 def test_other_batches_are_found() -> None:

@@ -41,9 +41,9 @@ def listening(processes: set[int]) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux shows them")
 def test_flower_does_the_same_work_and_leaves_nothing_behind() -> None:
-    one, other = small.task(), small.task(small.CNN)
+    tasks = small.task(), small.task(small.CNN), small.task(small.HEAD)
     with FlowerProcess() as process:
-        for task in (one, other):  # of two sizes of cohort
+        for task in tasks:  # of two sizes of cohort, and one with a frozen part
             competitor = process.competitor(task)
             expected = Lean(task).update()
             assert np.linalg.norm(competitor.update() - expected) < 1e-5 * np.linalg.norm(expected)
