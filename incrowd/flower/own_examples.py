@@ -1,7 +1,7 @@
 """A party's own data as its owner has stated them, and what trains on them for an offer."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from incrowd.data import Clients, Columns, Examples, Partition, from_arrays, read_table
 from incrowd.data.agreement import agreed
+from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, DataError, SpecificationRefused
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import record_engine
@@ -25,8 +26,8 @@ from incrowd.learning.losses import LOSSES
 from incrowd.learning.records import Records
 from incrowd.learning.trial import tried
 from incrowd.privacy.plan.declared import check_declared
-from incrowd.runs.build import featured, loss_of, model_of
-from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection
+from incrowd.runs.build import featured, featured_examples, loss_of, model_of
+from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, NoFeatures
 from incrowd.runs.data_config import Parties
 from incrowd.runs.functions import call
 
@@ -105,6 +106,7 @@ class OwnExamples:
         examples = self._examples(sections, columns)
         alone_here = Partition.of([np.arange(len(examples))])
         own = Clients(examples=examples, partition=alone_here, name=self.file.name, table=columns)
+        self._check_features(sections, examples, columns)
         seen = featured(sections, own)
         its_loss = loss_of(loss, seen.examples)
         _check_size(sections, seen.examples, offer)
@@ -124,6 +126,17 @@ class OwnExamples:
         numbers = _data(sections).classes is None
         if numbers and loss is not None and loss not in allow.losses:
             raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
+
+    def _check_features(self, sections: CommonSections, examples: Examples, columns: Columns | None) -> None:
+        """Refuse features of more numbers an example than this party allows, by those of one that nobody has."""
+        if isinstance(sections.features, NoFeatures):
+            return
+        form = single(examples.features)
+        blank = replace(examples, features=np.zeros((1, *form.shape[1:]), form.dtype), labels=examples.labels[:1])
+        numbers = featured_examples(sections, blank, columns=columns).shape[0]
+        if numbers > self.file.allow.most_features:
+            most = f"{self.file.allow.most_features} (most_features)"
+            raise SpecificationRefused(f"features of {numbers} numbers are more than this party allows, {most}")
 
     def _examples(self, sections: CommonSections, columns: Columns | None) -> Examples:
         stated = self.file.stated

@@ -46,6 +46,7 @@ class OwnSection(Meaning):
 class Allowed(Section):
     """What any server may ask: see `PartyPolicy`. `models` are kinds of the settings; of `modules`, functions of one's
     own, "package:name", those that are named may be asked for. `fields` are all stated columns unless they are named.
+    An offer may ask for features of at most `most_features` numbers an example: all rows here are kept as such.
     """
 
     epsilon: float
@@ -57,6 +58,7 @@ class Allowed(Section):
     modules: Words = ()
     losses: Words = _ANY_NUMBER
     most_weights: Every = 10_000_000
+    most_features: Every = 16_384
     most_rounds: Every = 10_000
     most_steps: Every = 32
     most_epochs: Every = 100

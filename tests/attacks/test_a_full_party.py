@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from incrowd.errors import SpecificationRefused
+from incrowd.federation import Federation
 from incrowd.flower import brake
 from incrowd.flower.fleet import Asked
 from incrowd.flower.given import MEMORY
 from incrowd.flower.node import Answers, _answer
+from incrowd.learning.features.table_rows import TableRows
 from tests.attacks.test_lost_and_changed import OF_RECORDS, of_clients, of_records, offered
-from tests.flower.members import Hospitals
+from tests.flower.members import ALLOW, ROWS, Hospitals, MemberLine, settings_text
 
 
 class Kept:
@@ -51,6 +53,26 @@ def test_a_question_that_needs_what_is_not_there_ends_nothing(failure: type[Exce
     line = Kept()
     _answer(line, Asked(content=b"question", message=None), fails, Answers(tmp_path / "answers"))  # type: ignore[arg-type]  # it stands for a line
     assert line.sent == []
+
+
+@pytest.mark.parametrize(("most", "taken"), [(412, False), (413, True), (None, True)])
+def test_features_of_more_numbers_than_it_allows_are_never_made(
+    most: int | None, taken: bool, hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows would be kept as such: a hundred million rows of 65,536 buckets, say."""
+    hospitals.state("amber", allow=ALLOW if most is None else f"{ALLOW}most_features = {most}\n")
+    words = '[features]\nname = "table"\nbins = 205\n'
+    (hospitals.folder / "there.toml").write_text(settings_text(here=False, more=words))
+    line = MemberLine(hospitals, gone={"birch", "cedar"})
+    made: list[int] = []
+    applied = TableRows.__call__
+    monkeypatch.setattr(TableRows, "__call__", lambda self, rows: (made.append(len(rows)), applied(self, rows))[1])
+    said = hospitals.server().try_over(line, Federation.from_settings(hospitals.folder / "there.toml"))["amber"]
+    line.close()
+    assert (said == "yes") is taken
+    assert (sum(made) < ROWS) is not taken
+    if not taken:
+        assert f"features of 413 numbers are more than this party allows, {most}" in said
 
 
 @pytest.mark.slow
