@@ -188,12 +188,10 @@ def _load(
 
     async def main() -> tuple[Counted, list[float]]:
         devices = Devices(asked, *address, connections=connections, rate=rate)
-        running = asyncio.create_task(devices.run(seconds, warm_s=2.0))
-        await asyncio.sleep(2.0)
-        before = spent()
-        await asyncio.sleep(seconds)
-        after = spent()
-        return await running, [now - then for now, then in zip(after, before, strict=True)]
+        marks: list[list[float]] = []
+        counted = await devices.run(seconds, warm_s=2.0, mark=lambda: marks.append(spent()))
+        before, after = marks
+        return counted, [now - then for now, then in zip(after, before, strict=True)]
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())

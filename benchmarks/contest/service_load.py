@@ -8,6 +8,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,9 @@ from incrowd.drawdiscard import Specification
 
 STRIP = 2**22
 """Numbers of noise: no two places that are drawn in a run have much in common."""
+
+LATEST_S = 60.0
+"""How long a server on a busy machine may take until it accepts the first answer."""
 
 _END = b"\r\n\r\n"
 
@@ -61,15 +65,22 @@ class Devices:
         self._host, self._port, self._connections = host, port, connections
         self._alive: set[_Connection] = set()
 
-    async def run(self, seconds: float, *, warm_s: float = 1.0) -> Counted:
-        """What came back in so many seconds, after some to get warm."""
+    async def run(self, seconds: float, *, warm_s: float = 1.0, mark: Callable[[], object] = lambda: None) -> Counted:
+        """What came back in so many seconds, after the first that was accepted and some to get warm; `mark` is called
+        when they begin and when they end.
+        """
         loop = asyncio.get_running_loop()
         for number in range(self._connections):
             _, connection = await loop.create_connection(partial(_Connection, self, number), self._host, self._port)
             self._alive.add(connection)
+        latest = loop.time() + LATEST_S
+        while not self.counted.accepted and loop.time() < latest:
+            await asyncio.sleep(0.05)
         await asyncio.sleep(warm_s)
         self.counted = Counted()
+        mark()
         await asyncio.sleep(seconds)
+        mark()
         found, self.counted = self.counted, Counted()
         self.ended = True
         await asyncio.sleep(0.2)

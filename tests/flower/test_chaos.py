@@ -186,14 +186,14 @@ def test_whatever_is_killed_ledgers_are_exact_and_answers_count_once(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_and_so_they_are_after_thousands_of_rounds(tmp_path: Path) -> None:
-    storm = Storm(tmp_path, rounds=2000, seed=2)
+def test_and_so_they_are_after_hundreds_of_rounds(tmp_path: Path) -> None:
+    storm = Storm(tmp_path, rounds=700, seed=2)
     storm.train()
     storm.check()
-    assert min(storm.line.happened.values()) > 10
-    assert storm.lives > 50
+    assert min(storm.line.happened.values()) > 3
+    assert storm.lives > 15
     counted = Counter(bool(total.any()) for _, total in storm.sums)
-    assert counted[True] > 1500
+    assert counted[True] > 500
 
 
 @pytest.mark.slow

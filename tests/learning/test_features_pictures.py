@@ -259,9 +259,11 @@ def test_a_picture_and_its_mirror_image_have_the_same_features(shape: tuple[int,
 
 
 @pytest.mark.slow
-def test_colours_are_looked_at_by_patches_and_energies() -> None:
+def test_colours_are_looked_at_by_patches_and_energies(tmp_path: Path) -> None:
     pictures = some(3, 16, 16)
-    found = ColourPictures()(pictures)
+    seen = ColourPictures(cache=tmp_path)
+    found = seen(pictures)
     assert np.isfinite(found).all()
-    assert np.allclose(ColourPictures()(pictures[:1])[0], found[0], atol=1e-5)
-    assert np.array_equal(ColourPictures()(pictures.transpose(0, 2, 3, 1).copy()), found)
+    assert np.allclose(seen(pictures[:1])[0], found[0], atol=1e-5)
+    assert np.array_equal(seen(pictures.transpose(0, 2, 3, 1).copy()), found)
+    assert np.array_equal(ColourPictures(cache=tmp_path)(pictures), found)

@@ -149,7 +149,7 @@ def finish(folder: Path, *, randomness: Randomness) -> None:
 
 
 @pytest.mark.parametrize("randomness", [SystemRandomness(), SEEDED], ids=["system", "seeded"])
-@pytest.mark.parametrize("kills", [12, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_silo_killed_at_random_moments_has_sent_nothing_that_it_did_not_pay_for(
     folder: Path, kills: int, randomness: Randomness
 ) -> None:

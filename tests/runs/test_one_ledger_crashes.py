@@ -91,7 +91,7 @@ def killed(work: Callable[[], None], path: Path, *, after: int, seconds: float) 
     return status_of(process)
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(100, marks=pytest.mark.slow)])
 def test_runs_that_are_killed_at_random_moments_never_overspend(folder: Path, config: Config, kills: int) -> None:
     moments = random.Random(kills)  # noqa: S311 - when to kill is no secret
     long = config.model_copy(update={"privacy": config.privacy.model_copy(update={"rounds": 60})})

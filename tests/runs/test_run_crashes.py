@@ -130,7 +130,7 @@ def test_with_rare_checkpoints_more_is_repeated_or_lost(folder: Path, whole: Pat
         check_ledger(folder)
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_seeded_run_killed_at_random_moments_ends_as_if_it_had_not_been(
     folder: Path, whole: Path, kills: int
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_run_killed_again_and_again_at_some_line_loses_what_it_must_and_no_mor
     check_ledger(folder)
 
 
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [31, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_process_killed_while_it_makes_a_run_leaves_one_that_can_be_used_or_is_refused(
     folder: Path, stride: int
 ) -> None:

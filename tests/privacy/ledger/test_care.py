@@ -99,7 +99,7 @@ def test_who_has_a_ledger_open_while_it_moves_is_told(home: Home, known: Registe
             ledger.charge(SMALL)
 
 
-@pytest.mark.parametrize("stride", [37, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [37, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_move_that_is_killed_leaves_one_ledger_and_goes_on(
     home: Home, known: Registered, folder: Path, stride: int
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_damaged_ledger_can_be_followed_by_a_fresh_one(home: Home, known: Regi
 # Many at once
 
 
-@pytest.mark.parametrize("stride", [61, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [61, pytest.param(13, marks=pytest.mark.slow)])
 def test_a_process_killed_while_it_begins_a_ledger_leaves_what_the_next_one_finds(folder: Path, stride: int) -> None:
     status, line = -signal.SIGKILL, 1
     while status == -signal.SIGKILL:

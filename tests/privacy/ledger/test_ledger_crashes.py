@@ -79,7 +79,7 @@ def check(path: Path, releases: Releases, before: int) -> int:
 # Killed
 
 
-@pytest.mark.parametrize("kills", [40, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, pytest.param(150, marks=pytest.mark.slow)])
 def test_a_process_killed_at_a_random_moment_has_released_nothing_that_it_did_not_charge(
     path: Path, releases: Releases, kills: int
 ) -> None:
@@ -116,10 +116,10 @@ def killed_at(line: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-EVERY_LINE = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+MANY_LINES = pytest.mark.parametrize("stride", [23, pytest.param(3, marks=pytest.mark.slow)])
 
 
-@EVERY_LINE
+@MANY_LINES
 def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
     path: Path, releases: Releases, stride: int
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
     assert 0 < wasted < crashes  # some were killed before the commit, and some after
 
 
-@EVERY_LINE
+@MANY_LINES
 def test_a_process_killed_before_any_line_of_a_beginning_leaves_what_can_begin(folder: Path, stride: int) -> None:
     def work(line: int) -> None:
         sys.settrace(killed_at(line))
