@@ -12,6 +12,7 @@ from incrowd.flower import brake
 from incrowd.flower.fleet import Asked
 from incrowd.flower.given import MEMORY
 from incrowd.flower.node import Answers, _answer
+from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.table_rows import TableRows
 from tests.attacks.test_lost_and_changed import OF_RECORDS, of_clients, of_records, offered
 from tests.flower.members import ALLOW, ROWS, Hospitals, MemberLine, settings_text
@@ -66,7 +67,12 @@ def test_features_of_more_numbers_than_it_allows_are_never_made(
     line = MemberLine(hospitals, gone={"birch", "cedar"})
     made: list[int] = []
     applied = TableRows.__call__
-    monkeypatch.setattr(TableRows, "__call__", lambda self, rows: (made.append(len(rows)), applied(self, rows))[1])
+
+    def counted(own: TableRows, rows: Values) -> Values:
+        made.append(len(rows))
+        return applied(own, rows)
+
+    monkeypatch.setattr(TableRows, "__call__", counted)
     said = hospitals.server().try_over(line, Federation.from_settings(hospitals.folder / "there.toml"))["amber"]
     line.close()
     assert (said == "yes") is taken
