@@ -22,11 +22,12 @@ from incrowd.flower.party_file import PartyFile
 from incrowd.flower.silo_offer import SiloOffer
 from incrowd.flower.silo_party import OwnRecords
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning.features import transform, transform_federated
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.records import Records
 from incrowd.learning.trial import tried
 from incrowd.privacy.plan.declared import check_declared
-from incrowd.runs.build import featured, featured_examples, loss_of, model_of
+from incrowd.runs.build import feature_map_of, loss_of, model_of, section
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, NoFeatures
 from incrowd.runs.data_config import Parties
 from incrowd.runs.functions import call
@@ -106,8 +107,7 @@ class OwnExamples:
         examples = self._examples(sections, columns)
         alone_here = Partition.of([np.arange(len(examples))])
         own = Clients(examples=examples, partition=alone_here, name=self.file.name, table=columns)
-        self._check_features(sections, examples, columns)
-        seen = featured(sections, own)
+        seen = self._featured(sections, own)
         its_loss = loss_of(loss, seen.examples)
         _check_size(sections, seen.examples, offer)
         model = self._model(sections, seen.examples, its_loss)
@@ -127,16 +127,22 @@ class OwnExamples:
         if numbers and loss is not None and loss not in allow.losses:
             raise SpecificationRefused(f"the loss {loss!r} is not among those that this party allows for numbers")
 
-    def _check_features(self, sections: CommonSections, examples: Examples, columns: Columns | None) -> None:
-        """Refuse features of more numbers an example than this party allows, by those of one that nobody has."""
-        if isinstance(sections.features, NoFeatures):
-            return
+    def _featured(self, sections: CommonSections, own: Clients) -> Clients:
+        """The examples as the model sees them, unless they would be more numbers each than this party allows: that is
+        known from an example that nobody has.
+        """
+        wanted, examples = sections.features, own.examples
+        if isinstance(wanted, NoFeatures):
+            return own
         form = single(examples.features)
         blank = replace(examples, features=np.zeros((1, *form.shape[1:]), form.dtype), labels=examples.labels[:1])
-        numbers = featured_examples(sections, blank, columns=columns).shape[0]
-        if numbers > self.file.allow.most_features:
-            most = f"{self.file.allow.most_features} (most_features)"
-            raise SpecificationRefused(f"features of {numbers} numbers are more than this party allows, {most}")
+        with section("features"):
+            feature_map = feature_map_of(wanted, examples.shape, own.table)
+            numbers = transform(feature_map, blank).shape[0]
+            if numbers > self.file.allow.most_features:
+                most = f"{self.file.allow.most_features} (most_features)"
+                raise SpecificationRefused(f"features of {numbers} numbers are more than this party allows, {most}")
+            return transform_federated(feature_map, own)
 
     def _examples(self, sections: CommonSections, columns: Columns | None) -> Examples:
         stated = self.file.stated
