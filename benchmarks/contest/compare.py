@@ -21,7 +21,7 @@ from contest.report import Match, Report, Timing
 from contest.works import Task, Work
 from harness import checks
 from harness.arrays import Floats
-from incrowd import ConfigError, IncrowdError
+from incrowd import ConfigError, DataError, IncrowdError
 from incrowd.learning import one_thread
 
 PEERS = {
@@ -123,8 +123,10 @@ class Contest:
                 say(f"{task.name}: incrowd, {', '.join(others)}")
                 try:
                     matches.append(match(task, others, rounds=self.rounds))
+                except DataError:  # there is nothing to measure on
+                    raise
                 except Exception as error:  # what the other works took minutes for is not lost
-                    if len(self.tasks) == 1:
+                    if not matches and task == self.tasks[-1]:
                         raise
                     skipped[task.name] = str(error) or type(error).__name__
         memory = None
