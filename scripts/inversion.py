@@ -7,8 +7,8 @@ rounds.
 from collections.abc import Mapping
 
 from incrowd.audit import reading
+from incrowd.audit.finding import Strip
 from incrowd.audit.inversion import Fired, Inverted, fired, inverted
-from incrowd.audit.reading import Strip
 from incrowd.runs.client_work import ClientWork, assemble
 from incrowd.runs.settings import parse
 from scripts._common import ROOT

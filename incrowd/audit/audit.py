@@ -14,12 +14,12 @@ from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
-from incrowd.audit.finding import Audited, Check, Finding
+from incrowd.audit.finding import Audited, Check, Finding, Strip
 from incrowd.audit.inversion import reads
 from incrowd.audit.membership import FEW_MODELS, MODELS, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
-from incrowd.audit.reading import CLIENTS, FEW_CLIENTS, Strip, reading
+from incrowd.audit.reading import CLIENTS, FEW_CLIENTS, reading
 from incrowd.audit.scored import one_run, scored
 from incrowd.errors import IncrowdError
 from incrowd.federated.fedavg import State

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from incrowd._random import Floats
 from incrowd.audit import bounds
-
-if TYPE_CHECKING:
-    from incrowd.audit.reading import Strip
 
 SIMULATED = "simulations of these settings, made for the audit; no ledger was opened and nothing was released"
 """What every audit says of itself."""
@@ -78,6 +76,14 @@ class Check:
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Strip:
+    """A row of pictures, [pictures, height, width], and what it is."""
+
+    title: str
+    pictures: Floats
+
+
 @dataclass(frozen=True, kw_only=True)
 class Audited:
     """All that an audit found, and its verdict. `claimed` is the epsilon that was promised at `delta`; `strips` are
@@ -92,7 +98,7 @@ class Audited:
     checks: tuple[Check, ...]
     settings: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    strips: "tuple[Strip, ...]" = field(default=(), compare=False)
+    strips: tuple[Strip, ...] = field(default=(), compare=False)
     simulated: str = field(default=SIMULATED, init=False)
 
     @property

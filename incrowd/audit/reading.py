@@ -12,7 +12,7 @@ import numpy as np
 
 from incrowd._random import Floats, SeededRandomness
 from incrowd.audit.bounds import SURE
-from incrowd.audit.finding import Finding
+from incrowd.audit.finding import Finding, Strip
 from incrowd.audit.inversion import by_class, by_unit, own_pictures, plan_to_show, reads, seen, standard
 from incrowd.audit.odds import allowed, odds
 from incrowd.errors import ConfigError
@@ -21,14 +21,6 @@ from incrowd.runs.plots import axes
 
 CLIENTS, FEW_CLIENTS = 40, 20
 """So many clients are read."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Strip:
-    """A row of pictures, [pictures, height, width], and what it is."""
-
-    title: str
-    pictures: Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -42,7 +42,7 @@ def evaluate(
     Edge cases: as `Evaluation`; blocks of simulated clients, whose examples are on this machine, are a `ConfigError`;
     fewer parties than `least` that accept are a `DataError`, and nothing is asked or charged.
     """
-    with Evaluation.begin(run, wanted, weights=weights) as evaluation:
+    with Evaluation.begin(run.folder, run.work, wanted, weights=weights) as evaluation:
         offer = offer_of(evaluation, network.offer)
         asked = replace(network, offer=offer, history=AskedBefore(plan=offer.fingerprint))  # of one round: none before
         nodes = accepted(asked)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import ArrayLike
 from safetensors.torch import load_file
@@ -42,9 +42,6 @@ from incrowd.runs.folder import (
 from incrowd.runs.silo_work import SiloWork
 
 __all__ = ["Evaluation", "EvaluationConfig"]
-
-if TYPE_CHECKING:
-    from incrowd.runs.run import Run
 
 MEASURES = (
     "the mean over all {clients} clients, of whom each counts the same, however many examples it has; one that does "
@@ -106,17 +103,25 @@ class Evaluation:
 
     @classmethod
     @contextmanager
-    def begin(cls, run: "Run", wanted: EvaluationConfig, *, weights: ArrayLike | None = None) -> Iterator["Evaluation"]:
-        """An evaluation of a run's released model, or of other weights, for as long as the `with` block lasts."""
-        work = run.work
+    def begin(
+        cls,
+        folder: Path,
+        work: ClientWork | SiloWork,
+        wanted: EvaluationConfig,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> Iterator["Evaluation"]:
+        """An evaluation of the released model of the run in this folder, or of other weights, for as long as the `with`
+        block lasts.
+        """
         if isinstance(work, SiloWork):
             remedy = "silos protect records: begin the run with privacy.report_std, and each reports on its own records"
             raise ConfigError(field="privacy.unit", value="record", remedy=remedy)
-        summary_in(run.folder)
+        summary_in(folder)
         scoring, model = scoring_of(work, wanted), work.model
-        chosen = _released(run.folder, model) if weights is None else model.flat(weights).double().numpy()
-        lock = _files.alone(run.folder / LOCK, what="trains in this folder")
-        with lock, work.payer.open(run.folder / LEDGER) as ledger:
+        chosen = _released(folder, model) if weights is None else model.flat(weights).double().numpy()
+        lock = _files.alone(folder / LOCK, what="trains in this folder")
+        with lock, work.payer.open(folder / LEDGER) as ledger:
             delta = ledger.budget.delta if wanted.delta is None else wanted.delta
             plan = plan_of(work, scoring, Budget(epsilon=wanted.epsilon, delta=delta))
             label, number = _label(ledger, plan, prefix=f"{work.payer.label}: evaluation ")
@@ -128,7 +133,7 @@ class Evaluation:
                 label=label,
             )
             yield cls(
-                folder=run.folder,
+                folder=folder,
                 work=work,
                 scoring=scoring,
                 weights=chosen,

@@ -235,7 +235,7 @@ class Run:
         if isinstance(self.config.data, Parties):
             remedy = "the examples are with the parties: ask them with `incrowd evaluate DIR --keys KEYS`"
             raise ConfigError(field="data.name", value="parties", remedy=remedy)
-        with Evaluation.begin(self, wanted, weights=weights) as evaluation:
+        with Evaluation.begin(self.folder, self.work, wanted, weights=weights) as evaluation:
             return evaluation.release(evaluation.here)
 
     def advice(self) -> list[str]:

@@ -83,7 +83,7 @@ def polite(reply: Callable[[object], bytes]) -> Answers:
 
 def noise_of(run: Run) -> Randomness:
     """What an evaluation draws from under a seed: parties that noise for themselves are given the same."""
-    with Evaluation.begin(run, WANTED) as evaluation:
+    with Evaluation.begin(run.folder, run.work, WANTED) as evaluation:
         return evaluation.private.randomness
 
 
@@ -144,7 +144,7 @@ REFUSING: dict[str, dict[str, Any]] = {
 def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, tmp_path: Path) -> None:
     run, wanted = finished(tmp_path / "run"), EvaluationConfig(epsilon=1e4)
     network, parties = deployed(run, tmp_path, third=REFUSING[why])
-    with Evaluation.begin(run, wanted) as evaluation:
+    with Evaluation.begin(run.folder, run.work, wanted) as evaluation:
         rows = evaluation.here.scorer.rows(evaluation.weights, range(2))
     found = evaluate(run, wanted, network)
     assert found["accuracy"] == pytest.approx(rows.sum() / 3 + 0.5, abs=7 * found["accuracy_std"])
@@ -289,7 +289,7 @@ def test_a_question_with_other_weights_than_offered_is_refused(made: Made) -> No
 def test_an_offer_says_what_is_scored(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     trained = replace(offered(clients_of(run)), parties=NAMES)
-    with Evaluation.begin(run, WANTED) as evaluation:
+    with Evaluation.begin(run.folder, run.work, WANTED) as evaluation:
         offer = offer_of(evaluation, trained)
         other = offer_of(replace(evaluation, weights=evaluation.weights + 1), trained)
     assert (offer.size, offer.weights) == (evaluation.scoring.size, trained.size)

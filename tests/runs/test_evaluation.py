@@ -51,7 +51,7 @@ def exact(run: Run, scoring: Scoring | None = None) -> list[float]:
     """The figures without noise: the mean over the clients of what each has right."""
     work = clients_of(run)
     scorer = Scorer(model=work.model, data=work.engine.data, scoring=scoring or Scoring(), loss=CROSS_ENTROPY)
-    with Evaluation.begin(run, EvaluationConfig(epsilon=2.0)) as evaluation:
+    with Evaluation.begin(run.folder, run.work, EvaluationConfig(epsilon=2.0)) as evaluation:
         rows = scorer.rows(evaluation.weights, range(12))
     return [float(each) for each in rows.mean(axis=0)]
 
@@ -141,7 +141,7 @@ def test_what_was_reserved_and_not_charged_goes_on_or_is_given_back(folder: Path
     run = trained(folder / "run", seeded("privacy.room=3.0"))
     labels = []
     for epsilon in (2.0, 2.0, 2.5):
-        with Evaluation.begin(run, EvaluationConfig(epsilon=epsilon)) as evaluation:
+        with Evaluation.begin(run.folder, run.work, EvaluationConfig(epsilon=epsilon)) as evaluation:
             labels.append(evaluation.label.rpartition(" ")[2])  # and the process ends
     assert labels == ["1", "1", "2"]
     with Ledger.read(run.folder / "ledger.sqlite") as ledger:
@@ -287,7 +287,8 @@ def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) ->
     whole.train(folder / "run", progress=False)
     found = whole.evaluate(folder / "run", epsilon=1e4)
     work = clients_of(Run.open(folder / "run"))
-    with Evaluation.begin(whole.run_in(folder / "run"), EvaluationConfig(epsilon=1e4)) as evaluation:
+    run_ = whole.run_in(folder / "run")
+    with Evaluation.begin(run_.folder, run_.work, EvaluationConfig(epsilon=1e4)) as evaluation:
         rows_ = evaluation.here.scorer.rows(evaluation.weights, range(9))
     assert (work.data.clients, work.data.present) == (10, 9)
     assert found["accuracy"] == pytest.approx(rows_.sum() / 10 + 0.5, abs=7 * found["accuracy_std"])

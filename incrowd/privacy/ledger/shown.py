@@ -1,16 +1,31 @@
 """What a notebook shows of a ledger: whom it protects, what is spent, what is left to others."""
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from incrowd._html import html_table
 from incrowd.errors import LedgerError
+from incrowd.privacy.account.accounting import Budget, Price, Relation
+from incrowd.privacy.ledger.identity import DataIdentity
 
-if TYPE_CHECKING:
-    from incrowd.privacy.ledger.ledger import Ledger
+
+class Book(Protocol):
+    """What a ledger tells of itself."""
+
+    @property
+    def data_identity(self) -> DataIdentity: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def relation(self) -> Relation: ...
+    @property
+    def kept(self) -> bool: ...
+    def charges(self) -> tuple[int, int]: ...
+    def spent(self) -> Price: ...
+    def promised(self) -> Price: ...
 
 
-def html_of(ledger: "Ledger") -> str:
+def html_of(ledger: Book) -> str:
     """The ledger as a table.
 
     Guarantee: notebooks are handed on, so no path, no fingerprint, no note and no label is in it: what it shows is
@@ -22,7 +37,7 @@ def html_of(ledger: "Ledger") -> str:
         return html_table({"ledger": f"cannot be read now: {type(error).__name__}"})
 
 
-def _facts(ledger: "Ledger") -> dict[str, object]:
+def _facts(ledger: Book) -> dict[str, object]:
     its, budget = ledger.data_identity, ledger.budget
     charges, simulated = ledger.charges()
     spent = ledger.spent()
