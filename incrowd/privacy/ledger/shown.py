@@ -9,23 +9,43 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.ledger.identity import DataIdentity
 
 
-class Book(Protocol):
+class Told(Protocol):
     """What a ledger tells of itself."""
 
     @property
-    def data_identity(self) -> DataIdentity: ...
+    def data_identity(self) -> DataIdentity:
+        """The data it is about."""
+        ...
+
     @property
-    def budget(self) -> Budget: ...
+    def budget(self) -> Budget:
+        """What may be spent."""
+        ...
+
     @property
-    def relation(self) -> Relation: ...
+    def relation(self) -> Relation:
+        """The neighbours of its prices."""
+        ...
+
     @property
-    def kept(self) -> bool: ...
-    def charges(self) -> tuple[int, int]: ...
-    def spent(self) -> Price: ...
-    def promised(self) -> Price: ...
+    def kept(self) -> bool:
+        """Whether it is a file."""
+        ...
+
+    def charges(self) -> tuple[int, int]:
+        """How many there are, and how many of seeded noise."""
+        ...
+
+    def spent(self) -> Price:
+        """The price of what was charged."""
+        ...
+
+    def promised(self) -> Price:
+        """The price of what was charged or is reserved."""
+        ...
 
 
-def html_of(ledger: Book) -> str:
+def html_of(ledger: Told) -> str:
     """The ledger as a table.
 
     Guarantee: notebooks are handed on, so no path, no fingerprint, no note and no label is in it: what it shows is
@@ -37,7 +57,7 @@ def html_of(ledger: Book) -> str:
         return html_table({"ledger": f"cannot be read now: {type(error).__name__}"})
 
 
-def _facts(ledger: Book) -> dict[str, object]:
+def _facts(ledger: Told) -> dict[str, object]:
     its, budget = ledger.data_identity, ledger.budget
     charges, simulated = ledger.charges()
     spent = ledger.spent()
