@@ -9,7 +9,7 @@ from incrowd.privacy.account.accounting import Budget, Price, Relation
 from incrowd.privacy.ledger.identity import DataIdentity
 
 
-class Told(Protocol):
+class Spending(Protocol):
     """What a ledger tells of itself."""
 
     @property
@@ -45,7 +45,7 @@ class Told(Protocol):
         ...
 
 
-def html_of(ledger: Told) -> str:
+def html_of(ledger: Spending) -> str:
     """The ledger as a table.
 
     Guarantee: notebooks are handed on, so no path, no fingerprint, no note and no label is in it: what it shows is
@@ -57,7 +57,7 @@ def html_of(ledger: Told) -> str:
         return html_table({"ledger": f"cannot be read now: {type(error).__name__}"})
 
 
-def _facts(ledger: Told) -> dict[str, object]:
+def _facts(ledger: Spending) -> dict[str, object]:
     its, budget = ledger.data_identity, ledger.budget
     charges, simulated = ledger.charges()
     spent = ledger.spent()
