@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
@@ -141,8 +139,7 @@ def images(facts: Outline) -> Tables:
         return network(facts)
     features: dict[str, Any] = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
     if is_picture(facts.shape) and not in_colour(facts.shape):
-        blank = np.zeros((1, *facts.shape), np.float32)
-        count = min(features["dimensions"], GreyPictures()(blank).shape[1])
+        count = min(features["dimensions"], GreyPictures().count(facts.shape))
         features |= {"dimensions": count, "whitening": lift(count)}
     how = mechanism(facts)
     if facts.classes not in (None, 2) and 150 <= facts.signal < 400:

@@ -110,6 +110,23 @@ def test_features_of_grey_pictures_are_finite_and_of_one_example_alone(shape: tu
     assert found.shape[1] < 20_000
     assert np.allclose(GreyPictures()(pictures[1:2])[0], found[1], atol=1e-6)
     assert np.isfinite(GreyPictures()(np.zeros_like(pictures))).all()
+    assert found.shape[1] == GreyPictures().count(shape)
+
+
+def test_grey_pictures_have_patches_from_16_pixels_a_side_on() -> None:
+    patches = 16 * 2 * 64
+    assert GreyPictures().count((28, 28)) == 6605
+    assert GreyPictures().count((16, 16)) - GreyPictures().count((15, 15)) > patches
+    fine = GreyPictures()(some(28, 28))[:, -patches:].reshape(-1, 16, 2 * 64)
+    assert (np.linalg.norm(fine, axis=2) <= 0.5).all()
+    assert fine.any(axis=(1, 2)).all()
+
+
+def test_the_patches_of_grey_pictures_are_kept(tmp_path: Path) -> None:
+    found = GreyPictures(cache=tmp_path)(some(20, 20))
+    assert len(list(tmp_path.iterdir())) == 1
+    assert np.array_equal(GreyPictures()(some(20, 20)), found)
+    assert GreyPictures(cache=tmp_path).name == GreyPictures().name
 
 
 def test_the_channel_of_a_grey_picture_changes_nothing() -> None:
@@ -130,7 +147,7 @@ def small_patches(**changed: Any) -> PatchResponses:
 def test_patch_responses_do_not_see_brightness_and_are_of_one_example_alone() -> None:
     patches, pictures = small_patches(), 0.4 * some(3, 14, 12)
     found = patches(pictures)
-    assert found.shape == (3, 16 * 18)
+    assert found.shape == (3, patches.count) == (3, 16 * 18)
     assert np.allclose(patches(pictures + 0.3), found, atol=1e-4)
     assert np.allclose(patches(pictures[2:])[0], found[2], atol=1e-5)
     assert not np.allclose(patches(pictures[:, ::-1].copy()), found, atol=1e-2)  # colours count

@@ -18,7 +18,7 @@ from incrowd.learning.features.made_up import MadeUpPictures
 
 _FLOOR = 10 / 255  # what a patch's contrast is at least divided by
 _LEAST_CONTRAST = 0.02  # patches with less teach nothing
-_PER_PICTURE, _PATCHES = 60, 100_000  # that directions are learnt from
+_PATCHES = 100_000  # that directions are learnt from
 _RIDGE = 0.1  # of the mean variance
 _PASSES = 12  # of k-means; more change nothing
 _SHAPE = (32, 32)  # of the pictures that patches are cut from
@@ -31,7 +31,7 @@ class PatchResponses:
     A patch is taken less its mean and over its contrast, whitened, and seen along directions that spherical k-means
     found in made-up pictures (Coates and Ng 2012). What goes beyond a threshold is averaged around `grid` x `grid`
     places, and divided by its norm there. For pictures [3, h, w] or [h, w]. The directions are learnt at the first use,
-    in seconds; with `cache`, a folder, they are kept.
+    in seconds, from at most `of_each` patches of a picture; with `cache`, a folder, they are kept.
     """
 
     pictures: MadeUpPictures = field(default_factory=lambda: MadeUpPictures(colour=True, blank=0.1, variants=2))
@@ -39,10 +39,11 @@ class PatchResponses:
     side: int = 6
     grid: int = 4
     threshold: float = 0.5
+    of_each: int = 60
     cache: Path | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _validate.count(directions=self.directions, side=self.side, grid=self.grid)
+        _validate.count(directions=self.directions, side=self.side, grid=self.grid, of_each=self.of_each)
         _validate.non_negative(threshold=self.threshold)
 
     @property
@@ -65,6 +66,11 @@ class PatchResponses:
         found /= found.norm(dim=2, keepdim=True) + 0.03 * found.shape[2] ** 0.5
         flat: Values = found.flatten(1).numpy()
         return flat
+
+    @property
+    def count(self) -> int:
+        """How many features a picture has."""
+        return self.grid**2 * 2 * self.directions
 
     @cached_property
     def _learnt(self) -> tuple[Tensor, Tensor]:
@@ -99,7 +105,7 @@ class PatchResponses:
             pictures = as_tensor(self.pictures.render(number, shape=_SHAPE))
             pictures = pictures if pictures.ndim == 4 else pictures[:, None]
             cut = unfold(pictures, self.side).transpose(1, 2).flatten(0, 1)
-            order = np.argsort(stream.bits(len(cut)), kind="stable")[: _PER_PICTURE * len(pictures)]
+            order = np.argsort(stream.bits(len(cut)), kind="stable")[: self.of_each * len(pictures)]
             chosen = cut[torch.from_numpy(order)]
             found.append(_contrasted(chosen[chosen.std(1, correction=0) > _LEAST_CONTRAST]))
             count += len(found[-1])

@@ -1,8 +1,9 @@
 """What is in a picture, grey or in colours, in numbers that know no data set: energies, patches, coarse brightness."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache as once
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ from incrowd.learning.features.centred import centred
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
+from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.patches import PatchResponses, around
 
 _LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels
 _SMALL = 6
+_PATCHED = 16  # pixels a side, from which on grey pictures have patches; smaller ones have too few places for them
 _OPPONENTS = torch.tensor([[0.3, 0.59, 0.11], [0.5, 0.0, -0.5], [-0.25, 0.5, -0.25]])
 """Brightness, red against blue, green against magenta."""
 
@@ -74,10 +77,14 @@ def as_pictures(values: Values) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GreyPictures:
-    """Second-order energies, oriented energies, coarse brightness: 4557 features for 28 x 28 pixels between 0 and 1.
+    """Second-order energies, oriented energies, patches, coarse brightness: 6605 features for 28 x 28 pixels between 0
+    and 1.
 
-    What is on a blank ground is first moved to the middle, by whole pixels.
+    What is on a blank ground is first moved to the middle, by whole pixels. Pictures of less than 16 pixels a side have
+    no patches. What patches are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
     """
+
+    cache: Path | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -86,12 +93,29 @@ class GreyPictures:
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
-        pictures = as_pictures(values)[:, 0]
-        grey: Values = pictures.numpy()
-        stride = 4 if max(grey.shape[1:]) > 16 else 2
-        second = SecondOrderEnergies(stride=stride)(grey)
-        first = OrientedEnergies(stride=stride, octave=1 if stride == 4 else 0)(grey)
-        return np.concatenate([second, 0.5 * first, 0.1 * _coarse(pictures[:, None], 14)], axis=1)
+        pictures = as_pictures(values)
+        groups = _strokes_and_brightness(pictures)
+        if _patched(pictures.shape[2:]):
+            groups.append(0.5 * _grey_patches(self.cache)(pictures[:, 0].numpy()))
+        return np.concatenate(groups, axis=1)
+
+    def count(self, shape: PictureShape) -> int:
+        """How many features a picture of this shape has; nothing is learnt for it."""
+        blank = as_pictures(np.zeros((1, *shape), np.float32))
+        patches = _grey_patches(self.cache).count if _patched(blank.shape[2:]) else 0
+        return patches + sum(int(group.shape[1]) for group in _strokes_and_brightness(blank))
+
+
+def _strokes_and_brightness(pictures: Tensor) -> list[Values]:
+    grey: Values = pictures[:, 0].numpy()
+    stride = 4 if max(grey.shape[1:]) > 16 else 2
+    second = SecondOrderEnergies(stride=stride)(grey)
+    first = OrientedEnergies(stride=stride, octave=1 if stride == 4 else 0)(grey)
+    return [second, 0.5 * first, 0.1 * _coarse(pictures, 14)]
+
+
+def _patched(sides: Sequence[int]) -> bool:
+    return min(sides) >= _PATCHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +133,6 @@ class ColourPictures:
         """See `FeatureMap.name`."""
         return repr(self)
 
-    @cached_property
-    def _patches(self) -> PatchResponses:
-        return PatchResponses(cache=self.cache)
-
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         pictures = as_pictures(values)
@@ -120,11 +140,23 @@ class ColourPictures:
         stride = 4 if max(pictures.shape[2:]) > 16 else 2
         fine, coarse = (OrientedEnergies(octave=octave, stride=stride, floor=0.04) for octave in (0, 1))
         weighted: tuple[tuple[float, FeatureMap], ...] = ((0.15, fine), (0.3, coarse))
-        groups = [0.25 * self._patches(pictures.numpy()), 0.1 * _coarse(opponents * _AS_BRIGHT, 8)]
+        groups = [0.25 * _colour_patches(self.cache)(pictures.numpy()), 0.1 * _coarse(opponents * _AS_BRIGHT, 8)]
         for channel in range(3):
             one: Values = opponents[:, channel].contiguous().numpy()
             groups += [weight * energies(one) for weight, energies in weighted]
         return np.concatenate(groups, axis=1)
+
+
+@once
+def _grey_patches(folder: Path | None) -> PatchResponses:
+    """Learnt once in a process."""
+    pictures = MadeUpPictures(blank=0.5, variants=2)
+    return PatchResponses(pictures=pictures, directions=64, of_each=240, cache=folder)
+
+
+@once
+def _colour_patches(folder: Path | None) -> PatchResponses:
+    return PatchResponses(cache=folder)
 
 
 _AS_BRIGHT = torch.tensor([1.0, 2.0, 2.0])[:, None, None]  # colours differ less than brightness

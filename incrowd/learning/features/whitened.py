@@ -112,7 +112,7 @@ def picture_map(
     picture has at most `pixels` features of its own (`PicturesOrPixels`); if that is 0, it is taken for a picture.
     """
     colour = in_colour(shape)
-    base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures()
+    base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
     usual = 0.3 if colour else 0.5
     known = Whitened(
         base=Mirrored(base=base) if (colour if mirrored is None else mirrored) else base,
