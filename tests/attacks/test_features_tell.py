@@ -102,6 +102,17 @@ def test_every_example_has_features(name: str, largest: float) -> None:
     assert np.array_equal(seen[:3], usual.features)  # others' are what they are without it
 
 
+@pytest.mark.parametrize("largest", LARGE)
+def test_every_grey_picture_has_patches(largest: float) -> None:
+    values = pixels((28, 28))
+    usual = GreyPictures()(values[:3])
+    values[3:5] *= np.float32(largest)
+    values[4, ::2] *= -1
+    seen = transform(GreyPictures(), Examples(features=values, labels=np.zeros(8, np.int64), classes=2)).features
+    assert np.isfinite(seen).all()
+    assert np.allclose(seen[:3], usual, atol=1e-6)
+
+
 def symmetric(height: int, width: int, side: int, seed: int) -> Values:
     """Pictures of things that are as bright on one side as on the other, somewhere on a black ground."""
     generator = np.random.default_rng(seed)

@@ -64,7 +64,7 @@ class PatchResponses:
         pooled = (by_row @ maps).view(len(pictures) * self.grid, columns, -1)
         found = (by_column @ pooled).view(len(pictures), self.grid * self.grid, -1).sqrt_()
         found /= found.norm(dim=2, keepdim=True) + 0.03 * found.shape[2] ** 0.5
-        flat: Values = found.flatten(1).numpy()
+        flat: Values = found.flatten(1).nan_to_num_(nan=0.0).numpy()  # of what no contrast can be told, nothing
         return flat
 
     @property
