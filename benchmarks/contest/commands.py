@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.results import say
+from incrowd import ConfigError
 from incrowd.cli import Json, need_training, print_json, whole_numbers, words
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -25,6 +26,9 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round each instead of several.")] = False,
     workers: Annotated[str, typer.Option(help="At simulation: numbers of Ray's workers, commas between.")] = "1,2",
+    device: Annotated[str, typer.Option(help="Where to compute, say cuda; Flower runs on processors only.")] = "cpu",
+    clients: Annotated[int | None, typer.Option(help="Another number of clients a round.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Another number of examples a client, of 60,000 in all.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Also the memory of a very large round.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -32,6 +36,8 @@ def bench(
 
     Example: incrowd bench --work mlp --against lean --data data
     """
+    if words(work)[:1] in (("records",), ("simulation",), ("service",)):
+        _only_as_it_is(words(work)[0], device=device, clients=clients, examples=examples)
     if words(work) == ("service",):
         _service(quick=quick, as_json=as_json)
         return
@@ -61,15 +67,23 @@ def bench(
         )
     else:
         contest = Contest(
-            works=[named(name) for name in words(work)],
+            works=[named(name).of(clients=clients, examples=examples) for name in words(work)],
             batch_sizes=whole_numbers("batch", batch or "10,100"),
             against=words(against or ",".join(PEERS)),
             folder=data,
             rounds=1 if quick else 3,
             memory=memory,
+            device=device,
         )
     report = contest.run(say)
     print_json(report.to_dict()) if as_json else typer.echo(report.to_text())
+
+
+def _only_as_it_is(work: str, *, device: str, clients: int | None, examples: int | None) -> None:
+    for field, value, usual in (("device", device, "cpu"), ("clients", clients, None), ("examples", examples, None)):
+        if value != usual:
+            remedy = f"leave it out: {work} has its own; it is for works such as linear or cnn"
+            raise ConfigError(field=field, value=value, remedy=remedy)
 
 
 def _service(*, quick: bool, as_json: bool) -> None:

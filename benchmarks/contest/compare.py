@@ -22,7 +22,7 @@ from contest.works import Task, Work
 from harness import checks
 from harness.arrays import Floats
 from incrowd import ConfigError, DataError, IncrowdError
-from incrowd.learning import one_thread
+from incrowd.learning import Execution, one_thread
 
 PEERS = {
     "lean": ("torch", "pip install 'incrowd[train]'"),
@@ -87,9 +87,11 @@ class Contest:
     folder: Path | None = None
     rounds: int = 3
     memory: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         checks.count(rounds=self.rounds)
+        Execution(device=self.device)  # which refuses one that is not there
         for field, values in (("work", self.works), ("batch", self.batch_sizes)):
             if not values:
                 raise ConfigError(field=field, value=values, remedy="name at least one")
@@ -102,20 +104,24 @@ class Contest:
     def tasks(self) -> list[Task]:
         """The works at all batch sizes."""
         sizes = self.batch_sizes
-        return [Task(work=work, batch_size=size, folder=self.folder) for work in self.works for size in sizes]
+        shared = partial(Task, folder=self.folder, device=self.device)
+        return [shared(work=work, batch_size=size) for work in self.works for size in sizes]
 
     @property
     def skipped(self) -> dict[str, str]:
         """Who cannot take part here, and why."""
         missing = [name for name in self.against if find_spec(PEERS[name][0]) is None]
         skipped = {name: f"not installed: {PEERS[name][1]}" for name in missing}
-        if len(processors()) < 2:
+        if self.device != "cpu":
+            alone = {"flower": "it is measured on processors only", "incrowd on 2 threads": "an accelerator has one"}
+            skipped |= {name: why for name, why in alone.items() if name in (*self.against, "incrowd on 2 threads")}
+        elif len(processors()) < 2:
             skipped["incrowd on 2 threads"] = "this process may use one processor only"
         return skipped
 
     def run(self, say: Callable[[str], object] = lambda _: None) -> Report:
         """Measure; `say` hears of the progress."""
-        machine = describe() | {"data": "synthetic" if self.folder is None else "MNIST"}
+        machine = describe(self.device) | {"data": "synthetic" if self.folder is None else "MNIST"}
         matches, skipped = [], self.skipped
         with FlowerProcess() as flower:
             others = self._others(flower)
@@ -161,9 +167,9 @@ def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
         peaks = []
         for number in range(rounds):
             for player, taken in zip(players, seconds, strict=True):
-                with one_processor() if player.threads == 1 else nullcontext():
+                with one_processor() if player.threads == 1 and task.device == "cpu" else nullcontext():
                     taken.append(player.round(number))
-            peaks.append(matrix_peak())
+            peaks.append(matrix_peak(device=task.device))
         timings = [
             Timing(name=player.name, threads=player.threads, seconds=taken, difference=difference)
             for player, taken, difference in zip(players, seconds, found, strict=True)

@@ -16,7 +16,7 @@ class Trainer:
     def __init__(self, task: Task) -> None:
         self.batch_size = task.batch_size
         self.features, self.labels = task.tensors
-        self.module = task.work.module()
+        self.module = task.work.module().to(task.device)
         self.parameters = list(trainable(self.module).values())
         self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
 
@@ -56,6 +56,7 @@ class Lean:
         for weight, change in zip(self.weights, total, strict=True):
             noise = torch.randn_like(change).mul_(NOISE_MULTIPLIER * CLIP_NORM)
             weight.add_(change.add_(noise), alpha=1 / self.task.work.cohort)
+        settle(self.task.device)
         return time.perf_counter() - begin
 
     def close(self) -> None:
@@ -80,12 +81,18 @@ def trainable(module: nn.Module) -> dict[str, Tensor]:
     return {name: one for name, one in module.named_parameters() if one.requires_grad}
 
 
+def settle(device: str) -> None:
+    """Wait until an accelerator has done all that it was told."""
+    if torch.device(device).type == "cuda":  # pragma: no cover - where there is one
+        torch.cuda.synchronize(device)
+
+
 def parts(weights: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """One vector as tensors of these shapes, copies."""
+    """One vector as tensors of these shapes, copies, where these are."""
     places = weights.split_with_sizes([one.numel() for one in like])
-    return [place.view(one.shape).clone() for place, one in zip(places, like, strict=True)]
+    return [place.view(one.shape).to(one.device, copy=True) for place, one in zip(places, like, strict=True)]
 
 
 def flat(tensors: list[Tensor]) -> Floats:
     """Tensors as one vector."""
-    return np.concatenate([one.detach().numpy().ravel() for one in tensors]).astype(np.float64)
+    return np.concatenate([one.detach().cpu().numpy().ravel() for one in tensors]).astype(np.float64)

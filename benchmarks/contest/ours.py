@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from contest.lean import settle
 from contest.works import CLIP_NORM, NOISE_MULTIPLIER, RANDOMNESS, Task
 from harness.arrays import Floats
 from incrowd import (
@@ -93,6 +94,7 @@ class Ours:
         begin = time.perf_counter()
         for chunk in self._cohort(state.weights, state.round).chunks():
             chunk.finish()
+        settle(self.task.device)
         return time.perf_counter() - begin
 
     def _cohort(self, weights: ArrayLike | Tensor, number: int) -> EngineCohort:
@@ -106,7 +108,8 @@ class Ours:
 
 
 def _engine(task: Task, threads: int) -> CohortEngine:
-    execution = Execution(threads=threads, contributions=_ROUNDS * task.work.cohort)
+    cohort = task.work.cohort
+    execution = Execution(device=task.device, threads=threads, contributions=_ROUNDS * cohort, cohort=cohort)
     return CohortEngine(task.work.model(), ClientTensors.of(task.data), task.local, execution)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from contest.lean import settle
 from incrowd.learning import one_thread
 
 
@@ -19,15 +20,21 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def matrix_peak(sizes: tuple[int, ...] = (512, 1024), *, times: int = 5) -> float:
-    """The best rate of large matrix products on one thread, in operations a second."""
+def matrix_peak(sizes: tuple[int, ...] | None = None, *, times: int = 5, device: str = "cpu") -> float:
+    """The best rate of large matrix products of float32 on one thread, or on an accelerator, in operations a second."""
+    chosen = sizes or ((512, 1024) if device == "cpu" else (4096, 8192))
     with one_thread():
-        return max(_rate(size, times) for size in sizes)
+        return max(_rate(size, times, device) for size in chosen)
 
 
-def _rate(size: int, times: int) -> float:
-    a, b, c = (torch.ones(size, size) for _ in range(3))
-    return 2 * size**3 / min(seconds(lambda: torch.mm(a, b, out=c)) for _ in range(times))
+def _rate(size: int, times: int, device: str) -> float:
+    a, b, c = (torch.rand(size, size, device=device) for _ in range(3))
+
+    def product() -> None:
+        torch.mm(a, b, out=c)
+        settle(device)
+
+    return 2 * size**3 / min(seconds(product) for _ in range(times))
 
 
 def processors() -> list[int]:
@@ -51,7 +58,7 @@ def _keep_to(chosen: list[int]) -> None:
         os.sched_setaffinity(0, chosen)
 
 
-def describe() -> dict[str, object]:
+def describe(device: str = "cpu") -> dict[str, object]:
     """What a result has to say about the machine for others to read it."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
@@ -61,7 +68,12 @@ def describe() -> dict[str, object]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "load_at_start": None if load is None else round(load, 2),
+        **({} if device == "cpu" else {"device": _accelerator(device)}),
     }
+
+
+def _accelerator(device: str) -> str:
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device
 
 
 def _model_name() -> str | None:

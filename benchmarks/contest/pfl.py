@@ -1,5 +1,6 @@
 """Apple's pfl-research: its simulated backend with federated averaging, clipping and central Gaussian noise."""
 
+import os
 import time
 from types import MethodType
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contest.lean import flat, parts, trainable
+from contest.lean import flat, parts, settle, trainable
 from contest.works import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Task
 from harness.arrays import Floats
 
@@ -21,12 +22,13 @@ class Pfl:
     name, threads = "pfl", 1
 
     def __init__(self, task: Task) -> None:
+        os.environ["PFL_PYTORCH_DEVICE"] = task.device  # else it takes an accelerator where there is one
         from pfl.algorithm.federated_averaging import FederatedAveraging
         from pfl.model.pytorch import PyTorchModel
         from pfl.privacy import GaussianMechanism, NormClippingOnly
 
         self.task = task
-        self.module = _module(task)
+        self.module = _module(task).to(task.device)
         self.parameters = list(trainable(self.module).values())
         self._rows: list[Tensor] = []
         self._algorithm = FederatedAveraging()
@@ -101,6 +103,7 @@ class Pfl:
             callbacks=[stop],
             send_metrics_to_platform=False,
         )
+        settle(self.task.device)
         return time.perf_counter() - begin
 
 

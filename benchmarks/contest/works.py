@@ -21,6 +21,8 @@ from incrowd.learning import Model, draw_batches, mlp, small_cnn
 LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 RANDOMNESS = SeededRandomness(seed=0)
 """Where data, first weights and batches come from, so that every competitor has the same."""
+IMAGES = 60_000
+"""How many examples there are for all clients together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,17 @@ class Work:
     tokens: bool = False
     cohort: int = 100
     examples: int = 600
+
+    def of(self, *, clients: int | None, examples: int | None) -> "Work":
+        """The same for so many clients with so many examples each. Edge cases: more than there are are refused."""
+        work = replace(
+            self,
+            cohort=self.cohort if clients is None else clients,
+            examples=self.examples if examples is None else examples,
+        )
+        checks.count(clients=work.cohort, examples=work.examples)
+        checks.at_most(IMAGES // work.examples, "60,000 examples for all", clients=work.cohort)
+        return work
 
     def model(self) -> Model:
         """The model as our engine takes it."""
@@ -121,6 +134,7 @@ class Task:
     work: Work
     batch_size: int
     folder: Path | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         checks.count(batch_size=self.batch_size)
@@ -128,7 +142,8 @@ class Task:
     def to_json(self) -> str:
         """The task as text, for another process."""
         folder = None if self.folder is None else str(self.folder)
-        return json.dumps({"work": asdict(self.work), "batch_size": self.batch_size, "folder": folder})
+        form = {"work": asdict(self.work), "batch_size": self.batch_size, "folder": folder, "device": self.device}
+        return json.dumps(form)
 
     @classmethod
     def from_json(cls, text: str) -> "Task":
@@ -136,7 +151,8 @@ class Task:
         form = json.loads(text)
         widths, folder = form["work"].pop("widths"), form["folder"]
         work = Work(**form["work"], widths=None if widths is None else tuple(widths))
-        return cls(work=work, batch_size=form["batch_size"], folder=None if folder is None else Path(folder))
+        folder = None if folder is None else Path(folder)
+        return cls(work=work, batch_size=form["batch_size"], folder=folder, device=form["device"])
 
     @property
     def name(self) -> str:
@@ -157,8 +173,9 @@ class Task:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """All images as floats and all labels, as a torch user would keep them."""
-        return _tensors(self.folder, dense=self.work.dense, tokens=self.work.tokens)
+        """All images as floats and all labels, as a torch user would keep them: where it is computed."""
+        images, labels = _tensors(self.folder, dense=self.work.dense, tokens=self.work.tokens)
+        return images.to(self.device), labels.to(self.device)
 
     @property
     def start(self) -> Tensor:

@@ -1,5 +1,6 @@
 """Plain float32 arithmetic, whatever a program has told torch to do with it before."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,31 @@ def ieee(device: str = "cpu") -> Iterator[None]:
         torch.set_flush_denormal(flushed)
         for owner, name, value in before:
             setattr(owner, name, value)
+
+
+@contextmanager
+def in_one_order(device: torch.device) -> Iterator[None]:
+    """Have an accelerator add up in the same order each time; what cannot is torch's RuntimeError meanwhile.
+
+    On a processor every order is fixed: there nothing changes.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it; it gives products room for that
+    strictly, kindly = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    deterministic: Any = torch.utils.deterministic
+    filled = deterministic.fill_uninitialized_memory
+    try:
+        torch.use_deterministic_algorithms(mode=True)
+        deterministic.fill_uninitialized_memory = False  # a check for other people's errors, which takes time
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strictly, warn_only=kindly)
+        deterministic.fill_uninitialized_memory = filled
 
 
 def _settings() -> list[tuple[Any, str, object]]:

@@ -194,7 +194,7 @@ class CohortEngine:
         self._check(clients)
         kinds = {client: (int(self._path[client]), self._path_of(client).kind(client)) for client in clients}
         groups: list[ClientGroup] = []
-        for client in sorted(clients, key=lambda k: (kinds[k], k)):
+        for client in sorted(clients, key=lambda k: (kinds[k], self._path_of(k).effort(k), k)):
             group, path = groups[-1] if groups else [], self._path_of(client)
             share = max(1, -(-len(clients) // max(self._processes, path.shares)))
             if group and len(group) < min(share, path.at_once) and kinds[group[0]] == kinds[client]:

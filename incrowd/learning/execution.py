@@ -17,16 +17,15 @@ class Execution:
     With more than one thread each has a process of its own, because Python's threads were measured to wait for each
     other. Of `chunk` clients the contributions are in memory at once. Whether a client's step is compiled by torch,
     which takes seconds, "auto" decides by how many `contributions` are expected in all; where that is not known (0) it
-    is not compiled.
+    is not compiled. On an accelerator a chunk is trained side by side, always so many, filled up: without `chunk` as
+    many as there is memory for, divided evenly where a round usually has a `cohort` of fewer, or of more.
 
     Guarantee: what is decided about compiling follows from the model, the settings and each client's own examples: it
     is the same in every process, and when a run is taken up again.
 
-    Edge cases: without `chunk` it follows from the model. On an accelerator, and where processes cannot be forked
-    (other systems than Linux), there is one thread. On an accelerator a chunk is trained side by side, always so many:
-    that its library treats the matrices of one call alike is assumed, and another chunk may round differently. Where
-    nothing can be compiled (no C++ compiler, a module that torch cannot compile as a whole) clients learn the same to
-    rounding, so take a run up again where its compiler is.
+    Edge cases: on an accelerator, and where processes cannot be forked (other systems than Linux), there is one thread.
+    Another chunk on an accelerator may round differently. Where nothing can be compiled (no C++ compiler, a module that
+    torch cannot compile as a whole) clients learn the same to rounding, so take a run up again where its compiler is.
     """
 
     device: str = "cpu"
@@ -34,12 +33,13 @@ class Execution:
     chunk: int | None = None
     compile: Compile = "auto"
     contributions: float = 0.0
+    cohort: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.count(threads=self.threads)
         if self.chunk is not None:
             _validate.count(chunk=self.chunk)
-        _validate.non_negative(contributions=self.contributions)
+        _validate.non_negative(contributions=self.contributions, cohort=self.cohort)
         if self.compile not in get_args(Compile):
             remedy = f"give one of {', '.join(get_args(Compile))}"
             raise ConfigError(field="compile", value=self.compile, remedy=remedy)

@@ -31,10 +31,10 @@ def made_of_one(frozen: nn.Module, features: Inputs, *, scale: float, offset: fl
     """
     generator = torch.Generator().manual_seed(0)
     several = single(zeros(features, _SEVERAL))
-    drawn = torch.randint(0, 2, several.shape, generator=generator).to(several.dtype)
+    drawn = torch.randint(0, 2, several.shape, generator=generator).to(several)
     made_up = single(meant(drawn, scale=scale, offset=offset))
     try:
-        with torch.no_grad(), ieee(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), ieee(several.device.type), torch.random.fork_rng(devices=[]):
             made, alone = frozen(made_up), frozen(made_up[:1].clone())
     except (RuntimeError, IndexError):  # not what these layers are for: zeros have been tried before
         return None

@@ -89,6 +89,19 @@ def calling(module: nn.Module, inputs: Inputs) -> Callable[[Inputs], Any]:
     return module
 
 
+class Taking(nn.Module):
+    """A module that takes one argument, inputs as they are stored, and calls another with them."""
+
+    def __init__(self, module: nn.Module, features: Inputs) -> None:
+        super().__init__()
+        self.module = module
+        self._calls = (calling(module, features),)  # not as a part of its own: it may be the module
+
+    def forward(self, inputs: Inputs) -> Any:
+        """The outputs."""
+        return self._calls[0](inputs)
+
+
 def _takes_whole(module: nn.Module, inputs: dict[str, Tensor]) -> bool:
     """Whether a dict is the module's one argument, and not a name for each of several."""
     parameters = inspect.signature(module.forward).parameters

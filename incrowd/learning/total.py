@@ -16,6 +16,7 @@ from incrowd.learning.deltas import Segment, WeightDelta, norms, segments
 
 _STEPS = 2**19  # in the bound; of 32 times as many float32 still holds every whole number
 _TOGETHER = 32
+_EXACTLY = 2**34  # contributions that float64 adds up without rounding
 _CACHED = 2**19  # numbers that are measured, scaled and added while they are in the cache
 
 
@@ -50,10 +51,12 @@ class Total:
         self._by_delta = [[one for one in self._segments if one.delta == number] for number in range(len(deltas))]
         mantissa, exponent = math.frexp(shortening.bound / _STEPS)
         self._step = 2.0 ** (exponent - (mantissa == 0.5))
-        self._steps = [delta.empty_total(torch.float32) for delta in deltas]
+        on_cpu = deltas[0].empty_total(torch.float32).device.type == "cpu"
+        # An accelerator has float64 for all of them, so that nothing has to leave it before the end.
+        self._steps = [delta.empty_total(torch.float32 if on_cpu else torch.float64) for delta in deltas]
+        self._most = _TOGETHER if on_cpu else _EXACTLY
         self._held = 0  # contributions in them
         self._exact = np.zeros(sum(delta.size for delta in deltas))
-        on_cpu = self._steps[0].device.type == "cpu"
         self._at_once = max(1, min(_TOGETHER, _CACHED // self._exact.size)) if on_cpu else _TOGETHER
 
     def add(self, chunk: Contributions) -> Floats:
@@ -77,7 +80,7 @@ class Total:
         lengths = norms(deltas, self._segments, clients=clients)
         # One part in 2^22 makes up for the rounding of the products or quotients.
         factors = self._factors(lengths) * ((1 - 2.0**-22) / self._step)
-        if self._held + len(lengths) > _TOGETHER:
+        if self._held + len(lengths) > self._most:
             self._settle()
         self._held += len(lengths)
         for delta, total, segments_ in zip(deltas, self._steps, self._by_delta, strict=True):

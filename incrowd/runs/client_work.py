@@ -1,5 +1,6 @@
 """A run that protects whole clients: what its settings come to, and how it takes its rounds."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.promise import Promise
+from incrowd.privacy.plan.sampling import Poisson, Sampler
 from incrowd.privacy.plan.schedule import Schedule, constant, growing, weighted
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
@@ -276,12 +278,12 @@ def assemble(
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
-    execution = _execution(config, chunk, SpentSoFar(plan).communications(plan.rounds))
+    execution = _execution(config, chunk, plan)
     engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
-def _execution(config: Config, chunk: int | None, contributions: float) -> Execution:
+def _execution(config: Config, chunk: int | None, plan: Promise) -> Execution:
     wanted = config.run
     with section("run"):
         return Execution(
@@ -289,8 +291,15 @@ def _execution(config: Config, chunk: int | None, contributions: float) -> Execu
             threads=processors() if wanted.threads is None else wanted.threads,
             chunk=wanted.chunk if chunk is None else chunk,
             compile=wanted.compile,
-            contributions=contributions,
+            contributions=SpentSoFar(plan).communications(plan.rounds),
+            cohort=max(_usual_size(plan.round(number).sampler) for number in range(plan.rounds)),
         )
+
+
+def _usual_size(sampler: Sampler) -> float:
+    """So many clients a round has nearly always at most."""
+    expected = sampler.expected_cohort
+    return expected + 2 * math.sqrt(expected * (1 - expected / sampler.clients)) * isinstance(sampler, Poisson)
 
 
 def _plan(config: Config, clients: int, model: Model, schedule: Schedule | None) -> Promise:

@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,7 +29,7 @@ from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.execution import Execution
 from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.sums import Formed
-from incrowd.learning.inputs import calling, meant, noise
+from incrowd.learning.inputs import Taking, meant, noise
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.modules import Untouched, remembering_nothing, trainable, working_copy
@@ -169,19 +168,6 @@ def _compiles(trial: "_Trial", execution: Execution, together: int) -> bool:
     return bool(pays(calls, np.ones(1, np.int64), lambda: trial.gradients(trial.weights, *batch))[0])
 
 
-class _Called(nn.Module):
-    """A module that takes inputs as they are stored."""
-
-    def __init__(self, module: nn.Module, features: Inputs) -> None:
-        super().__init__()
-        self.module = module
-        self._calls = (calling(module, features),)  # not as a part of its own: it may be the module
-
-    def forward(self, inputs: Inputs) -> Any:
-        """The outputs."""
-        return self._calls[0](inputs)
-
-
 class _Trial:
     """The gradients of records of a model as one function, tried out on made-up ones."""
 
@@ -189,7 +175,7 @@ class _Trial:
         self.records, self.loss, cpu = records, loss, torch.device("cpu")
         self.twin, self.module = working_copy(model.module, cpu), working_copy(model.module, cpu)
         unroll(self.module)
-        called = _Called(self.module, records.features)
+        called = Taking(self.module, records.features)
         named_ = trainable(called)
         self.weights = [parameter.detach().clone() for _, parameter in named_]
         self.gradients = _together(called, [name for name, _ in named_], loss)

@@ -3,6 +3,7 @@
 | path         | takes                                                                     |
 | ------------ | ------------------------------------------------------------------------- |
 | `ahead`      | models that begin with frozen layers: these once, the rest another way    |
+| `together`   | on an accelerator, any module that torch's `vmap` takes: many side by side |
 | `compiled`   | stacks of Linear layers that are small, or whose examples are mostly zero |
 | `fused`      | stacks of Linear layers, LayerNorm, GELU and the like between them        |
 | `convolved`  | stacks of convolutions with pooling, and Linear layers on top             |
@@ -11,10 +12,11 @@
 | `autograd`   | any module: the twin of all others, and the one that may not go           |
 """
 
-from incrowd.learning.paths import ahead, autograd, compiled, convolved, direct, fused, whole_step
+from incrowd.learning.paths import ahead, autograd, compiled, convolved, direct, fused, together, whole_step
 from incrowd.learning.paths.path import MakePath
 
 WHOLE: tuple[MakePath, ...] = (
+    together.make,
     compiled.make,
     fused.make,
     convolved.make,

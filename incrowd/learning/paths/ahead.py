@@ -37,11 +37,12 @@ def _make(task: TrainingTask, others: Sequence[MakePath]) -> "Ahead | None":
 
     Guarantee: of the examples only shapes, types and their number are read.
     """
-    if task.on_accelerator or not is_single(task.data.features) or len(task.data.indices) == 0:
+    if not is_single(task.data.features) or len(task.data.indices) == 0:
         return None
     frozen, rest = divided(task.model.module)
     if frozen is None:
         return None
+    frozen.to(task.device)
     shape = made_of_one(frozen, task.data.features, scale=task.data.scale, offset=task.data.offset)
     if shape is None or 4 * math.prod(shape) * len(task.data.indices) > _MEMORY:
         return None
@@ -68,10 +69,9 @@ class Ahead(TrainingPath):
     ) -> None:
         self._task, self._frozen = task, frozen
         data = task.data
-        # Shared, so that processes that are forked from this one tell each other what they have computed.
-        self._made = _shared(len(data.indices), *shape).fill_(torch.nan)
+        self._made = _kept((len(data.indices), *shape), task.device)
         self._there = _shared(data.present).zero_()
-        labels = data.labels.index_select(0, torch.from_numpy(data.indices.astype(np.int64)))
+        labels = data.labels.index_select(0, torch.from_numpy(data.indices.astype(np.int64)).to(task.device))
         left = ClientTensors(
             features=self._made,
             labels=labels,
@@ -101,10 +101,20 @@ class Ahead(TrainingPath):
         with remembering_nothing(self._frozen, self._task.device, whose="client"):
             for first in range(0, len(own), _ROWS):
                 some = own[np.minimum(np.arange(first, first + _ROWS), len(own) - 1)].astype(np.int64)
-                inputs = meant(chosen(data.features, torch.from_numpy(some)), scale=data.scale, offset=data.offset)
+                rows = torch.from_numpy(some).to(data.device)
+                inputs = meant(chosen(data.features, rows), scale=data.scale, offset=data.offset)
                 count = min(_ROWS, len(own) - first)
                 self._made[begin + first : begin + first + count] = self._frozen(inputs)[:count]
         self._there[client] = 1
+
+
+def _kept(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Room for what the layers make. On a processor it is shared, so that processes that are forked from this one tell
+    each other what they have computed.
+    """
+    if device.type == "cpu":
+        return _shared(*shape).fill_(torch.nan)
+    return torch.full(tuple(shape), torch.nan, device=device)  # pragma: no cover - where there is one
 
 
 def _shared(*shape: int) -> Tensor:

@@ -102,6 +102,10 @@ class TrainingPath(ABC):
         """Only clients of one kind come together."""
         return 0
 
+    def effort(self, client: int) -> int:
+        """Clients who take about as long come together, where they can."""
+        return 0
+
     @abstractmethod
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """Train these clients from the same flat weights, on the device, which stay as they are."""

@@ -15,16 +15,16 @@ import incrowd
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Model, linear, mlp
-from incrowd.learning.paths import PATHS, autograd, compiled, convolved, direct, fused, whole_step
+from incrowd.learning.paths import PATHS, autograd, compiled, convolved, direct, fused, together, whole_step
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 
-DELETABLE = ("compiled", "convolved", "direct", "fused", "whole_step")
+DELETABLE = ("compiled", "convolved", "direct", "fused", "together", "whole_step")
 COHORT = range(len(SIZES))
 LOCAL = Local(learning_rate=0.3, batch_size=10)
 NAMES: dict[MakePath, str] = {
     PATHS[0]: "Ahead",
-    PATHS[0]: "Ahead",
+    together.make: "Together",
     compiled.make: "Compiled",
     fused.make: "Fused",
     convolved.make: "Convolved",

@@ -1,0 +1,21 @@
+"""The path for accelerators: many clients take their steps in the same operations, each in matrices of its own.
+
+There, telling the machine what to do takes longer than doing it for one client. So torch's `vmap` makes one step of a
+client the step of hundreds, and what the accelerator was told once it repeats by itself, step after step.
+
+| file       | what                                                                     |
+| ---------- | ------------------------------------------------------------------------ |
+| `step`     | a step of many clients, for any module that `vmap` can take              |
+| `windows`  | a convolution as products of copied windows, for kernels of many clients |
+| `plan`     | whose batches are how wide, and which examples they have                 |
+| `replay`   | a step that the accelerator repeats by itself                            |
+| `training` | the path                                                                 |
+"""
+
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
+from incrowd.learning.paths.together import training
+
+
+def make(task: TrainingTask) -> TrainingPath | None:
+    """The path, on an accelerator, where `vmap` takes the module; see `training.make`."""
+    return training.make(task) if task.on_accelerator else None

@@ -1,0 +1,140 @@
+"""The path: clients side by side, always as many, whose batches are equally wide."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from incrowd.errors import IncrowdError
+from incrowd.learning.arithmetic import ieee, in_one_order
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.dropout import has_dropout
+from incrowd.learning.losses import LOSSES
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.together.plan import steps_of, widened, width_of
+from incrowd.learning.paths.together.replay import Step, noted
+from incrowd.learning.paths.together.step import Clients, step
+from incrowd.learning.paths.together.trial import SideBySideTrial
+from incrowd.learning.threads import one_thread
+
+_log = logging.getLogger(__name__)
+_FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+_EVEN = 8  # numbers: matrices of as many rows begin where accelerators like it
+
+
+def make(task: TrainingTask) -> "Together | None":
+    """The path, if `vmap` takes the module and its steps are what they are for one client alone.
+
+    Guarantee: of the examples only shapes, types and each client's own number of them are read. A client's gradient
+    has been seen to have the same bits in another place, again, and whatever others hold. Why there is no path is
+    logged.
+
+    Edge cases: with dropout at work, whose masks a client draws itself, with a loss of one's own, of which nobody knows
+    that it is a mean, and with a module that remembers anything, there is none.
+    """
+    if has_dropout(task.model.module) or task.loss not in LOSSES.values() or len(task.data.indices) == 0:
+        return None
+    with one_thread(), ieee(task.execution.device), torch.no_grad():
+        try:
+            trial = SideBySideTrial(task)
+        except _FAILURES as error:
+            _say(task, "clients", error)
+            return None
+        tried = {int(width): _tried(task, trial, int(width)) for width in np.unique(_widths(task)) if width}
+    sizes = {width: found for width, found in tried.items() if found is not None}
+    return Together(task, trial, sizes) if sizes else None
+
+
+def _tried(task: TrainingTask, trial: SideBySideTrial, width: int) -> "Size | None":
+    """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly."""
+    failures: list[BaseException] = []
+    for wide in dict.fromkeys((width, -(-width // _EVEN) * _EVEN)):
+        try:
+            return Size(width=wide, clients=trial.clients_at_once(wide))
+        except _FAILURES as error:
+            failures.append(error)
+    _say(task, f"clients with batches of {width}", failures[-1])
+    return None
+
+
+def _say(task: TrainingTask, who: str, error: BaseException) -> None:
+    reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
+    _log.warning("%s of %s are trained one by one: %s", who, type(task.model.module).__name__, reason)
+
+
+def _widths(task: TrainingTask) -> NDArray[np.int64]:
+    """How wide the batches of each client are; 0 for who has no examples."""
+    counts, places = np.unique(np.diff(task.data.offsets), return_inverse=True)
+    return np.array([width_of(int(count), task.local) if count else 0 for count in counts])[places]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """So many clients side by side, whose batches are so wide."""
+
+    width: int
+    clients: int
+
+
+class Together(TrainingPath):
+    """Trains clients side by side.
+
+    Guarantee: a client's steps are the same operations on as many matrices whoever else is there: a group is always
+    filled up to the same number, with copies of its last client, and batches are as wide as the client's own examples
+    ask for. Who has taken all its steps keeps its weights while others go on.
+    """
+
+    def __init__(self, task: TrainingTask, trial: SideBySideTrial, sizes: dict[int, Size]) -> None:
+        """`sizes` are those of groups, by how wide the clients' own batches are."""
+        self._task, self._gradients, self._sizes = task, trial.gradients, sizes
+        self.at_once = trial.most
+        self.takes = np.isin(_widths(task), list(sizes))
+        self._there: dict[Size, Clients] = {}
+        self._steps: dict[tuple[Size, bool], Step] = {}
+
+    def kind(self, client: int) -> int:
+        """See `TrainingPath.kind`."""
+        return width_of(len(self._task.data.examples(client)), self._task.local)
+
+    def effort(self, client: int) -> int:
+        """See `TrainingPath.effort`."""
+        return steps_of(len(self._task.data.examples(client)), self._task.local)
+
+    @torch.no_grad()
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `TrainingPath.train`."""
+        size, starts = self._sizes[self.kind(clients[0].client)], self._task.model.by_parameter(weights)
+        groups = (clients[begin : begin + size.clients] for begin in range(0, len(clients), size.clients))
+        return [self._train(starts, group, size) for group in groups]
+
+    def _train(self, starts: Sequence[Tensor], group: Sequence[ClientRound], size: Size) -> Contributions:
+        own, task = self._clients(size), self._task
+        filled = [*group, *[group[-1]] * (size.clients - len(group))]
+        offsets = [task.offset(one.client) for one in group]
+        own.begin(starts, [*offsets, *offsets[-1:] * (size.clients - len(group))])
+        batches = [one.batches for one in filled]
+        planned = widened(task.data, [one.client for one in filled], batches, width=size.width)
+        rows, shares = (torch.from_numpy(one).to(task.device) for one in (planned.rows, planned.shares))
+        take = self._steps[size, all(one.steps == batches[0].steps for one in batches)]
+        for t in range(len(rows)):
+            own.rows.copy_(rows[t])
+            own.shares.copy_(shares[t])
+            take()
+        changes = own.changes()[: len(group)]
+        return Contributions(tuple(one.client for one in group), [FlatDelta(changes)])
+
+    def _clients(self, size: Size) -> Clients:
+        """Room for so many clients with such batches; their steps are noted while nothing is in it."""
+        if size not in self._there:
+            own = self._there[size] = Clients.of(self._task, clients=size.clients, width=size.width)
+            with in_one_order(self._task.device):
+                for everyone in (True, False):
+                    take = partial(step, self._task, self._gradients, own, everyone=everyone)
+                    self._steps[size, everyone] = noted(take, self._task.device)
+        return self._there[size]

@@ -1,0 +1,151 @@
+"""Clients' gradients side by side, tried out on made-up clients before anyone's own are computed so."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from incrowd.data.inputs import Inputs, each, named
+from incrowd.errors import ConfigError
+from incrowd.learning.arithmetic import in_one_order
+from incrowd.learning.compiling.remembered import remembered
+from incrowd.learning.compiling.unrolled import unroll
+from incrowd.learning.inputs import Taking, meant, noise
+from incrowd.learning.modules import remembering_nothing, trainable, working_copy
+from incrowd.learning.paths.path import TrainingTask
+from incrowd.learning.paths.together.step import Gradients, gradients_of
+from incrowd.learning.paths.together.windows import convolve_windows
+
+_MANY = 256  # clients side by side at most
+_MEMORY = 2**33  # bytes that what they work with may take
+_COPIES = 6  # of the weights: those of the clients, velocities, gradients, moves, changes, and what is on the way
+_CLOSE = 1e-3  # of the length of a gradient: so far rounding may take it from that of a client alone
+_OTHERS = (1.0, torch.nan, 1e30)  # times noise is what others hold when it is tried out that they change nothing
+
+Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
+"""Clients' inputs and labels [c, width, ...], the shares of examples [c, width], offsets [c, outputs]."""
+
+
+class SideBySideTrial:
+    """The gradients of a task's clients side by side, and of how many at a time.
+
+    Guarantee: of anyone's examples only shapes and types are read, and what is found for batches so wide follows from
+    the model and the settings.
+    """
+
+    def __init__(self, task: TrainingTask) -> None:
+        self._task = task
+        self._module = working_copy(task.model.module, task.device)
+        unroll(self._module)
+        convolve_windows(self._module)
+        names = [name for name, _ in trainable(self._module)]
+        self.gradients: Gradients = gradients_of(self._module, names, task.loss, task.data.features)
+        self.most = task.execution.chunk or _divided(task.execution.cohort)
+
+    def clients_at_once(self, width: int) -> int:
+        """How many clients with batches so wide go side by side, after that has been seen to change nothing.
+
+        Edge cases: a module that remembers anything, gradients that are not what they are for one client, or that
+        change with the place or with the others, and operations that add up in no fixed order, are an error.
+        """
+        before = remembered(self._module)
+        with warnings.catch_warnings(), in_one_order(self._task.device):
+            warnings.simplefilter("ignore")  # of torch about itself
+            with remembering_nothing(self._module, self._task.device, whose="client"):
+                several = min(self.most, max(1, _MEMORY // self._bytes_of_one(width)))
+                self._check_values(several, width)
+                self._check_places(several, width)
+        if remembered(self._module) != before:
+            remedy = "it remembers something, and clients would meet what others left"
+            raise ConfigError(field="module", value=type(self._module).__name__, remedy=remedy)
+        return several
+
+    def _bytes_of_one(self, width: int) -> int:
+        """About what one client's step needs at once: what autograd keeps for its gradient, and weights."""
+        numbers = [_COPIES * self._task.model.size]
+
+        def kept(one: Tensor) -> Tensor:
+            numbers.append(one.numel())
+            return one
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept, lambda one: one):
+            self._value_of_first(self._made_up(1, width, seed=1))
+        return 4 * sum(numbers)
+
+    def _check_values(self, several: int, width: int) -> None:
+        """See that the first client's gradient is what it is for that client alone, in the plain way."""
+        batch, parameters = self._made_up(several, width, seed=1), [one for _, one in trainable(self._module)]
+        with torch.enable_grad():
+            alone: Any = torch.autograd.grad(self._value_of_first(batch), parameters, allow_unused=True)
+        filled = [torch.zeros_like(p) if one is None else one for p, one in zip(parameters, alone, strict=True)]
+        expected, found = _vector(filled), _vector([one[0] for one in self.gradients(self._weights(several), *batch)])
+        if not (found - expected).norm() <= _CLOSE * expected.norm() + 1e-6:
+            raise ArithmeticError("side by side their gradients are not what they are one by one")
+
+    def _check_places(self, several: int, width: int) -> None:
+        """See that a client's gradient has the same bits in the first place and in the last, and beside anybody."""
+        one, seen = self._made_up(1, width, seed=2), set()
+        for probe, factor in enumerate(_OTHERS):
+            for place in {0, several - 1}:
+                batch, weights = self._made_up(several, width, seed=3 + probe), self._weights(several)
+                mixed = [*_floating(batch), *weights]
+                for others in mixed:
+                    others.mul_(factor)
+                for mine, theirs in zip(_tensors(one), _tensors(batch), strict=True):
+                    theirs[place] = mine[0]
+                for mine, theirs in zip(self._weights(1), weights, strict=True):
+                    theirs[place] = mine[0]
+                found = _vector([gradient[place] for gradient in self.gradients(weights, *batch)])
+                seen.add(found.cpu().numpy().tobytes())
+        if len(seen) > 1:
+            raise ArithmeticError("this accelerator rounds them by their place, by the others, or anew each time")
+
+    def _weights(self, clients: int) -> list[Tensor]:
+        return [one.detach().expand(clients, *one.shape).clone() for _, one in trainable(self._module)]
+
+    def _made_up(self, clients: int, width: int, *, seed: int) -> Batch:
+        """Batches of noise, of which the last example only fills up, where there are several."""
+        data, generator, device = self._task.data, torch.Generator().manual_seed(seed), self._task.device
+        count = clients * width
+
+        def of_clients(one: Tensor) -> Tensor:
+            return one.view(clients, width, *one.shape[1:]).to(device)
+
+        drawn = noise(data.features, count, generator=generator)
+        inputs = each(of_clients, meant(drawn, scale=data.scale, offset=data.offset))
+        labels = of_clients(torch.zeros((count, *data.labels.shape[1:]), dtype=data.labels.dtype))
+        counted = max(1, width - 1)
+        shares = (torch.arange(width, device=device) < counted).float().div(counted).repeat(clients, 1)
+        if self._task.local.label_shares is None:
+            return inputs, labels, shares, None
+        return inputs, labels, shares, torch.randn(clients, *self._task.outputs[-1:], generator=generator).to(device)
+
+    def _value_of_first(self, batch: Batch) -> Tensor:
+        """The mean of the first client's loss, as the plain way has it."""
+        inputs, labels, shares, offset = batch
+        counted = int((shares[0] > 0).sum())
+        outputs = Taking(self._module, inputs)(each(lambda one: one[0, :counted], inputs))
+        return self._task.loss.value(outputs if offset is None else outputs + offset[0], labels[0, :counted])
+
+
+def _divided(cohort: float) -> int:
+    """So many that groups of a round are equally large."""
+    return math.ceil(cohort / math.ceil(cohort / _MANY)) if cohort else _MANY
+
+
+def _tensors(batch: Batch) -> Sequence[Tensor]:
+    inputs, *others = batch
+    return [*named(inputs).values(), *(one for one in others if one is not None)]
+
+
+def _floating(batch: Batch) -> Sequence[Tensor]:
+    inputs, _, _, offset = batch
+    several = [*named(inputs).values(), *([] if offset is None else [offset])]
+    return [one for one in several if one.is_floating_point()]
+
+
+def _vector(several: Sequence[Tensor]) -> Tensor:
+    return torch.cat([one.reshape(-1) for one in several])
