@@ -20,6 +20,7 @@ from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.paths import PATHS
+from incrowd.learning.paths.choice import Choice
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
@@ -77,23 +78,13 @@ class CohortEngine:
         )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
-        self.paths: list[TrainingPath] = []
-        self._path = np.zeros(data.present, np.intp)  # of each client, which of the paths it goes
-        self._choose(paths, task)
+        self._choice = Choice(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
 
-    def _choose(self, paths: Sequence[MakePath], task: TrainingTask) -> None:
-        """Send every client the first way that takes it."""
-        left = task.everyone
-        for make in paths:
-            path = make(task) if left.any() else None
-            if path is not None and (path.takes & left).any():
-                self._path[path.takes & left] = len(self.paths)
-                self.paths.append(path)
-                left &= ~path.takes
-        if left.any():
-            remedy = "none of them takes this model: leave out fewer"
-            raise ConfigError(field="paths", value=len(paths), remedy=remedy)
+    @property
+    def paths(self) -> Sequence[TrainingPath]:
+        """The ways that clients go."""
+        return self._choice.paths
 
     @property
     def clients(self) -> int:
@@ -112,7 +103,7 @@ class CohortEngine:
     @property
     def chunk(self) -> int:
         """Of how many clients the contributions are in memory at once, at most."""
-        return max((path.at_once for path in self.paths), default=1)
+        return self._choice.at_once
 
     def rehearse(self, weights: ArrayLike | Tensor, *, examples: int = 3) -> None:
         """Train a made-up client from these weights: what fails here says nothing about anybody.
@@ -192,19 +183,16 @@ class CohortEngine:
     def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
         """Who is worked on together; it makes no difference to anyone."""
         self._check(clients)
-        kinds = {client: (int(self._path[client]), self._path_of(client).kind(client)) for client in clients}
+        way, kind = self._choice.path, {client: self._choice.kind(client) for client in clients}
         groups: list[ClientGroup] = []
-        for client in sorted(clients, key=lambda k: (kinds[k], self._path_of(k).effort(k), k)):
-            group, path = groups[-1] if groups else [], self._path_of(client)
+        for client in sorted(clients, key=lambda k: (kind[k], way(k).effort(k), k)):
+            group, path = groups[-1] if groups else [], way(client)
             share = max(1, -(-len(clients) // max(self._processes, path.shares)))
-            if group and len(group) < min(share, path.at_once) and kinds[group[0]] == kinds[client]:
+            if group and len(group) < min(share, path.at_once) and kind[group[0]] == kind[client]:
                 group.append(client)
             else:
                 groups.append([client])
         return groups
-
-    def _path_of(self, client: int) -> TrainingPath:
-        return self.paths[int(self._path[client])]
 
     def _client_round(self, client: int, start: _CohortStart) -> ClientRound:
         examples = len(self._data.examples(client))
@@ -213,7 +201,7 @@ class CohortEngine:
 
     def _train_group(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         """The contributions of a group."""
-        return self._path_of(group[0]).train(start.weights, [self._client_round(client, start) for client in group])
+        return self._choice.path(group[0]).train(start.weights, [self._client_round(client, start) for client in group])
 
     def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         with ieee(self.execution.device):

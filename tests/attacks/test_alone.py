@@ -20,6 +20,7 @@ from incrowd.federated.class_sums import class_means
 from incrowd.learning import (
     ClientTensors,
     CohortEngine,
+    Contributions,
     EngineCohort,
     Execution,
     Model,
@@ -30,6 +31,9 @@ from incrowd.learning import (
 )
 from incrowd.learning.gradients import ghost
 from incrowd.learning.gradients.ghost import Ghost
+from incrowd.learning.paths import ahead, autograd
+from incrowd.learning.paths.autograd import Autograd
+from incrowd.learning.paths.path import ClientRound, MakePath, TrainingTask
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
 from incrowd.learning.total import ShortenedSum, Shortening
@@ -259,6 +263,38 @@ def test_images_through_convolutions_have_the_same_bits_in_every_company() -> No
                 found += [chunk.rows()[chunk.clients.index(1)]] if 1 in chunk.clients else []
     assert len(found) == 6
     assert all(np.array_equal(one, found[0]) for one in found)
+
+
+class FewExamples(Autograd):
+    """A way that takes only who has enough examples, and rounds in its own manner."""
+
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        self.takes = np.diff(task.data.offsets) >= 20
+
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        for chunk in (found := super().train(weights, clients)):
+            for delta in chunk.deltas:
+                delta.changes.mul_(1 + 2.0**-20)
+        return found
+
+
+def test_behind_frozen_layers_too_others_do_not_decide_about_a_client_s_way() -> None:
+    """The way of all was one that takes all, so that a stranger with few examples changed everybody's last bits."""
+    body = nn.Sequential(nn.Linear(FEATURES, 9), nn.Tanh()).requires_grad_(requires_grad=False)
+    model = Model(nn.Sequential(*body, nn.Linear(9, CLASSES)))
+    ways = (ahead.before((FewExamples, autograd.make)), autograd.make)
+
+    def learnt(stranger: int, paths: Sequence[MakePath]) -> NDArray[np.float32]:
+        data = made_up((30, stranger), features=FEATURES, classes=CLASSES, seeds=(0, 1))
+        engine = CohortEngine(model, data, Local(learning_rate=0.3, batch_size=7), paths=paths)
+        (chunk,) = engine.train(model.weights, [0], randomness=RANDOMNESS, round=0)
+        row: NDArray[np.float32] = chunk.rows()[0]
+        return row
+
+    found = [learnt(stranger, ways) for stranger in (0, 5, 30)]
+    assert all(np.array_equal(one, found[0]) for one in found)
+    assert not np.array_equal(learnt(0, [autograd.make]), found[0])  # else nothing could have been seen
 
 
 def test_a_module_that_draws_from_the_global_generator_is_refused() -> None:

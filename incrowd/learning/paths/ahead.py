@@ -20,6 +20,7 @@ from incrowd.learning.frozen import divided, made_of_one
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing
+from incrowd.learning.paths.choice import Choice
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 
@@ -28,7 +29,7 @@ _MEMORY = 2**30  # bytes of what they make that are kept at most
 
 
 def before(others: Sequence[MakePath]) -> MakePath:
-    """Makes the path, which leaves what is not frozen to the first of `others` that takes everyone."""
+    """Makes the path, which leaves what is not frozen to `others`: of each client, to the first that takes it."""
     return partial(_make, others=tuple(others))
 
 
@@ -79,20 +80,25 @@ class Ahead(TrainingPath):
             indices=np.arange(len(data.indices)),
             declared=data.declared,
         )
-        paths = (make(replace(task, model=Model(rest), data=left)) for make in others)
-        self._inner = next(path for path in paths if path is not None and path.takes.all())
-        self.takes, self.at_once, self.shares = task.everyone, self._inner.at_once, self._inner.shares
+        self._choice = Choice(others, replace(task, model=Model(rest), data=left))
+        self.takes, self.at_once, self.shares = task.everyone, self._choice.at_once, self._choice.shares
 
     def kind(self, client: int) -> int:
         """See `TrainingPath.kind`."""
-        return self._inner.kind(client)
+        return self._choice.kind(client)
+
+    def effort(self, client: int) -> int:
+        """See `TrainingPath.effort`."""
+        return self._choice.path(client).effort(client)
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `TrainingPath.train`."""
         for one in clients:
             if not self._there[one.client]:
                 self._compute(one.client)
-        return self._inner.train(weights, clients)
+        path = self._choice.path(clients[0].client)
+        groups = [clients[begin : begin + path.at_once] for begin in range(0, len(clients), path.at_once)]
+        return [found for group in groups for found in path.train(weights, group)]
 
     @torch.no_grad()
     def _compute(self, client: int) -> None:

@@ -94,7 +94,7 @@ class Together(TrainingPath):
         """`sizes` are those of groups, by how wide the clients' own batches are."""
         self._task, self._gradients, self._sizes = task, trial.gradients, sizes
         self.at_once = trial.most
-        self.takes = np.isin(_widths(task), list(sizes))
+        self.takes = np.isin(_widths(task), [0, *sizes])  # who has nothing is trained by nobody
         self._there: dict[Size, Clients] = {}
         self._steps: dict[tuple[Size, bool], Step] = {}
 

@@ -16,6 +16,7 @@ from incrowd.learning.compiling.unrolled import unroll
 from incrowd.learning.inputs import Taking, meant, noise
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.path import TrainingTask
+from incrowd.learning.paths.together.lookup import look_up_by_products
 from incrowd.learning.paths.together.step import Gradients, gradients_of
 from incrowd.learning.paths.together.windows import convolve_windows
 
@@ -23,6 +24,7 @@ _MANY = 256  # clients side by side at most
 _MEMORY = 2**33  # bytes that what they work with may take
 _COPIES = 6  # of the weights: those of the clients, velocities, gradients, moves, changes, and what is on the way
 _CLOSE = 1e-3  # of the length of a gradient: so far rounding may take it from that of a client alone
+_PROBES = 7  # companies that it is tried out in
 _OTHERS = (1.0, torch.nan, 1e30)  # times noise is what others hold when it is tried out that they change nothing
 
 Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
@@ -41,6 +43,7 @@ class SideBySideTrial:
         self._module = working_copy(task.model.module, task.device)
         unroll(self._module)
         convolve_windows(self._module)
+        look_up_by_products(self._module)
         names = [name for name, _ in trainable(self._module)]
         self.gradients: Gradients = gradients_of(self._module, names, task.loss, task.data.features)
         self.most = task.execution.chunk or _divided(task.execution.cohort)
@@ -86,20 +89,19 @@ class SideBySideTrial:
             raise ArithmeticError("side by side their gradients are not what they are one by one")
 
     def _check_places(self, several: int, width: int) -> None:
-        """See that a client's gradient has the same bits in the first place and in the last, and beside anybody."""
-        one, seen = self._made_up(1, width, seed=2), set()
-        for probe, factor in enumerate(_OTHERS):
-            for place in {0, several - 1}:
-                batch, weights = self._made_up(several, width, seed=3 + probe), self._weights(several)
-                mixed = [*_floating(batch), *weights]
-                for others in mixed:
-                    others.mul_(factor)
-                for mine, theirs in zip(_tensors(one), _tensors(batch), strict=True):
-                    theirs[place] = mine[0]
-                for mine, theirs in zip(self._weights(1), weights, strict=True):
-                    theirs[place] = mine[0]
-                found = _vector([gradient[place] for gradient in self.gradients(weights, *batch)])
-                seen.add(found.cpu().numpy().tobytes())
+        """See that a client's gradient has the same bits in every place, and beside anybody."""
+        one, weights = self._made_up(1, width, seed=2), self._weights(several)
+        everywhere = self.gradients(weights, *_repeated(one, several))
+        seen = {_bytes(_vector([gradient[place] for gradient in everywhere])) for place in range(several)}
+        for probe in range(_PROBES):
+            place, factor = probe * (several - 1) // (_PROBES - 1), _OTHERS[probe % len(_OTHERS)]
+            batch, weights = self._made_up(several, width, seed=3 + probe), self._weights(several)
+            for others in (*_floating(batch), *weights):
+                others.mul_(factor)
+            mine = (*_tensors(one), *self._weights(1))
+            for own, theirs in zip(mine, (*_tensors(batch), *weights), strict=True):
+                theirs[place] = own[0]
+            seen.add(_bytes(_vector([gradient[place] for gradient in self.gradients(weights, *batch)])))
         if len(seen) > 1:
             raise ArithmeticError("this accelerator rounds them by their place, by the others, or anew each time")
 
@@ -145,6 +147,20 @@ def _floating(batch: Batch) -> Sequence[Tensor]:
     inputs, _, _, offset = batch
     several = [*named(inputs).values(), *([] if offset is None else [offset])]
     return [one for one in several if one.is_floating_point()]
+
+
+def _repeated(batch: Batch, clients: int) -> Batch:
+    """That of one client, for so many."""
+    inputs, labels, shares, offset = batch
+
+    def several(one: Tensor) -> Tensor:
+        return one.expand(clients, *one.shape[1:]).contiguous()
+
+    return each(several, inputs), several(labels), several(shares), None if offset is None else several(offset)
+
+
+def _bytes(row: Tensor) -> bytes:
+    return row.cpu().numpy().tobytes()
 
 
 def _vector(several: Sequence[Tensor]) -> Tensor:
