@@ -229,11 +229,12 @@ def run_squares(delta: WeightDelta, place: slice) -> Floats:
     On an accelerator all rows are measured at once, in float64: there an operation is what takes time.
     """
     if delta.changes.device.type != "cpu":
-        return halved_squares(delta.changes.flatten(1)[:, place])
+        found: Floats = halved_squares(delta.changes.flatten(1)[:, place]).cpu().numpy()
+        return found
     return np.array([_run_squares(row.flatten()[place]) for row in delta.changes])
 
 
-def halved_squares(rows: Tensor) -> Floats:
+def halved_squares(rows: Tensor) -> Tensor:
     """The squared L2 norm of each row: its second half is added to its first, number by number, until one is left.
 
     So every row is added up in the same order, however many there are; how a library adds up may depend on that.
@@ -243,8 +244,7 @@ def halved_squares(rows: Tensor) -> Floats:
         half = -(-numbers // 2)
         squares[:, : numbers - half].add_(squares[:, half:])
         squares = squares[:, :half]
-    found: Floats = squares.sum(1).cpu().numpy()
-    return found
+    return squares.sum(1)
 
 
 def _run_squares(row: Tensor) -> float:

@@ -13,6 +13,8 @@ from torch import nn
 from incrowd import Local
 from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
 from incrowd.learning.deltas import halved_squares
+from incrowd.learning.gradients.ghost import Ghost
+from incrowd.learning.gradients.side_by_side import SideBySide
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.settings.descent import Descent
 from tests.attacks.test_alone import (
@@ -141,9 +143,9 @@ def test_a_second_engine_and_a_second_time_give_the_same_bits() -> None:
 
 def test_norms_are_those_of_a_processor() -> None:
     rows = torch.randn(7, 1000, generator=torch.Generator().manual_seed(0))
-    found = halved_squares(rows.cuda())
-    assert found.tobytes() == halved_squares(rows).tobytes()
-    assert found == pytest.approx(rows.double().square().sum(1).numpy(), rel=1e-12)
+    found = halved_squares(rows.cuda()).cpu()
+    assert torch.equal(found, halved_squares(rows))
+    torch.testing.assert_close(found, rows.double().square().sum(1), rtol=1e-12, atol=0)
 
 
 def frozen() -> Model:
@@ -162,10 +164,13 @@ def test_frozen_layers_are_computed_once_there_too() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["linear", "perceptron", "images", "normalised", "convolutions"])
+@pytest.mark.parametrize("kind", ["linear", "perceptron", "images", "normalised", "convolutions", "shared path"])
 def test_records_take_the_steps_that_they_take_on_a_processor(kind: str) -> None:
     build, _, records = KINDS[kind]
     model, settings = build(), training(steps=3, clip_norm=0.5, physical_batch=7)
+    there = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=Execution(device=DEVICE))
+    expected = {"linear": Ghost, "perceptron": Ghost, "images": Ghost}.get(kind, SideBySide)
+    assert type(there._ways.gradients(start(model).to(DEVICE), settings)) is expected
     found: list[Any] = []
     for execution in (Execution(), Execution(device="cuda")):
         engine = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=execution)

@@ -18,7 +18,6 @@ from incrowd.learning.gradients import side_by_side, ways
 from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.side_by_side import SideBySide, Together
 from incrowd.learning.gradients.sums import RecordGradients, _ByTorch, _InLoops
-from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.inputs import noise
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
@@ -205,11 +204,6 @@ def test_convolutions_go_another_way_where_a_processor_rounds_rows_by_their_plac
     assert type(summed(engine)) in (SideBySide, OneByOne)
 
 
-def test_elsewhere_than_on_a_processor_they_are_one_by_one() -> None:
-    elsewhere = GradientWays(normed(), CROSS_ENTROPY, records(), Execution(device="meta"))
-    assert type(elsewhere.gradients(normed().weights.to("meta"), training(physical_batch=40))) is OneByOne
-
-
 def test_loops_do_what_torch_does() -> None:
     generator = np.random.default_rng(0)
     gradients = torch.from_numpy(generator.normal(size=(5, 3000)).astype(np.float32))
@@ -249,7 +243,7 @@ def _by_what_is_no_number(found: list[Tensor], inputs: Inputs) -> None:
 def test_a_processor_that_rounds_by_place_or_by_the_others_is_found_out(
     mood: Callable[[list[Tensor], Inputs], None] | None,
 ) -> None:
-    trial = side_by_side._Trial(normed(), CROSS_ENTROPY, records())
+    trial = side_by_side._Trial(normed(), CROSS_ENTROPY, records(), torch.device("cpu"))
 
     def moody(parameters: list[Tensor], inputs: Inputs, labels: Tensor) -> Sequence[Tensor]:
         found = list(trial.gradients(parameters, inputs, labels))

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from incrowd._random import Floats
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.learning.arithmetic import ieee
+from incrowd.learning.arithmetic import ieee, in_one_order
 from incrowd.learning.compiling.function import compiled
 from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.compiling.unrolled import unroll
@@ -31,6 +31,7 @@ from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.sums import Formed
 from incrowd.learning.inputs import Taking, meant, noise
 from incrowd.learning.losses import Loss
+from incrowd.learning.mapped import rewrite
 from incrowd.learning.models import Model
 from incrowd.learning.modules import Untouched, remembering_nothing, trainable, working_copy
 from incrowd.learning.records import Records
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 _FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
 _PLAINLY, _COMPILED = 32, 16  # records at a time; measured: calls cost less with more, caches like fewer
 _NUMBERS = 2**22  # of gradients that are in memory at once
+_THERE, _NUMBERS_THERE = 256, 2**28  # the same on an accelerator, where many at once are better
 _PROBES = 3  # records that are tried out in every place
 _OTHERS = (1.0, torch.nan, 10.0, 1e30, 0.0, 1e3, torch.inf)  # times noise is what others are
 _CLOSE = 1e-3  # of the length of the gradients: so far rounding may take them from those one by one
@@ -90,7 +92,7 @@ class SideBySide:
     def norms(self, features: Inputs, labels: Tensor) -> Floats:
         """See `RecordGradients.norms`."""
         inputs, targets = self._filled_up(features, labels)
-        with torch.no_grad(), one_thread():
+        with torch.no_grad(), one_thread(), in_one_order(targets.device):
             found = self.way.gradients(self._now, inputs, targets)
         return self._formed.norms([one.reshape(self.rows, -1)[: len(labels)] for one in found])
 
@@ -122,16 +124,17 @@ def way_of(model: Model, loss: Loss, records: Records, execution: Execution, tra
     Guarantee: of the records only shapes and types are used, and of their number nothing: what is public decides. It
     is tried out once for a model. Why there is none is logged once.
     """
-    numbers = _NUMBERS // model.size
-    rows = min(training.physical_batch, numbers)
-    plainly = min(_PLAINLY, rows, _power_of_two(training.expected_batch))
+    here = execution.device == "cpu"
+    rows = min(training.physical_batch, (_NUMBERS if here else _NUMBERS_THERE) // model.size)
+    plainly = min(_PLAINLY if here else _THERE, rows, _power_of_two(training.expected_batch))
     stored = tuple((name, one.dtype, one.shape[1:]) for name, one in named(records.features).items())
     labels = records.labels.dtype, records.labels.shape[1:]
     together = min(_COMPILED, rows, _power_of_two(training.expected_batch / 4))
     kind = stored, labels, records.scale, records.offset, loss, execution, plainly, together
     found = _FOUND.setdefault(model, {})
     if kind not in found:
-        found[kind] = _tried(_Trial(model, loss, records), execution, plainly, together)
+        trial = _Trial(model, loss, records, torch.device(execution.device))
+        found[kind] = _tried(trial, execution, plainly, together)
     return found[kind]
 
 
@@ -142,7 +145,7 @@ def _power_of_two(number: float) -> int:
 
 def _tried(trial: "_Trial", execution: Execution, plainly: int, together: int) -> Way | None:
     """The compiled way if it pays, or the plain one."""
-    with one_thread(), ieee(), torch.no_grad():
+    with one_thread(), ieee(execution.device), in_one_order(trial.device), torch.no_grad():
         try:
             if together > 1 and _compiles(trial, execution, together):
                 return trial.way(compiled(trial.gradients), together)
@@ -161,7 +164,12 @@ def _say(trial: "_Trial", what: str, error: BaseException) -> None:
 
 
 def _compiles(trial: "_Trial", execution: Execution, together: int) -> bool:
-    if execution.compile == "never" or not compiler_there() or torch._dynamo.config.disable:
+    if (
+        execution.device != "cpu"
+        or execution.compile == "never"
+        or not compiler_there()
+        or torch._dynamo.config.disable
+    ):
         return False
     calls = replace(execution, contributions=execution.contributions / together)
     batch = trial.made_up(together, 0)
@@ -171,10 +179,10 @@ def _compiles(trial: "_Trial", execution: Execution, together: int) -> bool:
 class _Trial:
     """The gradients of records of a model as one function, tried out on made-up ones."""
 
-    def __init__(self, model: Model, loss: Loss, records: Records) -> None:
-        self.records, self.loss, cpu = records, loss, torch.device("cpu")
-        self.twin, self.module = working_copy(model.module, cpu), working_copy(model.module, cpu)
-        unroll(self.module)
+    def __init__(self, model: Model, loss: Loss, records: Records, device: torch.device) -> None:
+        self.records, self.loss, self.device = records, loss, device
+        self.twin, self.module = working_copy(model.module, device), working_copy(model.module, device)
+        unroll(self.module) if device.type == "cpu" else rewrite(self.module)
         called = Taking(self.module, records.features)
         named_ = trainable(called)
         self.weights = [parameter.detach().clone() for _, parameter in named_]
@@ -183,8 +191,8 @@ class _Trial:
     def made_up(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
         """So many records of noise."""
         generator = torch.Generator().manual_seed(seed)
-        made = noise(self.records.features, count, generator=generator)
-        labels = self.records.labels.new_zeros(count, *self.records.labels.shape[1:])
+        made = each(lambda one: one.to(self.device), noise(self.records.features, count, generator=generator))
+        labels = self.records.labels.new_zeros(count, *self.records.labels.shape[1:]).to(self.device)
         return meant(made, scale=self.records.scale, offset=self.records.offset), labels
 
     def way(self, gradients: Together, count: int) -> Way:
@@ -192,7 +200,7 @@ class _Trial:
         else than one by one, or that rounds by place is an error.
         """
         before = remembered(self.module)
-        with warnings.catch_warnings(), remembering_nothing(self.module, torch.device("cpu"), whose="record"):
+        with warnings.catch_warnings(), remembering_nothing(self.module, self.device, whose="record"):
             warnings.simplefilter("ignore")  # of torch about itself
             self._check_values(gradients, count)
             self._check_places(gradients, count)
@@ -224,7 +232,7 @@ class _Trial:
                         given.mul_(_OTHERS[(place + probe) % len(_OTHERS)])
                     given[place] = own[0]
                 found = gradients(self.weights, batch, labels)
-                seen.add(b"".join(part[place].contiguous().numpy().tobytes() for part in found))
+                seen.add(b"".join(part[place].contiguous().cpu().numpy().tobytes() for part in found))
             if len(seen) > 1:
                 raise ArithmeticError("this processor rounds them by their place, or by the others")
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from incrowd._random import Floats, Stream
 from incrowd.data.inputs import Inputs
+from incrowd.learning.deltas import halved_squares
 from incrowd.learning.records import StepNoise, poisson_batches
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.steps import RecordTraining
@@ -114,7 +115,7 @@ class _ByTorch:
     @staticmethod
     def add_squares(gradient: Tensor, squares: Tensor) -> None:
         """Add the squared norm of each row to its number."""
-        squares += torch.linalg.vector_norm(gradient.double(), dim=1).square_()
+        squares += halved_squares(gradient)
 
     @staticmethod
     def add_rows(gradient: Tensor, factors: Tensor, place: Tensor) -> None:

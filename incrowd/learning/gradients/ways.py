@@ -50,9 +50,8 @@ class GradientWays:
     def _one_or_several(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
         """The ways for any module."""
         parameters = self.model.by_parameter(weights)
-        if self.execution.device == "cpu":
-            way = way_of(self.model, self.loss, self.records, self.execution, training)
-            if way is not None:
-                return SideBySide(way, parameters)
+        way = way_of(self.model, self.loss, self.records, self.execution, training)
+        if way is not None:
+            return SideBySide(way, parameters)
         module = working_copy(self.model.module, weights.device)
         return OneByOne(module, parameters, self.loss, rows=training.physical_batch)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
+from incrowd.learning.mapped.windows import WindowConv2d, convolve_windows
 from incrowd.learning.paths import autograd
 from incrowd.learning.paths.path import MakePath
 from incrowd.learning.paths.together import training
 from incrowd.learning.paths.together.trial import SideBySideTrial
-from incrowd.learning.paths.together.windows import WindowConv2d, convolve_windows
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 from tests.learning.own_models import CASES as OWN
 

@@ -6,7 +6,6 @@ client the step of hundreds, and what the accelerator was told once it repeats b
 | file       | what                                                                     |
 | ---------- | ------------------------------------------------------------------------ |
 | `step`     | a step of many clients, for any module that `vmap` can take              |
-| `windows`  | a convolution as products of copied windows, for kernels of many clients |
 | `plan`     | whose batches are how wide, and which examples they have                 |
 | `replay`   | a step that the accelerator repeats by itself                            |
 | `training` | the path                                                                 |

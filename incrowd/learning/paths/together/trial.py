@@ -12,13 +12,11 @@ from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import in_one_order
 from incrowd.learning.compiling.remembered import remembered
-from incrowd.learning.compiling.unrolled import unroll
 from incrowd.learning.inputs import Taking, meant, noise
+from incrowd.learning.mapped import rewrite
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.path import TrainingTask
-from incrowd.learning.paths.together.lookup import look_up_by_products
 from incrowd.learning.paths.together.step import Gradients, gradients_of
-from incrowd.learning.paths.together.windows import convolve_windows
 
 _MANY = 256  # clients side by side at most
 _MEMORY = 2**33  # bytes that what they work with may take
@@ -41,9 +39,7 @@ class SideBySideTrial:
     def __init__(self, task: TrainingTask) -> None:
         self._task = task
         self._module = working_copy(task.model.module, task.device)
-        unroll(self._module)
-        convolve_windows(self._module)
-        look_up_by_products(self._module)
+        rewrite(self._module)
         names = [name for name, _ in trainable(self._module)]
         self.gradients: Gradients = gradients_of(self._module, names, task.loss, task.data.features)
         self.most = task.execution.chunk or _divided(task.execution.cohort)
