@@ -13,7 +13,6 @@ from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, SQUARED, ClientTensors, CohortEngine, Loss, Model, linear, mlp
 from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.paths import PATHS, autograd, fused
-from incrowd.learning.paths.fused.training import Fused
 from incrowd.learning.paths.path import MakePath
 from tests.learning.cohorts import (
     CLASSES,
@@ -79,18 +78,6 @@ def test_momentum_decay_and_a_proximal_term_go_with_them(local: Local) -> None:
     found = trained(CohortEngine(model, data, local), weights, WHO)
     plain = local.replaced(label_shares=None)
     assert_close(found, {k: twin(model, data, plain, weights, [k], loss=by_hand(data, k))[k] for k in WHO})
-
-
-def test_a_client_side_by_side_with_others_keeps_its_own_shares() -> None:
-    """As clients are trained on an accelerator."""
-    model, data = mlp((FEATURES, 70, CLASSES)), clients((30, 30, 30), dead=0.0)
-    engine = CohortEngine(model, data, SHARES, paths=[fused.make])
-    path = engine.paths[0]
-    assert isinstance(path, Fused)
-    path._side_by_side, path.at_once = True, 3
-    weights = model.initial(RANDOMNESS)
-    found = trained(engine, weights, range(3))
-    assert_close(found, {k: twin(model, data, LOCAL, weights, [k], loss=by_hand(data, k))[k] for k in range(3)})
 
 
 def test_other_clients_labels_change_nothing() -> None:

@@ -38,6 +38,6 @@ from incrowd.learning.paths.path import TrainingTask
 
 
 def make(task: TrainingTask) -> Fused | None:
-    """The path, if the model is such a stack. Edge cases: with LayerNorm, GELU or SiLU on a processor only."""
-    stack = stack_of(task.model.module, task.loss, task.data)
-    return None if stack is None or (task.on_accelerator and stack.looped) else Fused(task, stack)
+    """The path, if the model is such a stack. Edge cases: on a processor only."""
+    stack = None if task.on_accelerator else stack_of(task.model.module, task.loss, task.data)
+    return None if stack is None else Fused(task, stack)

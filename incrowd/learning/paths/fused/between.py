@@ -119,6 +119,4 @@ def passage(between: Between, like: Tensor, parameter: Callable[[], Parameter]) 
         return Normed(between.eps, gain, shift, like)
     if isinstance(between, Smooth):
         return Bent(between, like)
-    # Clients side by side, as on an accelerator, have numbers of another form.
-    loops_can = like.ndim == 2 and like.device.type == "cpu"
-    return Rectified() if loops_can and between is ACTIVATIONS[nn.ReLU] else InPlace(between)
+    return Rectified() if between is ACTIVATIONS[nn.ReLU] else InPlace(between)

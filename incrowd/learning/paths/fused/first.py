@@ -51,36 +51,35 @@ def _square(feed: Feed, bias: Tensor | None) -> float:
     return float(bias is not None) + (0.0 if constants is None else float(constants.double().square().sum()))
 
 
-class AnyFirstLayer:
-    """See `FirstLayer`: of one client, or of several side by side, stored either way.
+class NarrowFirstLayer:
+    """See `FirstLayer`: of few outputs, stored as torch does.
 
     Guarantee: features that are constant in all of a client's examples, and so are one with the bias, change nothing
     but rounding.
     """
 
-    def __init__(self, start: Tensor, bias: Tensor | None, feed: Feed, local: Local, *, by_input: bool) -> None:
-        self._start, self._feed, self._clients = start, feed, () if len(feed.rows) == 1 else (len(feed.rows),)
+    def __init__(self, start: Tensor, bias: Tensor | None, feed: Feed, local: Local) -> None:
+        self._start, self._feed = start, feed
         self._square = _square(feed, bias)
         if feed.constants is not None:
             outputs = (start @ feed.constants).view(1, -1)
             bias = outputs if bias is None else bias + outputs
         if feed.columns is not None:
             start = start.index_select(1, feed.columns[0])
-        weight = self._parameter(start.t() if by_input else start, local)
+        weight = self._parameter(start, local)
         of_bias = None if bias is None else self._parameter(bias, local)
-        self.layer = LinearLayer(weight, of_bias, by_input=by_input)
+        self.layer = LinearLayer(weight, of_bias, by_input=False)
         self.layer.square = self._square
         self._ones = torch.empty(0)
         self.unit: Tensor | None = None
 
     def _parameter(self, start: Tensor, local: Local) -> Parameter:
-        value = torch.empty(*self._clients, *start.shape, device=start.device).copy_(start)
+        value = torch.empty(start.shape).copy_(start)
         return Parameter(start, value, local, self._feed.batches.width)
 
     def examples(self, rows: slice) -> Tensor:
         """See `FirstLayer.examples`."""
-        who = slice(None) if self._clients else 0
-        return self._feed.stored(who, rows).flatten(1 + len(self._clients))
+        return self._feed.stored(0, rows).flatten(1)
 
     def forward(self, rows: slice, x: Tensor, out: Tensor) -> None:
         """See `FirstLayer.forward`."""
@@ -88,39 +87,35 @@ class AnyFirstLayer:
 
     def update(self, rows: slice, x: Tensor, d: Tensor) -> None:
         """See `FirstLayer.update`."""
-        if self._ones.shape[-1] < x.shape[-2]:
-            self._ones = torch.ones(*self._clients, 1, x.shape[-2], device=x.device)
-        self.layer.update(x, d, self._ones[..., : x.shape[-2]], self._feed.scale)
+        if self._ones.shape[-1] < len(x):
+            self._ones = torch.ones(1, len(x))
+        self.layer.update(x, d, self._ones[:, : len(x)], self._feed.scale)
 
     def products(self, rows: slice, x: Tensor, out: Tensor) -> None:
         """See `FirstLayer.products`."""
-        self.layer.weight.add(out.fill_(self._square), x, x.mT, alpha=self._feed.scale**2, out=out)
+        torch.addmm(out.fill_(self._square), x, x.mT, alpha=self._feed.scale**2, out=out)
 
     def changes(self) -> WeightDelta:
         """See `FirstLayer.changes`."""
         weight, feed = self.layer.weight, self._feed
         if feed.constants is not None and self.layer.bias is not None:
             self.unit = self.layer.bias.changes().div_(self._square)
-        if self.layer.by_input:
-            values = weight.value if self._clients else weight.value[None]
-            return InputDelta(values, weight.start, None, self._start.shape[1])
         changes = weight.changes()
         if feed.columns is not None:
             whole = torch.zeros_like(self._start)
             if feed.constants is not None and self.unit is not None:
                 torch.outer(self.unit[0], feed.constants, out=whole)
             changes = whole.index_copy_(1, feed.columns[0], changes)
-        alone = not self._clients and changes.device.type == "cpu"
-        return FlatDelta(changes.reshape(*(self._clients or (1,)), -1), LOOPS if alone else None)
+        return FlatDelta(changes.reshape(1, -1), LOOPS)
 
 
-class OwnFirstLayer:
-    """See `FirstLayer`: of one client on a processor, stored by input.
+class WideFirstLayer:
+    """See `FirstLayer`: of many outputs, stored by input.
 
     The weights are one piece: of the feed's `columns`, which matrix products are for, and of all else that is
     `changing`.
 
-    Guarantee: as `AnyFirstLayer`, and so are features that are nearly constant.
+    Guarantee: as `NarrowFirstLayer`, and so are features that are nearly constant.
     """
 
     def __init__(self, start: Tensor, bias: Tensor | None, feed: Feed, local: Local) -> None:

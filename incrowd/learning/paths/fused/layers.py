@@ -55,11 +55,6 @@ class StackTable:
         """Whether the first layer is so wide that the work on its examples pays."""
         return self.layers[0].outputs >= _WIDE
 
-    @property
-    def looped(self) -> bool:
-        """Whether something is between that compiled loops do."""
-        return not all(isinstance(one, Activation) for layer in self.layers for one in layer.between)
-
 
 def stack_of(module: nn.Module, loss: Loss, examples: Labelled) -> StackTable | None:
     """The table for what the module computes of such examples and this loss of it, or None if it has other layers,

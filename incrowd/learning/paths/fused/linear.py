@@ -1,12 +1,13 @@
 """A Linear layer at work."""
 
+import torch
 from torch import Tensor
 
 from incrowd.learning.paths.fused.parameter import Parameter
 
 
 class LinearLayer:
-    """A layer of one client, or of all side by side."""
+    """A layer of one client."""
 
     def __init__(self, weight: Parameter, bias: Parameter | None, *, by_input: bool) -> None:
         self.weight = weight
@@ -20,9 +21,9 @@ class LinearLayer:
     def forward(self, x: Tensor, *, out: Tensor, scale: float = 1.0) -> None:
         """The outputs for examples x [rows, inputs] times a scale."""
         if self.bias is not None:
-            self.weight.add(self.bias.value, x, self.by_in, alpha=scale, out=out)
+            torch.addmm(self.bias.value, x, self.by_in, alpha=scale, out=out)
         else:
-            self.weight.add(out, x, self.by_in, beta=0, alpha=scale, out=out)
+            torch.addmm(out, x, self.by_in, beta=0, alpha=scale, out=out)
 
     def update(self, x: Tensor, d: Tensor, ones: Tensor, scale: float = 1.0) -> None:
         """One step, given the gradient d [rows, outputs] of the outputs and ones [1, rows]."""

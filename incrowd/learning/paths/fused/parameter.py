@@ -1,24 +1,19 @@
 """A parameter at work: its value, and its steps."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from incrowd.settings.local import Local
 
-Product = Callable[..., Tensor]
-
 
 class Parameter:
-    """One parameter, [a, b] or of all clients [c, a, b], and its step."""
+    """One parameter [a, b] of a client, and its step."""
 
     def __init__(self, start: Tensor, value: Tensor, local: Local, width: int) -> None:
-        self.start = start  # broadcasts to value
+        self.start = start
         self.value = value
         self.velocity = torch.zeros_like(value) if local.momentum else None
         self.local = local
-        self.add: Product = torch.addmm if value.ndim == 2 else torch.baddbmm
         self.keep = 1 - local.learning_rate * (local.weight_decay + local.proximal)
         self.alpha = -local.learning_rate / width
         self.width = width
@@ -27,13 +22,13 @@ class Parameter:
         """One step along the gradient scale * left @ right / width."""
         local, value, velocity = self.local, self.value, self.velocity
         if velocity is not None:
-            self.add(velocity, left, right, beta=local.momentum, alpha=scale / self.width, out=velocity)
+            torch.addmm(velocity, left, right, beta=local.momentum, alpha=scale / self.width, out=velocity)
             if not local.plain:
                 velocity.add_(value, alpha=local.weight_decay + local.proximal)
                 velocity.sub_(self.start, alpha=local.proximal)
             value.add_(velocity, alpha=-local.learning_rate)
         else:
-            self.add(value, left, right, beta=self.keep, alpha=scale * self.alpha, out=value)
+            torch.addmm(value, left, right, beta=self.keep, alpha=scale * self.alpha, out=value)
             if local.proximal:
                 value.add_(self.start, alpha=local.learning_rate * local.proximal)
 

@@ -1,4 +1,4 @@
-"""A stack of Linear layers at work: for one client with matrices, for c of them with [c, ...] of each."""
+"""A stack of Linear layers at work, for one client."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from incrowd.learning.deltas import FlatDelta, WeightDelta
 from incrowd.learning.paths.fused.between import Passage, Rectified, passage
-from incrowd.learning.paths.fused.first import AnyFirstLayer, FirstLayer, OwnFirstLayer
+from incrowd.learning.paths.fused.first import FirstLayer, NarrowFirstLayer, WideFirstLayer
 from incrowd.learning.paths.fused.last import LastLayer, little
 from incrowd.learning.paths.fused.layers import Layer, StackTable
 from incrowd.learning.paths.fused.linear import LinearLayer
-from incrowd.learning.paths.fused.parameter import Parameter, Product
+from incrowd.learning.paths.fused.parameter import Parameter
 from incrowd.learning.store import Feed
 from incrowd.settings.local import Local
 
@@ -34,11 +34,8 @@ class Stack:
         self.loss = table.loss
         self.feed = feed
         self.local = local
-        several, self.width = len(feed.rows), feed.batches.width
-        self.clients = () if several == 1 else (several,)
-        self.alone = several == 1 and feed.table.device.type == "cpu"
-        self.multiply: Product = torch.mm if several == 1 else torch.bmm
-        self.values = [self._empty(self.width, layer.outputs) for layer in table.layers]
+        self.width = feed.batches.width
+        self.values = [torch.empty(self.width, layer.outputs) for layer in table.layers]
         self.gradients = [torch.empty_like(value) for value in self.values]
         self.layers: list[LinearLayer] = []
         self.passages: list[list[Passage]] = []
@@ -46,24 +43,21 @@ class Stack:
         self.first = self._build(table, list(weights))
         self.block = _BLOCK // self.width if self.width <= _NARROW else 1
         self.defers = self.block > 1 and local.plain and table.wide and len(self.layers) > 1
-        self.one_batch = torch.ones_like(self._empty(1, self.width))
-        self.offset = offset  # of the outputs, [c, 1, outputs]
+        self.one_batch = torch.ones(1, self.width)
+        self.offset = offset  # of the outputs
         self.last = self._last(table)
         self.rectified = [[type(one) for one in some] for some in self.passages] == [[Rectified], []]
         if self.last is None:
             self.targets = self._by_batch(self.loss.target(feed.labels.view(-1), table.layers[-1].outputs))
             self.weights = None if feed.weights is None else self._by_batch(feed.weights)
 
-    def _empty(self, rows: int, columns: int) -> Tensor:
-        return torch.empty(*self.clients, rows, columns, device=self.feed.table.device)
-
     def _by_batch(self, rows: Tensor) -> Sequence[Tensor]:
         """What there is for each example, [width, columns] for each step."""
-        by_client = rows.view(*self.clients, self.feed.batches.steps, self.width, -1)
-        return by_client.unbind(-3)
+        return rows.view(self.feed.batches.steps, self.width, -1).unbind(0)
 
     def _build(self, table: StackTable, weights: list[Tensor]) -> FirstLayer:
-        first = self._first(*_next(weights, table.layers[0]), by_input=table.wide)
+        make = WideFirstLayer if table.wide else NarrowFirstLayer
+        first: FirstLayer = make(*_next(weights, table.layers[0]), self.feed, self.local)
         taken = partial(self._taken, weights)
         for number, layer in enumerate(table.layers):
             own = self._layer(*_next(weights, layer)) if number else first.layer
@@ -72,25 +66,20 @@ class Stack:
             self.passages.append([passage(between, self.values[number], taken) for between in layer.between])
         return first
 
-    def _first(self, start: Tensor, bias: Tensor | None, *, by_input: bool) -> FirstLayer:
-        if self.alone and by_input:
-            return OwnFirstLayer(start, bias, self.feed, self.local)
-        return AnyFirstLayer(start, bias, self.feed, self.local, by_input=by_input)
-
     def _layer(self, start: Tensor, bias: Tensor | None) -> LinearLayer:
         return LinearLayer(self._parameter(start), None if bias is None else self._parameter(bias), by_input=False)
 
     def _last(self, table: StackTable) -> LastLayer | None:
         """The last layer, where one loop does all of it."""
         layer, own = table.layers[-1], self.layers[-1]
-        if not (self.alone and self.local.plain) or not little(layer, self.width, self.loss):
+        if not self.local.plain or not little(layer, self.width, self.loss):
             return None
         if len(self.layers) == 1 and (own.by_input or self.feed.scale != 1 or self.feed.constants is not None):
             return None  # the loop takes the numbers as they are
         return LastLayer(own.weight, own.bias, self.feed, self.loss, offset=self.offset)
 
     def _parameter(self, start: Tensor) -> Parameter:
-        return Parameter(start, self._empty(*start.shape).copy_(start), self.local, self.width)
+        return Parameter(start, torch.empty(start.shape).copy_(start), self.local, self.width)
 
     def _taken(self, weights: list[Tensor]) -> Parameter:
         """The next of the weights, of a vector."""
@@ -129,11 +118,11 @@ class Stack:
         """Several batches, with one update of the first layer; see the top of this package."""
         first, weight, width = self.first, self.layers[0].weight, self.width
         rows = slice(step * width, step * width + x.shape[-2])
-        z = self._empty(x.shape[-2], self.values[0].shape[-1])
+        z = torch.empty(x.shape[-2], self.values[0].shape[-1])
         first.forward(rows, x, z)
-        products = self._empty(x.shape[-2], x.shape[-2])
+        products = torch.empty(x.shape[-2], x.shape[-2])
         first.products(rows, x, products)
-        if not (self.clients or math.isfinite(products.trace())):  # no product is larger than a square
+        if not math.isfinite(products.trace()):  # no product is larger than a square
             self._direct(x, step)
             return
         d = torch.empty_like(z)
@@ -145,8 +134,8 @@ class Stack:
             zip(range(0, x.shape[-2], width), *(torch.split(one, width, -2) for one in (z, d, products)), strict=True)
         ):
             if t:
-                past, before = stale[..., :begin], d[..., :begin, :]
-                weight.add(value, past, before, alpha=weight.alpha, out=value)
+                past, before = stale[:, :begin], d[:begin]
+                torch.addmm(value, past, before, alpha=weight.alpha, out=value)
             self._rest(step + t, value, gradient)
         first.update(rows, x, d)
 
@@ -165,7 +154,7 @@ class Stack:
         for number in range(len(inputs), 0, -1):
             below = gradients[number - 1]
             if number < above:
-                self.multiply(gradients[number], self.layers[number].by_out, out=below)
+                torch.mm(gradients[number], self.layers[number].by_out, out=below)
             for one in reversed(self.passages[number - 1]):
                 one.backward(below)
             if number < above:
@@ -180,7 +169,7 @@ class Stack:
     def _compare(self, step: int, outputs: Tensor, gradients: Tensor) -> None:
         """The gradients of the outputs."""
         if self.offset is not None:
-            outputs.add_(self.offset if self.clients else self.offset[0])
+            outputs.add_(self.offset)
         self.loss.mean(outputs, out=gradients)
         gradients.sub_(self.targets[step])
         if self.weights is not None:
@@ -190,7 +179,7 @@ class Stack:
         """The first weight's for itself, all the rest side by side."""
         changes, bias, unit = self.first.changes(), self.layers[0].bias, self.first.unit
         rest = [unit if unit is not None and one is bias else one.changes() for one in self.parameters[1:]]
-        rows = [change.view(*(self.clients or (1,)), -1) for change in rest]
+        rows = [change.view(1, -1) for change in rest]
         return [changes, FlatDelta(torch.cat(rows, 1), changes.loops)] if rows else [changes]
 
 
