@@ -44,28 +44,33 @@ def make(task: TrainingTask) -> "Together | None":
         try:
             trial = SideBySideTrial(task)
         except _FAILURES as error:
-            _say(task, "clients", error)
+            _say(task, _reason(error))
             return None
-        tried = {int(width): _tried(task, trial, int(width)) for width in np.unique(_widths(task)) if width}
-    sizes = {width: found for width, found in tried.items() if found is not None}
+        tried = {width: _tried(trial, width) for width in np.unique(_widths(task)).tolist() if width}
+    for reason in sorted({found for found in tried.values() if isinstance(found, str)}):
+        _say(task, reason, widths=[width for width, found in tried.items() if found == reason])
+    sizes = {width: found for width, found in tried.items() if isinstance(found, Size)}
     return Together(task, trial, sizes) if sizes else None
 
 
-def _tried(task: TrainingTask, trial: SideBySideTrial, width: int) -> "Size | None":
-    """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly."""
-    failures: list[BaseException] = []
+def _tried(trial: SideBySideTrial, width: int) -> "Size | str":
+    """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly; or why not."""
+    reason = ""
     for wide in dict.fromkeys((width, -(-width // _EVEN) * _EVEN)):
         try:
             return Size(width=wide, clients=trial.clients_at_once(wide))
         except _FAILURES as error:
-            failures.append(error)
-    _say(task, f"clients with batches of {width}", failures[-1])
-    return None
+            reason = _reason(error)
+    return reason
 
 
-def _say(task: TrainingTask, who: str, error: BaseException) -> None:
-    reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
-    _log.warning("%s of %s are trained one by one: %s", who, type(task.model.module).__name__, reason)
+def _reason(error: BaseException) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
+
+
+def _say(task: TrainingTask, reason: str, *, widths: Sequence[int] = ()) -> None:
+    whose = f" with batches of {', '.join(map(str, widths))}" if widths else ""
+    _log.warning("clients of %s%s are trained one by one: %s", type(task.model.module).__name__, whose, reason)
 
 
 def _widths(task: TrainingTask) -> NDArray[np.int64]:
