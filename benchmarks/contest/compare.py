@@ -22,7 +22,7 @@ from contest.works import Task, Work
 from harness import checks
 from harness.arrays import Floats
 from incrowd import ConfigError, DataError, IncrowdError
-from incrowd.learning import Execution, one_thread
+from incrowd.learning import Execution, ieee, one_thread
 
 PEERS = {
     "lean": ("torch", "pip install 'incrowd[train]'"),
@@ -155,6 +155,7 @@ def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
     """
     with ExitStack() as stack:
         stack.enter_context(one_thread())
+        stack.enter_context(ieee(task.device))  # on an accelerator torch's own convolutions are not float32 otherwise
         ours = stack.enter_context(closing(Ours(task)))
         players: list[Competitor] = [ours, *(stack.enter_context(closing(make(task))) for make in others.values())]
         try:

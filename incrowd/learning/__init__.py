@@ -1,5 +1,6 @@
 """Models, local training, and the engine that trains a cohort."""
 
+from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.cohort import EngineCohort
 from incrowd.learning.contributions import Contributions
@@ -38,6 +39,7 @@ __all__ = [
     "StepNoise",
     "as_loss",
     "draw_batches",
+    "ieee",
     "linear",
     "lora",
     "merged",

@@ -63,6 +63,13 @@ def test_a_user_would_write_the_same_model(work: Work) -> None:
     torch.testing.assert_close(model.with_weights(start)(images), module(images))
 
 
+def test_a_work_is_done_for_as_many_clients_and_examples_as_are_wanted() -> None:
+    work = WORKS["cnn"].of(clients=50, examples=None)
+    assert (work.cohort, work.examples, work.name) == (50, 600, "cnn")
+    task = Task(work=WORKS["linear"].of(clients=3, examples=40), batch_size=10)
+    assert [len(task.data.client(client)) for client in range(3)] == [40] * 3
+
+
 def test_dense_images_are_the_same_without_a_zero() -> None:
     dense, plain = (Task(work=WORKS[name], batch_size=10) for name in ("dense", "mlp"))
     assert dense.tensors[0].min() == pytest.approx(1 / 255)

@@ -204,6 +204,17 @@ def test_convolutions_go_another_way_where_a_processor_rounds_rows_by_their_plac
     assert type(summed(engine)) in (SideBySide, OneByOne)
 
 
+def test_more_records_go_side_by_side_than_one_by_one_at_a_time() -> None:
+    held = Records(features=torch.zeros(4, 2048), labels=torch.zeros(4, dtype=torch.int64))
+    large = Model(
+        nn.Sequential(nn.Linear(2048, 1024), nn.LayerNorm(1024), nn.Softplus(), nn.Linear(1024, 16)), fresh=True
+    )
+    trial = side_by_side._Trial(large, CROSS_ENTROPY, held, torch.device("cpu"))
+    assert OneByOne(trial.twin, trial.weights, CROSS_ENTROPY, rows=4).rows < 4
+    with torch.no_grad():
+        assert trial.way(trial.gradients, 4).records == 4
+
+
 def test_loops_do_what_torch_does() -> None:
     generator = np.random.default_rng(0)
     gradients = torch.from_numpy(generator.normal(size=(5, 3000)).astype(np.float32))

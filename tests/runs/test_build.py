@@ -254,6 +254,14 @@ def test_an_error_names_section_and_key(override: str, field: str) -> None:
     assert raised.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("sampling", "cohort", "expected"), [("poisson", 25, 25 + 2 * 18.75**0.5), ("fixed", 25, 25), ("poisson", 100, 100)]
+)
+def test_an_accelerator_is_told_how_large_rounds_usually_are(sampling: str, cohort: int, expected: float) -> None:
+    words = f"privacy.sampling={sampling}", f"privacy.cohort={cohort}", "data.clients=100"
+    assert assemble(small(*words)).engine.execution.cohort == pytest.approx(expected)
+
+
 def test_wrong_labels_for_the_loss_are_refused() -> None:
     with pytest.raises(DataError, match="logistic"):
         assemble(small("local.loss=logistic"))

@@ -1,20 +1,26 @@
 """Many clients in the same operations, as an accelerator trains them: here on a processor, where all of it runs too."""
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from incrowd import Local
-from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
+from incrowd.learning import CROSS_ENTROPY, ClientTensors, CohortEngine, Execution, Model, mlp, small_cnn
+from incrowd.learning.batches import draw_batches
+from incrowd.learning.mapped.lookup import ProductEmbedding, look_up_by_products
 from incrowd.learning.mapped.windows import WindowConv2d, convolve_windows
 from incrowd.learning.paths import autograd
-from incrowd.learning.paths.path import MakePath
-from incrowd.learning.paths.together import training
+from incrowd.learning.paths.path import MakePath, TrainingTask
+from incrowd.learning.paths.together import make, training, trial
+from incrowd.learning.paths.together.plan import steps_of, widened, width_of
+from incrowd.learning.paths.together.step import Clients, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 from tests.learning.own_models import CASES as OWN
@@ -35,6 +41,12 @@ MODELS: dict[str, Callable[[], Model]] = {
         nn.Sequential(nn.Linear(FEATURES, 9), nn.LayerNorm(9), nn.Softplus(), nn.Linear(9, CLASSES)), fresh=True
     ),
 }
+
+
+def task_of(model: Model, data: ClientTensors, local: Local, execution: Execution | None = None) -> TrainingTask:
+    return TrainingTask(
+        model=model, loss=CROSS_ENTROPY, data=data, local=local, execution=execution or Execution(), outputs=(CLASSES,)
+    )
 
 
 def names(engine: CohortEngine) -> list[str]:
@@ -60,11 +72,7 @@ def test_clients_side_by_side_learn_what_one_alone_learns(model: str, steps: str
     assert_close(found, trained(CohortEngine(one, data, local, paths=[autograd.make]), weights, COHORT))
 
 
-LEFT_ALONE = {
-    "LSTM on tokens": "batching rule|vmap",
-    "torch's loss": "",
-    "dropout": "",
-}
+LEFT_ALONE = ("LSTM on tokens", "torch's loss", "dropout")
 
 
 @pytest.mark.usefixtures("to_rounding")
@@ -129,3 +137,161 @@ def test_convolutional_networks_learn_side_by_side_what_they_learn_alone() -> No
     weights = model.initial(RANDOMNESS)
     twin = CohortEngine(model, data, local, paths=[autograd.make])
     assert_close(trained(engine, weights, range(3)), trained(twin, weights, range(3)))
+
+
+# How many, how wide, and who stands still.
+
+BATCHES = (Local(batch_size=10), Local(batches=3), Local(), Local(epochs=2, batch_size=7))
+
+
+@pytest.mark.parametrize(
+    "local", [Local(batch_size=10), Local(batches=3), Local(), Local(epochs=2, batch_size=7)], ids=str
+)
+@pytest.mark.parametrize("examples", [1, 2, 3, 5, 9, 10, 11, 17, 30, 64, 100, 601])
+def test_a_plan_has_room_for_a_client_s_batches_and_knows_their_number(local: Local, examples: int) -> None:
+    drawn = draw_batches(examples, local, randomness=RANDOMNESS, round=0, client=0)
+    assert steps_of(examples, local) == drawn.steps
+    assert drawn.width <= width_of(examples, local) < 1.25 * drawn.width + 1
+    if local.batch_size is not None and examples >= local.batch_size:
+        assert width_of(examples, local) == local.batch_size
+
+
+def test_batches_are_filled_up_with_a_client_s_own_examples_that_count_for_nothing() -> None:
+    data, local = clients((12, 5)), Local(batch_size=8)
+    drawn = [draw_batches(size, local, randomness=RANDOMNESS, round=0, client=k) for k, size in enumerate((12, 5))]
+    planned = widened(data, [0, 1], drawn, width=8)
+    assert planned.rows.shape == planned.shares.shape == (2, 2, 8)
+    for j in range(2):
+        assert set(planned.rows[:, j].ravel()) <= set(data.examples(j))
+        assert sorted(planned.rows[:, j][planned.shares[:, j] > 0]) == sorted(data.examples(j))
+    assert planned.shares.sum(2) == pytest.approx(np.array([[1, 1], [1, 0]]))
+    assert planned.shares[1, 0].tolist() == pytest.approx([0.25] * 4 + [0] * 4)
+
+
+def test_who_has_no_step_left_keeps_its_weights_whatever_the_gradient_is() -> None:
+    data, local = clients((20, 5)), Local(learning_rate=0.5, batch_size=5, momentum=0.5)
+    task = task_of(mlp((FEATURES, 3, CLASSES)), data, local)
+    two = Clients.of(task, clients=2, width=5)
+    two.begin([torch.ones(shape) for shape in task.model.layout.shapes], [None, None])
+    two.shares[0] = 0.2
+
+    def gradients(parameters: list[Tensor], *_: Any) -> list[Tensor]:
+        return [torch.full_like(one, torch.nan) for one in parameters]
+
+    with torch.no_grad():
+        step(task, gradients, two, everyone=False)
+    assert two.changes()[0].isnan().all()
+    assert not two.changes()[1].any()
+
+
+@pytest.mark.parametrize(("cohort", "at_once"), [(0, 256), (10, 10), (10.3, 11), (256, 256), (257, 129), (1000, 250)])
+def test_groups_of_a_round_are_equally_large(cohort: float, at_once: int) -> None:
+    data, local = clients(), Local(batch_size=5)
+    task = task_of(mlp((FEATURES, CLASSES)), data, local, Execution(cohort=cohort))
+    assert SideBySideTrial(task).most == at_once
+
+
+def test_large_models_go_in_smaller_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(mlp((FEATURES, 50, CLASSES)), clients(), Local(batch_size=5))
+    one = SideBySideTrial(task)
+    monkeypatch.setattr(SideBySideTrial, "_check_places", lambda *_: None)
+    monkeypatch.setattr(trial, "_MEMORY", 5 * one._bytes_of_one(8))
+    with torch.no_grad():
+        assert one.clients_at_once(8) == 5
+        assert one.clients_at_once(64) < 5
+
+
+# Attack: an accelerator, or a module, that lets others change the last bits.
+
+
+def _by_place(found: list[Tensor], _parameters: list[Tensor]) -> None:
+    for one in found:
+        one[1] *= 1 + 2.0**-23
+
+
+def _by_the_others(found: list[Tensor], parameters: list[Tensor]) -> None:
+    if float(parameters[0].abs().nan_to_num(posinf=1e30).max()) > 100:
+        torch._foreach_mul_(found, 1 + 2.0**-23)
+
+
+def _by_what_is_no_number(found: list[Tensor], parameters: list[Tensor]) -> None:
+    if bool(parameters[0].isnan().any()):
+        torch._foreach_mul_(found, 1 + 2.0**-23)
+
+
+def _anew_each_time(found: list[Tensor], _parameters: list[Tensor]) -> None:
+    torch._foreach_mul_(found, 1 + float(torch.randn(1)) * 2.0**-20)
+
+
+def _wrong(found: list[Tensor], _parameters: list[Tensor]) -> None:
+    torch._foreach_mul_(found, 1.01)
+
+
+Mood = Callable[[list[Tensor], list[Tensor]], None]
+
+
+@pytest.mark.parametrize("mood", [None, _by_place, _by_the_others, _by_what_is_no_number, _anew_each_time, _wrong])
+def test_where_others_change_a_bit_clients_go_one_by_one(
+    mood: Mood | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, local = mlp((FEATURES, 16, CLASSES)), Local(learning_rate=0.3, batch_size=16)
+    whole = SideBySideTrial.clients_at_once
+
+    def moody(self: SideBySideTrial, width: int) -> int:
+        gradients = self.gradients
+
+        def changed(parameters: list[Tensor], *given: Any) -> list[Tensor]:
+            found = gradients(parameters, *given)
+            if mood is not None:
+                mood(found, parameters)
+            return found
+
+        self.gradients = changed
+        try:
+            return whole(self, width)
+        finally:
+            self.gradients = gradients
+
+    monkeypatch.setattr(SideBySideTrial, "clients_at_once", moody)
+    with caplog.at_level(logging.WARNING):
+        engine = CohortEngine(model, clients((32, 32)), local, Execution(chunk=2), paths=HERE)
+    assert names(engine) == (["Together"] if mood is None else ["Autograd"])
+    said = "not what they are one by one" if mood is _wrong else "by their place, by the others, or anew"
+    assert (said in caplog.text) == (mood is not None)
+    assert len(caplog.records) == (mood is not None)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(FEATURES, CLASSES), 0
+
+    def forward(self, examples: Tensor) -> Tensor:
+        self.calls += 1
+        outputs: Tensor = self.layer(examples)
+        return outputs
+
+
+@pytest.mark.usefixtures("to_rounding")
+def test_a_module_that_remembers_goes_another_way(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        engine = CohortEngine(Model(Counting()), clients((8, 8)), Local(batch_size=4), Execution(chunk=2), paths=HERE)
+    assert names(engine) == ["Autograd"]
+    assert "remembers something" in caplog.text
+
+
+def test_on_a_processor_nobody_goes_this_way() -> None:
+    task = task_of(mlp((FEATURES, CLASSES)), clients(), Local(batch_size=5))
+    assert make(task) is None
+
+
+def test_tables_are_products_unless_something_else_is_wished_for() -> None:
+    tables = nn.ModuleList([
+        nn.Embedding(7, 3), nn.Embedding(7, 3, padding_idx=0), nn.Embedding(7, 3, max_norm=1.0),
+        nn.Embedding(5000, 3), nn.Embedding(7, 3, sparse=True), nn.Embedding(7, 3).requires_grad_(False),
+    ])  # fmt: skip
+    rows = torch.tensor([[6, 0], [3, 3]])
+    expected = tables[0](rows)
+    look_up_by_products(tables)
+    assert [type(one) is ProductEmbedding for one in tables] == [True] + [False] * 5
+    assert torch.equal(tables[0](rows), expected)
