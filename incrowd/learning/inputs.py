@@ -89,7 +89,7 @@ def calling(module: nn.Module, inputs: Inputs) -> Callable[[Inputs], Any]:
     return module
 
 
-class Taking(nn.Module):
+class WithInputs(nn.Module):
     """A module that takes one argument, inputs as they are stored, and calls another with them."""
 
     def __init__(self, module: nn.Module, features: Inputs) -> None:

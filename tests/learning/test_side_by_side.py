@@ -16,7 +16,7 @@ from incrowd.learning import CROSS_ENTROPY, Execution, Model
 from incrowd.learning.compiling.worth import compiler_there
 from incrowd.learning.gradients import side_by_side, ways
 from incrowd.learning.gradients.one_by_one import OneByOne
-from incrowd.learning.gradients.side_by_side import SideBySide, Together
+from incrowd.learning.gradients.side_by_side import ByParameter, SideBySide
 from incrowd.learning.gradients.sums import RecordGradients, _ByTorch, _InLoops
 from incrowd.learning.inputs import noise
 from incrowd.learning.record_engine import BatchedRecords
@@ -262,7 +262,7 @@ def test_a_processor_that_rounds_by_place_or_by_the_others_is_found_out(
             mood(found, inputs)
         return found
 
-    def tried(gradients: Together) -> int:
+    def tried(gradients: ByParameter) -> int:
         with torch.no_grad():
             return trial.way(gradients, 8).records
 

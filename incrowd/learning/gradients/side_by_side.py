@@ -29,7 +29,7 @@ from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.execution import Execution
 from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.sums import Formed
-from incrowd.learning.inputs import Taking, meant, noise
+from incrowd.learning.inputs import WithInputs, meant, noise
 from incrowd.learning.losses import Loss
 from incrowd.learning.mapped import rewrite
 from incrowd.learning.models import Model
@@ -47,7 +47,7 @@ _PROBES = 3  # records that are tried out in every place
 _OTHERS = (1.0, torch.nan, 10.0, 1e30, 0.0, 1e3, torch.inf)  # times noise is what others are
 _CLOSE = 1e-3  # of the length of the gradients: so far rounding may take them from those one by one
 
-Together = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
+ByParameter = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
 """The gradients of records by parameter, [records, ...] each: parameters, inputs, labels."""
 
 
@@ -55,7 +55,7 @@ Together = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
 class Way:
     """A function that was tried out for so many records at a time, and the module that it calls."""
 
-    gradients: Together
+    gradients: ByParameter
     module: nn.Module
     records: int
 
@@ -183,7 +183,7 @@ class _Trial:
         self.records, self.loss, self.device = records, loss, device
         self.twin, self.module = working_copy(model.module, device), working_copy(model.module, device)
         unroll(self.module) if device.type == "cpu" else rewrite(self.module)
-        called = Taking(self.module, records.features)
+        called = WithInputs(self.module, records.features)
         named_ = trainable(called)
         self.weights = [parameter.detach().clone() for _, parameter in named_]
         self.gradients = _together(called, [name for name, _ in named_], loss)
@@ -195,7 +195,7 @@ class _Trial:
         labels = self.records.labels.new_zeros(count, *self.records.labels.shape[1:]).to(self.device)
         return meant(made, scale=self.records.scale, offset=self.records.offset), labels
 
-    def way(self, gradients: Together, count: int) -> Way:
+    def way(self, gradients: ByParameter, count: int) -> Way:
         """The function for so many records at a time. Edge cases: one that remembers anything, that computes something
         else than one by one, or that rounds by place is an error.
         """
@@ -209,7 +209,7 @@ class _Trial:
             raise ConfigError(field="module", value=type(self.twin).__name__, remedy=remedy)
         return Way(gradients=gradients, module=self.module, records=count)
 
-    def _check_values(self, gradients: Together, count: int) -> None:
+    def _check_values(self, gradients: ByParameter, count: int) -> None:
         batch, slow = self.made_up(count, 1), OneByOne(self.twin, self.weights, self.loss, rows=count)
         few = min(count, slow.rows)  # it takes no more at a time
         with torch.enable_grad():
@@ -219,7 +219,7 @@ class _Trial:
         if not (off <= _CLOSE * slow.formed(few).norm(dim=1) + 1e-6).all():
             raise ArithmeticError("side by side they are not what they are one by one")
 
-    def _check_places(self, gradients: Together, count: int) -> None:
+    def _check_places(self, gradients: ByParameter, count: int) -> None:
         """See that a record's gradient has the same bits in every place, whatever the others are: some functions are
         computed another way for all of a vector register, if one number in it is large, or none. Of very many places
         some are tried, and all of them at once.
@@ -241,7 +241,7 @@ class _Trial:
                 raise ArithmeticError("this processor rounds them by their place, or by the others")
 
 
-def _together(module: nn.Module, names: Sequence[str], loss: Loss) -> Together:
+def _together(module: nn.Module, names: Sequence[str], loss: Loss) -> ByParameter:
     """The gradients of the losses of records, each a batch of its own."""
 
     def value(parameters: list[Tensor], inputs: Inputs, label: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Shape = tuple[int, int, int, int]
+Window = tuple[int, int, int, int]
 """Height and width of a window, steps between windows."""
 
 
@@ -40,7 +40,7 @@ class WindowConv2d(nn.Module):
             raise ValueError("only pictures in batches are taken in windows")
         down, across = self.padding
         padded = functional.pad(pictures.permute(0, 2, 3, 1), (0, 0, across, across, down, down))
-        windows = _Windows.apply(padded, (*self.kernel_size, *self.stride))  # type: ignore[no-untyped-call]
+        windows = _CutOut.apply(padded, (*self.kernel_size, *self.stride))  # type: ignore[no-untyped-call]  # torch has no types for it
         count, height, width, _ = windows.shape
         kernel = self.weight.permute(2, 3, 1, 0).flatten(0, 2)
         outputs: Tensor = windows.flatten(0, 2) @ kernel
@@ -49,7 +49,7 @@ class WindowConv2d(nn.Module):
         return outputs.view(count, height, width, -1).permute(0, 3, 1, 2)
 
 
-def windows_of(pictures: Tensor, shape: Shape) -> Tensor:
+def windows_of(pictures: Tensor, shape: Window) -> Tensor:
     """Copies of all windows of pictures [N, H, W, C]: [N, h, w, numbers of a window]."""
     count, height, width, channels = pictures.shape
     tall, wide, down, across = shape
@@ -59,7 +59,7 @@ def windows_of(pictures: Tensor, shape: Shape) -> Tensor:
     return view.reshape(count, *places, -1)
 
 
-def pictures_of(windows: Tensor, shape: Shape, size: tuple[int, int, int]) -> Tensor:
+def pictures_of(windows: Tensor, shape: Window, size: tuple[int, int, int]) -> Tensor:
     """The transpose of `windows_of`: at every place of pictures of this size [H, W, C] the sum over all windows that it
     is in, in one order.
     """
@@ -75,11 +75,11 @@ def pictures_of(windows: Tensor, shape: Shape, size: tuple[int, int, int]) -> Te
     return found
 
 
-class _Windows(torch.autograd.Function):
+class _CutOut(torch.autograd.Function):
     """`windows_of`, with its derivative. It treats every picture alone, so clients' pictures are one list to it."""
 
     @staticmethod
-    def forward(pictures: Tensor, shape: Shape) -> Tensor:
+    def forward(pictures: Tensor, shape: Window) -> Tensor:
         return windows_of(pictures, shape)
 
     @staticmethod
@@ -88,21 +88,21 @@ class _Windows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        found: Tensor = _Pictures.apply(gradients[0], ctx.shape, ctx.size)  # type: ignore[no-untyped-call]
+        found: Tensor = _PutTogether.apply(gradients[0], ctx.shape, ctx.size)  # type: ignore[no-untyped-call]  # torch has no types for it
         return found, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], pictures: Tensor, shape: Shape) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], pictures: Tensor, shape: Window) -> tuple[Tensor, int]:
         listed = _listed(pictures, in_dims[0])
-        found = cast("Tensor", _Windows.apply(listed, shape))  # type: ignore[no-untyped-call]
+        found = cast("Tensor", _CutOut.apply(listed, shape))  # type: ignore[no-untyped-call]  # torch has no types for it
         return found.view(info.batch_size, -1, *found.shape[1:]), 0
 
 
-class _Pictures(torch.autograd.Function):
+class _PutTogether(torch.autograd.Function):
     """`pictures_of`, with its derivative."""
 
     @staticmethod
-    def forward(windows: Tensor, shape: Shape, size: tuple[int, int, int]) -> Tensor:
+    def forward(windows: Tensor, shape: Window, size: tuple[int, int, int]) -> Tensor:
         return pictures_of(windows.contiguous(), shape, size)
 
     @staticmethod
@@ -111,15 +111,15 @@ class _Pictures(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        found: Tensor = _Windows.apply(gradients[0], ctx.shape)  # type: ignore[no-untyped-call]
+        found: Tensor = _CutOut.apply(gradients[0], ctx.shape)  # type: ignore[no-untyped-call]  # torch has no types for it
         return found, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], windows: Tensor, shape: Shape, size: tuple[int, int, int]
+        info: Any, in_dims: tuple[int | None, ...], windows: Tensor, shape: Window, size: tuple[int, int, int]
     ) -> tuple[Tensor, int]:
         listed = _listed(windows, in_dims[0])
-        found = cast("Tensor", _Pictures.apply(listed, shape, size))  # type: ignore[no-untyped-call]
+        found = cast("Tensor", _PutTogether.apply(listed, shape, size))  # type: ignore[no-untyped-call]  # torch has no types for it
         return found.view(info.batch_size, -1, *found.shape[1:]), 0
 
 

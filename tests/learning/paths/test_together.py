@@ -156,6 +156,15 @@ def test_a_plan_has_room_for_a_client_s_batches_and_knows_their_number(local: Lo
         assert width_of(examples, local) == local.batch_size
 
 
+@pytest.mark.usefixtures("to_rounding")
+def test_a_group_is_of_clients_whose_own_batches_are_alike() -> None:
+    engine = CohortEngine(
+        mlp((FEATURES, CLASSES)), clients((5, 30, 5, 60, 29)), Local(), Execution(chunk=3), paths=HERE
+    )
+    assert [engine.paths[0].kind(client) for client in range(5)] == [5, 32, 5, 64, 32]
+    assert engine._groups(range(5)) == [[0, 2], [1, 4], [3]]
+
+
 def test_batches_are_filled_up_with_a_client_s_own_examples_that_count_for_nothing() -> None:
     data, local = clients((12, 5)), Local(batch_size=8)
     drawn = [draw_batches(size, local, randomness=RANDOMNESS, round=0, client=k) for k, size in enumerate((12, 5))]

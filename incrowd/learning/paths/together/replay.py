@@ -8,11 +8,11 @@ import torch
 _log = logging.getLogger(__name__)
 _BEFORE = 2  # times a step is taken before it is noted: libraries ask for memory when they are first used
 
-Step = Callable[[], None]
+Take = Callable[[], None]
 """A step in place: the same operations on the same memory each time."""
 
 
-def noted(step: Step, device: torch.device) -> Step:
+def noted(step: Take, device: torch.device) -> Take:
     """The step, noted where the device can note it (CUDA).
 
     Edge cases: it is taken a few times to be noted, so do that before there is anything to lose. What asks the
@@ -27,7 +27,7 @@ def noted(step: Step, device: torch.device) -> Step:
         return step
 
 
-def _graph(step: Step, device: torch.device) -> Step:  # pragma: no cover - where there is one
+def _graph(step: Take, device: torch.device) -> Take:  # pragma: no cover - where there is one
     with torch.cuda.device(device):
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not say its types
         aside.wait_stream(torch.cuda.current_stream())
@@ -38,5 +38,5 @@ def _graph(step: Step, device: torch.device) -> Step:  # pragma: no cover - wher
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-    replay: Step = graph.replay
+    replay: Take = graph.replay
     return replay

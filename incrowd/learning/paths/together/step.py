@@ -12,11 +12,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from incrowd.data.inputs import Inputs, each
-from incrowd.learning.inputs import Taking, meant
+from incrowd.learning.inputs import WithInputs, meant
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.paths.path import TrainingTask
 
-Gradients = Callable[[list[Tensor], Inputs, Tensor, Tensor, Tensor | None], list[Tensor]]
+OfClients = Callable[[list[Tensor], Inputs, Tensor, Tensor, Tensor | None], list[Tensor]]
 """Of clients' parameters [c, ...], inputs, labels, shares of examples [c, width], offsets: gradients [c, ...]."""
 
 
@@ -67,7 +67,7 @@ class Clients:
         return torch.cat([(now - start).flatten(1) for now, start in pairs], 1)
 
 
-def step(task: TrainingTask, gradients: Gradients, clients: Clients, *, everyone: bool) -> None:
+def step(task: TrainingTask, gradients: OfClients, clients: Clients, *, everyone: bool) -> None:
     """One step of all of them.
 
     Guarantee: a client whose step this is not keeps its weights, bit for bit, whatever its gradient is. With
@@ -128,9 +128,9 @@ def _no_shortcut() -> Iterator[None]:
         attention.set_fastpath_enabled(before)
 
 
-def gradients_of(module: nn.Module, names: Sequence[str], loss: Loss, features: Inputs) -> Gradients:
+def gradients_of(module: nn.Module, names: Sequence[str], loss: Loss, features: Inputs) -> OfClients:
     """The gradients of clients' means over their batches, with respect to the parameters of these names."""
-    called = Taking(module, features)
+    called = WithInputs(module, features)
     inside = [f"module.{name}" for name in names]
 
     def value(

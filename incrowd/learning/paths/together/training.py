@@ -18,7 +18,7 @@ from incrowd.learning.dropout import has_dropout
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
-from incrowd.learning.paths.together.replay import Step, noted
+from incrowd.learning.paths.together.replay import Take, noted
 from incrowd.learning.paths.together.step import Clients, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
 from incrowd.learning.threads import one_thread
@@ -101,7 +101,7 @@ class Together(TrainingPath):
         self.at_once = trial.most
         self.takes = np.isin(_widths(task), [0, *sizes])  # who has nothing is trained by nobody
         self._there: dict[Size, Clients] = {}
-        self._steps: dict[tuple[Size, bool], Step] = {}
+        self._steps: dict[tuple[Size, bool], Take] = {}
 
     def kind(self, client: int) -> int:
         """See `TrainingPath.kind`."""

@@ -12,11 +12,11 @@ from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError
 from incrowd.learning.arithmetic import in_one_order
 from incrowd.learning.compiling.remembered import remembered
-from incrowd.learning.inputs import Taking, meant, noise
+from incrowd.learning.inputs import WithInputs, meant, noise
 from incrowd.learning.mapped import rewrite
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.path import TrainingTask
-from incrowd.learning.paths.together.step import Gradients, gradients_of
+from incrowd.learning.paths.together.step import OfClients, gradients_of
 
 _MANY = 256  # clients side by side at most
 _MEMORY = 2**33  # bytes that what they work with may take
@@ -41,7 +41,7 @@ class SideBySideTrial:
         self._module = working_copy(task.model.module, task.device)
         rewrite(self._module)
         names = [name for name, _ in trainable(self._module)]
-        self.gradients: Gradients = gradients_of(self._module, names, task.loss, task.data.features)
+        self.gradients: OfClients = gradients_of(self._module, names, task.loss, task.data.features)
         self.most = task.execution.chunk or _divided(task.execution.cohort)
 
     def clients_at_once(self, width: int) -> int:
@@ -125,7 +125,7 @@ class SideBySideTrial:
         """The mean of the first client's loss, as the plain way has it."""
         inputs, labels, shares, offset = batch
         counted = int((shares[0] > 0).sum())
-        outputs = Taking(self._module, inputs)(each(lambda one: one[0, :counted], inputs))
+        outputs = WithInputs(self._module, inputs)(each(lambda one: one[0, :counted], inputs))
         return self._task.loss.value(outputs if offset is None else outputs + offset[0], labels[0, :counted])
 
 
