@@ -60,12 +60,12 @@ class FastDirections:
     """
 
     def __init__(self, choice: ChosenDirection, *, stream: Stream) -> None:
-        self._choice, self._stream = choice, stream
+        self._ways, self._stream = choice, stream
         self._each = np.float32(choice.length * choice.step)
 
     def named(self, gradient: NoiseRow) -> NoiseRow:
         """What a device releases of this gradient."""
-        choice = self._choice
+        choice = self._ways
         bits = self._stream.bits(choice.candidates + 2)
         seeds = (bits[2:] % np.uint64(2**SEED_BITS)).astype(np.int64)
         signs = sign_bits(seeds, choice.size)

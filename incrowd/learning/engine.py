@@ -20,8 +20,8 @@ from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
 from incrowd.learning.paths import PATHS
-from incrowd.learning.paths.choice import Choice
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
+from incrowd.learning.paths.ways import FirstWay
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import ShortenedSum, Shortening, summed
@@ -78,13 +78,13 @@ class CohortEngine:
         )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
-        self._choice = Choice(paths, task)
+        self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
 
     @property
     def paths(self) -> Sequence[TrainingPath]:
         """The ways that clients go."""
-        return self._choice.paths
+        return self._ways.paths
 
     @property
     def clients(self) -> int:
@@ -103,7 +103,7 @@ class CohortEngine:
     @property
     def chunk(self) -> int:
         """Of how many clients the contributions are in memory at once, at most."""
-        return self._choice.at_once
+        return self._ways.at_once
 
     def rehearse(self, weights: ArrayLike | Tensor, *, examples: int = 3) -> None:
         """Train a made-up client from these weights: what fails here says nothing about anybody.
@@ -183,7 +183,7 @@ class CohortEngine:
     def _groups(self, clients: Sequence[int]) -> list[ClientGroup]:
         """Who is worked on together; it makes no difference to anyone."""
         self._check(clients)
-        way, kind = self._choice.path, {client: self._choice.kind(client) for client in clients}
+        way, kind = self._ways.path, {client: self._ways.kind(client) for client in clients}
         groups: list[ClientGroup] = []
         for client in sorted(clients, key=lambda k: (kind[k], way(k).effort(k), k)):
             group, path = groups[-1] if groups else [], way(client)
@@ -201,7 +201,7 @@ class CohortEngine:
 
     def _train_group(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         """The contributions of a group."""
-        return self._choice.path(group[0]).train(start.weights, [self._client_round(client, start) for client in group])
+        return self._ways.path(group[0]).train(start.weights, [self._client_round(client, start) for client in group])
 
     def _train_plainly(self, start: _CohortStart, group: ClientGroup) -> list[Contributions]:
         with ieee(self.execution.device):

@@ -20,8 +20,8 @@ from incrowd.learning.frozen import divided, made_of_one
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.models import Model
 from incrowd.learning.modules import remembering_nothing
-from incrowd.learning.paths.choice import Choice
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
+from incrowd.learning.paths.ways import FirstWay
 from incrowd.learning.store import ClientTensors
 
 _ROWS = 32  # examples that go through the frozen layers together, always so many
@@ -80,23 +80,23 @@ class Ahead(TrainingPath):
             indices=np.arange(len(data.indices)),
             declared=data.declared,
         )
-        self._choice = Choice(others, replace(task, model=Model(rest), data=left))
-        self.takes, self.at_once, self.shares = task.everyone, self._choice.at_once, self._choice.shares
+        self._ways = FirstWay(others, replace(task, model=Model(rest), data=left))
+        self.takes, self.at_once, self.shares = task.everyone, self._ways.at_once, self._ways.shares
 
     def kind(self, client: int) -> int:
         """See `TrainingPath.kind`."""
-        return self._choice.kind(client)
+        return self._ways.kind(client)
 
     def effort(self, client: int) -> int:
         """See `TrainingPath.effort`."""
-        return self._choice.path(client).effort(client)
+        return self._ways.path(client).effort(client)
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `TrainingPath.train`."""
         for one in clients:
             if not self._there[one.client]:
                 self._compute(one.client)
-        path = self._choice.path(clients[0].client)
+        path = self._ways.path(clients[0].client)
         groups = [clients[begin : begin + path.at_once] for begin in range(0, len(clients), path.at_once)]
         return [found for group in groups for found in path.train(weights, group)]
 

@@ -89,9 +89,9 @@ def test_who_has_few_examples_goes_the_compiled_way_by_their_own_number() -> Non
     """An operation on one example takes longer to call than to do."""
     model = mlp((FEATURES, 1000, CLASSES))  # too many weights to be small
     engine = CohortEngine(model, clients((1, 4, 60, 200), dead=0.0), LOCAL)
-    assert [type(engine._choice.path(k)).__name__ for k in range(4)] == ["Compiled", "Compiled", "Fused", "Fused"]
+    assert [type(engine._ways.path(k)).__name__ for k in range(4)] == ["Compiled", "Compiled", "Fused", "Fused"]
     more = CohortEngine(model, clients((1, 400, 400, 400), dead=0.0), LOCAL)
-    assert type(more._choice.path(0)).__name__ == "Compiled"
+    assert type(more._ways.path(0)).__name__ == "Compiled"
 
 
 @pytest.mark.parametrize("dead", [0.5, 0.8])
@@ -101,7 +101,7 @@ def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: 
     every, some = (CohortEngine(model, data, LOCAL, paths=paths) for paths in (PATHS, PATHS[1:]))
     one, two = trained(every, weights, COHORT), trained(some, weights, COHORT)
     alike = [np.array_equal(one[k], two[k]) for k in COHORT]
-    kinds = [type(every._choice.path(k)).__name__ for k in COHORT]
+    kinds = [type(every._ways.path(k)).__name__ for k in COHORT]
     assert all(same for same, kind in zip(alike, kinds, strict=True) if kind == "Fused")
 
 

@@ -20,7 +20,7 @@ from incrowd.learning.paths import autograd
 from incrowd.learning.paths.path import MakePath, TrainingTask
 from incrowd.learning.paths.together import make, training, trial
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
-from incrowd.learning.paths.together.step import Clients, step
+from incrowd.learning.paths.together.step import Abreast, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 from tests.learning.own_models import CASES as OWN
@@ -180,7 +180,7 @@ def test_batches_are_filled_up_with_a_client_s_own_examples_that_count_for_nothi
 def test_who_has_no_step_left_keeps_its_weights_whatever_the_gradient_is() -> None:
     data, local = clients((20, 5)), Local(learning_rate=0.5, batch_size=5, momentum=0.5)
     task = task_of(mlp((FEATURES, 3, CLASSES)), data, local)
-    two = Clients.of(task, clients=2, width=5)
+    two = Abreast.of(task, clients=2, width=5)
     two.begin([torch.ones(shape) for shape in task.model.layout.shapes], [None, None])
     two.shares[0] = 0.2
 

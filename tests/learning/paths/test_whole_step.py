@@ -56,7 +56,7 @@ def test_clients_learn_what_autograd_teaches_them(engine: CohortEngine) -> None:
     model = engine.model
     weights = model.initial(RANDOMNESS)
     assert names(engine) == ["WholeStep", "Autograd"]
-    assert list(engine._choice._place) == [0, 1, 0, 0]  # who has no full batch has nothing to compile for
+    assert list(engine._ways._place) == [0, 1, 0, 0]  # who has no full batch has nothing to compile for
     found = trained(engine, weights, range(4))
     left = CohortEngine(model, clients(SIZES), ALL, paths=[autograd.make])
     assert_close(found, trained(left, weights, range(4)))

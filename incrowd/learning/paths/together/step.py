@@ -21,7 +21,7 @@ OfClients = Callable[[list[Tensor], Inputs, Tensor, Tensor, Tensor | None], list
 
 
 @dataclass(eq=False)
-class Clients:
+class Abreast:
     """What so many clients have while they train; a step changes it in place, and reads which batches are next.
 
     `rows` are the numbers of the examples of a batch, and `shares` what each counts for in its mean: 0 where it only
@@ -36,7 +36,7 @@ class Clients:
     offsets: Tensor | None  # [c, outputs]
 
     @classmethod
-    def of(cls, task: TrainingTask, *, clients: int, width: int) -> "Clients":
+    def of(cls, task: TrainingTask, *, clients: int, width: int) -> "Abreast":
         """So many clients, who have nothing yet."""
         zeros, shapes = partial(torch.zeros, device=task.device), task.model.layout.shapes
         parameters = [zeros((clients, *shape)) for shape in shapes]
@@ -67,7 +67,7 @@ class Clients:
         return torch.cat([(now - start).flatten(1) for now, start in pairs], 1)
 
 
-def step(task: TrainingTask, gradients: OfClients, clients: Clients, *, everyone: bool) -> None:
+def step(task: TrainingTask, gradients: OfClients, clients: Abreast, *, everyone: bool) -> None:
     """One step of all of them.
 
     Guarantee: a client whose step this is not keeps its weights, bit for bit, whatever its gradient is. With

@@ -19,7 +19,7 @@ from incrowd.learning.losses import LOSSES
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
 from incrowd.learning.paths.together.replay import Take, noted
-from incrowd.learning.paths.together.step import Clients, step
+from incrowd.learning.paths.together.step import Abreast, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
 from incrowd.learning.threads import one_thread
 
@@ -100,7 +100,7 @@ class Together(TrainingPath):
         self._task, self._gradients, self._sizes = task, trial.gradients, sizes
         self.at_once = trial.most
         self.takes = np.isin(_widths(task), [0, *sizes])  # who has nothing is trained by nobody
-        self._there: dict[Size, Clients] = {}
+        self._there: dict[Size, Abreast] = {}
         self._steps: dict[tuple[Size, bool], Take] = {}
 
     def kind(self, client: int) -> int:
@@ -134,10 +134,10 @@ class Together(TrainingPath):
         changes = own.changes()[: len(group)]
         return Contributions(tuple(one.client for one in group), [FlatDelta(changes)])
 
-    def _clients(self, size: Size) -> Clients:
+    def _clients(self, size: Size) -> Abreast:
         """Room for so many clients with such batches; their steps are noted while nothing is in it."""
         if size not in self._there:
-            own = self._there[size] = Clients.of(self._task, clients=size.clients, width=size.width)
+            own = self._there[size] = Abreast.of(self._task, clients=size.clients, width=size.width)
             with in_one_order(self._task.device):
                 for everyone in (True, False):
                     take = partial(step, self._task, self._gradients, own, everyone=everyone)

@@ -8,7 +8,7 @@ from incrowd.errors import ConfigError
 from incrowd.learning.paths.path import MakePath, TrainingPath, TrainingTask
 
 
-class Choice:
+class FirstWay:
     """The paths that somebody goes, fastest first, and which of them each client goes.
 
     Guarantee: a client goes the first path that takes it, so nobody else has a say in that.
