@@ -268,6 +268,7 @@ def test_where_others_change_a_bit_clients_go_one_by_one(
     said = "not what they are one by one" if mood is _wrong else "by their place, by the others, or anew"
     assert (said in caplog.text) == (mood is not None)
     assert len(caplog.records) == (mood is not None)
+    assert not any(character.isdigit() for record in caplog.records for character in record.getMessage())
 
 
 class Counting(nn.Module):

@@ -12,31 +12,41 @@ Take = Callable[[], None]
 """A step in place: the same operations on the same memory each time."""
 
 
-def noted(step: Take, device: torch.device) -> Take:
-    """The step, noted where the device can note it (CUDA).
+class Notes:
+    """Notes steps, where the device can (CUDA), which then repeats them.
 
-    Edge cases: it is taken a few times to be noted, so do that before there is anything to lose. What asks the
-    device for a number on the way cannot be noted: it is told each operation again.
+    What a step makes on its way lies in memory that all steps noted here share: what is to stay is written to memory of
+    the caller's, and two steps are never at work at the same time.
     """
-    if device.type != "cuda":
-        return step
-    try:  # pragma: no cover - where there is one
-        return _graph(step, device)
-    except RuntimeError as error:  # pragma: no cover - as above
-        _log.warning("a step is not repeated by the device itself: %s", str(error).splitlines()[0])
-        return step
 
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-def _graph(step: Take, device: torch.device) -> Take:  # pragma: no cover - where there is one
-    with torch.cuda.device(device):
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not say its types
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(_BEFORE):
+    def noted(self, step: Take) -> Take:
+        """The step, noted if it can be.
+
+        Edge cases: it is taken a few times to be noted, so do that before there is anything to lose. What asks the
+        device for a number on the way cannot be noted: it is told each operation again.
+        """
+        if self._memory is None:
+            return step
+        try:  # pragma: no cover - where there is one
+            return self._graph(step)
+        except RuntimeError as error:  # pragma: no cover - as above
+            _log.warning("a step is not repeated by the device itself: %s", str(error).splitlines()[0])
+            return step
+
+    def _graph(self, step: Take) -> Take:  # pragma: no cover - where there is one
+        with torch.cuda.device(self._device):
+            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not say its types
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(_BEFORE):
+                    step()
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._memory):
                 step()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-    replay: Take = graph.replay
-    return replay
+        replay: Take = graph.replay
+        return replay

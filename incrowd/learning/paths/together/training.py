@@ -18,7 +18,7 @@ from incrowd.learning.dropout import has_dropout
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
-from incrowd.learning.paths.together.replay import Take, noted
+from incrowd.learning.paths.together.replay import Notes, Take
 from incrowd.learning.paths.together.step import Abreast, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
 from incrowd.learning.threads import one_thread
@@ -48,7 +48,7 @@ def make(task: TrainingTask) -> "Together | None":
             return None
         tried = {width: _tried(trial, width) for width in np.unique(_widths(task)).tolist() if width}
     for reason in sorted({found for found in tried.values() if isinstance(found, str)}):
-        _say(task, reason, widths=[width for width, found in tried.items() if found == reason])
+        _say(task, reason)
     sizes = {width: found for width, found in tried.items() if isinstance(found, Size)}
     return Together(task, trial, sizes) if sizes else None
 
@@ -68,9 +68,9 @@ def _reason(error: BaseException) -> str:
     return " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
 
 
-def _say(task: TrainingTask, reason: str, *, widths: Sequence[int] = ()) -> None:
-    whose = f" with batches of {', '.join(map(str, widths))}" if widths else ""
-    _log.warning("clients of %s%s are trained one by one: %s", type(task.model.module).__name__, whose, reason)
+def _say(task: TrainingTask, reason: str) -> None:
+    """Of how many clients, or of what batches, is nobody's business: that tells how many examples somebody has."""
+    _log.warning("clients of %s are trained one by one: %s", type(task.model.module).__name__, reason)
 
 
 def _widths(task: TrainingTask) -> NDArray[np.int64]:
@@ -100,6 +100,7 @@ class Together(TrainingPath):
         self._task, self._gradients, self._sizes = task, trial.gradients, sizes
         self.at_once = trial.most
         self.takes = np.isin(_widths(task), [0, *sizes])  # who has nothing is trained by nobody
+        self._notes = Notes(task.device)
         self._there: dict[Size, Abreast] = {}
         self._steps: dict[tuple[Size, bool], Take] = {}
 
@@ -141,5 +142,5 @@ class Together(TrainingPath):
             with in_one_order(self._task.device):
                 for everyone in (True, False):
                     take = partial(step, self._task, self._gradients, own, everyone=everyone)
-                    self._steps[size, everyone] = noted(take, self._task.device)
+                    self._steps[size, everyone] = self._notes.noted(take)
         return self._there[size]

@@ -54,7 +54,7 @@ class SideBySideTrial:
         with warnings.catch_warnings(), in_one_order(self._task.device):
             warnings.simplefilter("ignore")  # of torch about itself
             with remembering_nothing(self._module, self._task.device, whose="client"):
-                several = min(self.most, max(1, _MEMORY // self._bytes_of_one(width)))
+                several = min(self.most, max(1, _memory(self._task.device) // self._bytes_of_one(width)))
                 self._check_values(several, width)
                 self._check_places(several, width)
         if remembered(self._module) != before:
@@ -127,6 +127,14 @@ class SideBySideTrial:
         counted = int((shares[0] > 0).sum())
         outputs = WithInputs(self._module, inputs)(each(lambda one: one[0, :counted], inputs))
         return self._task.loss.value(outputs if offset is None else outputs + offset[0], labels[0, :counted])
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes that what clients side by side work with may take: a quarter of the device, or what is usual."""
+    if device.type != "cuda":
+        return _MEMORY
+    quarter = int(torch.cuda.get_device_properties(device).total_memory) // 4  # pragma: no cover - where there is one
+    return min(_MEMORY, quarter)  # pragma: no cover - as above
 
 
 def _divided(cohort: float) -> int:
