@@ -53,11 +53,18 @@ class TrainingTask:
 
     def offset(self, client: int) -> Tensor | None:
         """What the client adds to its outputs before they are compared with its labels; see `label_shares`."""
-        smoothing = self.local.label_shares
-        if smoothing is None:
+        if self.local.label_shares is None:
             return None
         rows = torch.from_numpy(self.data.examples(client).astype(np.int64)).to(self.data.device)
-        return logit_offset(self.data.labels[rows], smoothing, loss=self.loss, outputs=self.outputs)
+        return self._offset_of(self.data.labels[rows], self.local.label_shares)
+
+    def made_up_offset(self) -> Tensor | None:
+        """That of a client with one example whose label is 0: of the data only shapes and types are read."""
+        label = self.data.labels.new_zeros(1, *self.data.labels.shape[1:])
+        return None if self.local.label_shares is None else self._offset_of(label, self.local.label_shares)
+
+    def _offset_of(self, labels: Tensor, smoothing: float) -> Tensor:
+        return logit_offset(labels, smoothing, loss=self.loss, outputs=self.outputs)
 
     def store(self, *, sparing: bool, folding: bool = False, apart: bool = False) -> Store:
         """The examples; `sparing` says whether the model's first layer can do without features that are all zero,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from incrowd import Local
-from incrowd.learning import CROSS_ENTROPY, ClientTensors, CohortEngine, Execution, Model, mlp, small_cnn
+from incrowd.learning import CROSS_ENTROPY, LOGISTIC, ClientTensors, CohortEngine, Execution, Model, mlp, small_cnn
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.mapped.lookup import ProductEmbedding, look_up_by_products
 from incrowd.learning.mapped.windows import WindowConv2d, convolve_windows
@@ -22,7 +22,7 @@ from incrowd.learning.paths.together import make, training, trial
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
 from incrowd.learning.paths.together.step import Abreast, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
-from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained, with_labels
 from tests.learning.own_models import CASES as OWN
 
 HERE: tuple[MakePath, ...] = (training.make, autograd.make)
@@ -154,6 +154,31 @@ def test_a_plan_has_room_for_a_client_s_batches_and_knows_their_number(local: Lo
     assert drawn.width <= width_of(examples, local) < 1.25 * drawn.width + 1
     if local.batch_size is not None and examples >= local.batch_size:
         assert width_of(examples, local) == local.batch_size
+
+
+class Probability(nn.Module):
+    """One number for each example, without a dimension for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, 1)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(examples)[:, 0]
+        return outputs
+
+
+@pytest.mark.usefixtures("to_rounding")
+@pytest.mark.parametrize("module", [Probability, lambda: nn.Linear(FEATURES, 1)], ids=["a row", "a column"])
+def test_yes_or_no_with_shares_of_labels(module: Callable[[], nn.Module]) -> None:
+    model, local = Model(module(), fresh=True), Local(learning_rate=0.3, batch_size=5, label_shares=0.1)
+    data = clients()
+    data = with_labels(data, (data.labels > 1).long())
+    engine = CohortEngine(model, data, local, Execution(chunk=3), loss=LOGISTIC, paths=HERE)
+    assert names(engine) == ["Together"]
+    twin = CohortEngine(model, data, local, loss=LOGISTIC, paths=[autograd.make])
+    weights = model.initial(RANDOMNESS)
+    assert_close(trained(engine, weights, COHORT), trained(twin, weights, COHORT))
 
 
 @pytest.mark.usefixtures("to_rounding")

@@ -40,14 +40,14 @@ class Abreast:
         """So many clients, who have nothing yet."""
         zeros, shapes = partial(torch.zeros, device=task.device), task.model.layout.shapes
         parameters = [zeros((clients, *shape)) for shape in shapes]
-        offset = None if task.local.label_shares is None else zeros((clients, *task.outputs[-1:]))
+        offset = task.made_up_offset()
         return cls(
             parameters=parameters,
             starts=[zeros(shape) for shape in shapes],
             velocities=[torch.zeros_like(one) for one in parameters] if task.local.momentum else [],
             rows=zeros((clients, width), dtype=torch.int64),
             shares=zeros((clients, width)),
-            offsets=offset,
+            offsets=None if offset is None else offset.expand(clients, *offset.shape).clone(),
         )
 
     def begin(self, starts: Sequence[Tensor], offsets: Sequence[Tensor | None]) -> None:

@@ -117,9 +117,10 @@ class SideBySideTrial:
         labels = of_clients(torch.zeros((count, *data.labels.shape[1:]), dtype=data.labels.dtype))
         counted = max(1, width - 1)
         shares = (torch.arange(width, device=device) < counted).float().div(counted).repeat(clients, 1)
-        if self._task.local.label_shares is None:
+        offset = self._task.made_up_offset()
+        if offset is None:
             return inputs, labels, shares, None
-        return inputs, labels, shares, torch.randn(clients, *self._task.outputs[-1:], generator=generator).to(device)
+        return inputs, labels, shares, torch.randn(clients, *offset.shape, generator=generator).to(device)
 
     def _value_of_first(self, batch: Batch) -> Tensor:
         """The mean of the first client's loss, as the plain way has it."""

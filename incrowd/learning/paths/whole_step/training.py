@@ -23,7 +23,6 @@ from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.dropout import has_dropout
 from incrowd.learning.inputs import meant, noise
-from incrowd.learning.label_shares import logit_offset
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.autograd import batches_of
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
@@ -128,9 +127,7 @@ def _made_up(task: TrainingTask) -> tuple[Inputs, Tensor, Tensor | None]:
     data, size = task.data, task.local.batch_size or 1
     made = noise(data.features, size, generator=torch.Generator().manual_seed(1))
     labels = torch.zeros((size, *data.labels.shape[1:]), dtype=data.labels.dtype)
-    shares = task.local.label_shares
-    offset = None if shares is None else logit_offset(labels, shares, loss=task.loss, outputs=task.outputs)
-    return meant(made, scale=data.scale, offset=data.offset), labels, offset
+    return meant(made, scale=data.scale, offset=data.offset), labels, task.made_up_offset()
 
 
 class WholeStep(TrainingPath):
