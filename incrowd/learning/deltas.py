@@ -228,7 +228,7 @@ def run_squares(delta: WeightDelta, place: slice) -> Floats:
 
     On an accelerator all rows are measured at once, in float64: there an operation is what takes time.
     """
-    if delta.changes.device.type != "cpu":
+    if delta.changes.device.type != "cpu":  # pragma: no cover - where there is one
         found: Floats = halved_squares(delta.changes.flatten(1)[:, place]).cpu().numpy()
         return found
     return np.array([_run_squares(row.flatten()[place]) for row in delta.changes])

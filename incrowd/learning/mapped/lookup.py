@@ -32,7 +32,8 @@ class ProductEmbedding(nn.Module):
     num_embeddings: int
 
     def forward(self, rows: Tensor) -> Tensor:
-        """The rows of these numbers. Edge cases: a number that the table does not have gives zeros."""
+        """The rows of these numbers. Edge cases: a number that the table does not have is torch's error."""
         numbers = torch.arange(self.num_embeddings, device=rows.device)
-        outputs: Tensor = (rows.unsqueeze(-1) == numbers).to(self.weight.dtype) @ self.weight
+        there = numbers.gather(0, rows.reshape(-1)).view(rows.shape)
+        outputs: Tensor = (there.unsqueeze(-1) == numbers).to(self.weight.dtype) @ self.weight
         return outputs

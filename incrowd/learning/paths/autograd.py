@@ -106,7 +106,8 @@ class GradientSteps:
             return
         gradients = [torch.zeros_like(p) if one is None else one for p, one in zip(parameters, found, strict=True)]
         if local.weight_decay or local.proximal:
-            torch._foreach_add_(gradients, parameters, alpha=local.weight_decay + local.proximal)
+            # Not in place: the gradients of parameters that are added to each other are one tensor.
+            gradients = list(torch._foreach_add(gradients, parameters, alpha=local.weight_decay + local.proximal))
         if local.proximal:
             torch._foreach_sub_(gradients, self._starts, alpha=local.proximal)
         if self._velocity is not None:

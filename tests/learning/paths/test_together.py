@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,37 @@ import torch
 from torch import Tensor, nn
 
 from incrowd import Local
-from incrowd.learning import CROSS_ENTROPY, LOGISTIC, ClientTensors, CohortEngine, Execution, Model, mlp, small_cnn
+from incrowd.learning import (
+    CROSS_ENTROPY,
+    LOGISTIC,
+    POISSON,
+    ClientTensors,
+    CohortEngine,
+    Execution,
+    Model,
+    mlp,
+    small_cnn,
+)
 from incrowd.learning.batches import draw_batches
 from incrowd.learning.mapped.lookup import ProductEmbedding, look_up_by_products
 from incrowd.learning.mapped.windows import WindowConv2d, convolve_windows
-from incrowd.learning.paths import autograd
+from incrowd.learning.paths import PATHS, autograd
 from incrowd.learning.paths.path import MakePath, TrainingTask
 from incrowd.learning.paths.together import make, training, trial
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
 from incrowd.learning.paths.together.step import Abreast, step
 from incrowd.learning.paths.together.trial import SideBySideTrial
-from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained, with_labels
+from tests.learning.cohorts import (
+    CLASSES,
+    FEATURES,
+    RANDOMNESS,
+    SIZES,
+    assert_close,
+    clients,
+    trained,
+    twin,
+    with_labels,
+)
 from tests.learning.own_models import CASES as OWN
 
 HERE: tuple[MakePath, ...] = (training.make, autograd.make)
@@ -114,6 +134,15 @@ def test_convolutions_by_windows_are_torch_s(name: str) -> None:
     gradients = torch.autograd.grad((found * direction).sum(), [pictures, *copied.parameters()])
     for one, other in zip((found, *gradients), (expected, *wanted), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_windows_have_a_second_derivative_and_want_batches() -> None:
+    layer = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2, padding=1))
+    convolve_windows(layer.double())
+    pictures = _pictures(6, 2, channels=2).double().requires_grad_()
+    assert torch.autograd.gradgradcheck(layer, (pictures,))
+    with pytest.raises(ValueError, match="in batches"):
+        layer(pictures[0])
 
 
 def test_odd_convolutions_are_left_to_torch() -> None:
@@ -222,17 +251,17 @@ def test_who_has_no_step_left_keeps_its_weights_whatever_the_gradient_is() -> No
 def test_groups_of_a_round_are_equally_large(cohort: float, at_once: int) -> None:
     data, local = clients(), Local(batch_size=5)
     task = task_of(mlp((FEATURES, CLASSES)), data, local, Execution(cohort=cohort))
-    assert SideBySideTrial(task).most == at_once
+    assert most_at_once(task) == at_once
 
 
 def test_large_models_go_in_smaller_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(mlp((FEATURES, 50, CLASSES)), clients(), Local(batch_size=5))
-    one = SideBySideTrial(task)
+    narrow, wide = (SideBySideTrial(task, width) for width in (8, 64))
     monkeypatch.setattr(SideBySideTrial, "_check_places", lambda *_: None)
-    monkeypatch.setattr(trial, "_MEMORY", 5 * one._bytes_of_one(8))
+    monkeypatch.setattr(trial, "_MEMORY", 5 * narrow._bytes_of_one())
     with torch.no_grad():
-        assert one.clients_at_once(8) == 5
-        assert one.clients_at_once(64) < 5
+        assert narrow.clients_at_once() == 5
+        assert wide.clients_at_once() < 5
 
 
 # Attack: an accelerator, or a module, that lets others change the last bits.
@@ -271,7 +300,7 @@ def test_where_others_change_a_bit_clients_go_one_by_one(
     model, local = mlp((FEATURES, 16, CLASSES)), Local(learning_rate=0.3, batch_size=16)
     whole = SideBySideTrial.clients_at_once
 
-    def moody(self: SideBySideTrial, width: int) -> int:
+    def moody(self: SideBySideTrial) -> int:
         gradients = self.gradients
 
         def changed(parameters: list[Tensor], *given: Any) -> list[Tensor]:
@@ -282,7 +311,7 @@ def test_where_others_change_a_bit_clients_go_one_by_one(
 
         self.gradients = changed
         try:
-            return whole(self, width)
+            return whole(self)
         finally:
             self.gradients = gradients
 
@@ -296,6 +325,9 @@ def test_where_others_change_a_bit_clients_go_one_by_one(
     assert not any(character.isdigit() for record in caplog.records for character in record.getMessage())
 
 
+# Attack: modules that are other functions side by side, or of batches that are filled up, or the second time.
+
+
 class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -307,12 +339,161 @@ class Counting(nn.Module):
         return outputs
 
 
+class Caching(nn.Module):
+    """It looks at the first batch alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.scale: Tensor | None = None
+
+    def forward(self, examples: Tensor) -> Tensor:
+        if self.scale is None:
+            self.scale = examples.detach().std(0) + 1
+        outputs: Tensor = self.layer(examples / self.scale)
+        return outputs
+
+
+class Measured(nn.Module):
+    """Every example is measured by the largest of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(examples / examples.abs().max())
+        return outputs
+
+
+class ByNumber(nn.Module):
+    """Small batches count less."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(examples) * (2.0 if len(examples) > 4 else 1.0)
+        return outputs
+
+
+class ByClass(nn.Module):
+    """What follows a convolution depends on what the layer is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Conv2d(1, 2, 3), nn.Linear(2 * 22, CLASSES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        bent = self.layer(examples.view(-1, 1, 4, 6)[:, :, :3].repeat(1, 1, 1, 4)).flatten(1)
+        outputs: Tensor = self.last(torch.relu(bent) if type(self.layer) is nn.Conv2d else bent)
+        return outputs
+
+
+class Choosy(nn.Module):
+    """It is not for the numbers that are made up, and says so in its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        assert len(examples) < 30, f"of {len(examples)} examples there is no table"
+        outputs: Tensor = self.layer(examples)
+        return outputs
+
+
+ODD: dict[str, tuple[type[nn.Module], str]] = {
+    "counting": (Counting, "remembers something"),
+    "caching": (Caching, "remembers something"),
+    "measured by the batch": (Measured, "not what they are one by one"),
+    "by the number": (ByNumber, "not what they are one by one"),
+    "by the class": (ByClass, "not what they are one by one"),
+    "choosy": (Choosy, "AssertionError"),
+}
+
+
 @pytest.mark.usefixtures("to_rounding")
-def test_a_module_that_remembers_goes_another_way(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_modules_go_another_way_whoever_else_there_is(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    make_module, said = ODD[kind]
     with caplog.at_level(logging.WARNING):
-        engine = CohortEngine(Model(Counting()), clients((8, 8)), Local(batch_size=4), Execution(chunk=2), paths=HERE)
-    assert names(engine) == ["Autograd"]
-    assert "remembers something" in caplog.text
+        for others in (5, 13, 31):
+            data = clients((32, others), real=True)
+            engine = CohortEngine(Model(make_module()), data, Local(), Execution(chunk=2), paths=HERE)
+            assert type(engine._ways.path(0)).__name__ == "Autograd"
+    assert said in caplog.text
+    assert not any(character.isdigit() for record in caplog.records for character in record.getMessage())
+
+
+def test_what_fills_a_batch_up_brings_nothing_into_it_that_is_not_there(to_rounding: None) -> None:
+    """An example whose loss is no number filled up batches that it is not in: 0 times infinity."""
+    features = torch.zeros(18, 2)
+    features[:, 0], features[0, 0] = 1, 100
+    data = ClientTensors(
+        features=features, labels=torch.zeros(18), offsets=np.array([0, 18]), indices=np.arange(18, dtype=np.int32)
+    )
+    model, local = Model(nn.Linear(2, 1, bias=False)), Local(batches=2, learning_rate=1 / np.e)
+    engine = CohortEngine(model, data, local, Execution(chunk=2), loss=POISSON, paths=HERE)
+    assert names(engine) == ["Together"]
+    twin = CohortEngine(model, data, local, loss=POISSON, paths=[autograd.make])
+    start, finite = torch.tensor([1.0, 0.0]), 0
+    for number in range(8):
+        found, expected = (trained(one, start, [0], round=number)[0] for one in (engine, twin))
+        assert np.isfinite(found).all() == np.isfinite(expected).all()
+        finite += bool(np.isfinite(expected).all())
+    assert 0 < finite < 8
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(7, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(self.table(tokens).mean(1))
+        return outputs
+
+
+@pytest.mark.usefixtures("to_rounding")
+@pytest.mark.parametrize("token", [7, -1])
+def test_a_word_that_a_table_does_not_have_is_an_error(token: int) -> None:
+    tokens = torch.zeros(16, 3, dtype=torch.int64)
+    data = ClientTensors(
+        features=tokens, labels=torch.zeros(16, dtype=torch.int64), offsets=np.array([0, 8, 16]),
+        indices=np.arange(16, dtype=np.int32),
+    )  # fmt: skip
+    model = Model(Words())
+    engine = CohortEngine(model, data, Local(batch_size=4), Execution(chunk=2), paths=HERE)
+    assert names(engine) == ["Together"]
+    assert len(trained(engine, model.weights, [0, 1])) == 2
+    tokens[3, 1] = token
+    with pytest.raises((IndexError, RuntimeError)):
+        trained(engine, model.weights, [0, 1])
+
+
+class Sum(nn.Module):
+    """Two weights that are added have one gradient, which torch gives as one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.full((CLASSES, FEATURES), value)) for value in (0.1, -0.3))
+
+    def forward(self, examples: Tensor) -> Tensor:
+        return nn.functional.linear(examples, self.one + self.other)
+
+
+@pytest.mark.usefixtures("to_rounding")
+@pytest.mark.parametrize("paths", [HERE, PATHS, (autograd.make,)], ids=["together", "usual", "autograd"])
+@pytest.mark.parametrize("terms", [{"weight_decay": 0.5}, {"proximal": 0.5}, {"weight_decay": 0.1, "momentum": 0.5}])
+def test_weights_that_share_a_gradient_decay_each_for_itself(
+    paths: Sequence[MakePath], terms: dict[str, float]
+) -> None:
+    model, data = Model(Sum()), clients((8, 16))
+    local = Local(learning_rate=0.3, batch_size=4, **terms)  # type: ignore[arg-type]  # counts are whole
+    found = trained(CohortEngine(model, data, local, Execution(chunk=2), paths=paths), model.weights, [0, 1])
+    assert_close(found, twin(model, data, local, model.weights, [0, 1]))
 
 
 def test_on_a_processor_nobody_goes_this_way() -> None:

@@ -55,6 +55,8 @@ def widened(data: ClientTensors, clients: Sequence[int], batches: Sequence[Batch
     for j, (client, own) in enumerate(zip(clients, batches, strict=True)):
         examples = data.examples(client)
         rows[:, j] = examples[0]
+        # With one of the batch's own, which brings nothing into it that is not there.
+        rows[: own.steps, j] = examples[own.positions[:, :1]]
         rows[: own.steps, j, : own.width] = examples[own.positions]
         counted = np.arange(own.width) < own.sizes[:, None]
         shares[: own.steps, j, : own.width] = counted / np.maximum(own.sizes, 1)[:, None]

@@ -34,7 +34,7 @@ class Notes:
         try:  # pragma: no cover - where there is one
             return self._graph(step)
         except RuntimeError as error:  # pragma: no cover - as above
-            _log.warning("a step is not repeated by the device itself: %s", str(error).splitlines()[0])
+            _log.warning("a step is not repeated by the device itself: %s", type(error).__name__)
             return step
 
     def _graph(self, step: Take) -> Take:  # pragma: no cover - where there is one

@@ -77,7 +77,8 @@ def step(task: TrainingTask, gradients: OfClients, clients: Abreast, *, everyone
     inputs, labels = _batch(task, clients.rows)
     found = gradients(parameters, inputs, labels, clients.shares, clients.offsets)
     if local.weight_decay or local.proximal:
-        torch._foreach_add_(found, parameters, alpha=local.weight_decay + local.proximal)
+        # Not in place: the gradients of parameters that are added to each other are one tensor.
+        found = list(torch._foreach_add(found, parameters, alpha=local.weight_decay + local.proximal))
     if local.proximal:
         starts = [start.expand_as(one) for start, one in zip(clients.starts, parameters, strict=True)]
         torch._foreach_sub_(found, starts, alpha=local.proximal)

@@ -19,12 +19,11 @@ from incrowd.learning.losses import LOSSES
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
 from incrowd.learning.paths.together.replay import Notes, Take
-from incrowd.learning.paths.together.step import Abreast, step
-from incrowd.learning.paths.together.trial import SideBySideTrial
+from incrowd.learning.paths.together.step import Abreast, OfClients, step
+from incrowd.learning.paths.together.trial import SideBySideTrial, most_at_once
 from incrowd.learning.threads import one_thread
 
 _log = logging.getLogger(__name__)
-_FAILURES = (IncrowdError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
 _EVEN = 8  # numbers: matrices of as many rows begin where accelerators like it
 
 
@@ -41,35 +40,28 @@ def make(task: TrainingTask) -> "Together | None":
     if has_dropout(task.model.module) or task.loss not in LOSSES.values() or len(task.data.indices) == 0:
         return None
     with one_thread(), ieee(task.execution.device), torch.no_grad():
-        try:
-            trial = SideBySideTrial(task)
-        except _FAILURES as error:
-            _say(task, _reason(error))
-            return None
-        tried = {width: _tried(trial, width) for width in np.unique(_widths(task)).tolist() if width}
+        tried = {width: _tried(task, width) for width in np.unique(_widths(task)).tolist() if width}
     for reason in sorted({found for found in tried.values() if isinstance(found, str)}):
         _say(task, reason)
     sizes = {width: found for width, found in tried.items() if isinstance(found, Size)}
-    return Together(task, trial, sizes) if sizes else None
+    return Together(task, sizes) if sizes else None
 
 
-def _tried(trial: SideBySideTrial, width: int) -> "Size | str":
+def _tried(task: TrainingTask, width: int) -> "Size | str":
     """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly; or why not."""
     reason = ""
     for wide in dict.fromkeys((width, -(-width // _EVEN) * _EVEN)):
         try:
-            return Size(width=wide, clients=trial.clients_at_once(wide))
-        except _FAILURES as error:
-            reason = _reason(error)
+            trial = SideBySideTrial(task, wide)
+            return Size(width=wide, clients=trial.clients_at_once(), gradients=trial.gradients)
+        except Exception as error:  # made-up numbers may not be what a module is for
+            # Others' texts may say how many examples somebody has.
+            reason = str(error) if isinstance(error, IncrowdError) else type(error).__name__
     return reason
 
 
-def _reason(error: BaseException) -> str:
-    return " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
-
-
 def _say(task: TrainingTask, reason: str) -> None:
-    """Of how many clients, or of what batches, is nobody's business: that tells how many examples somebody has."""
+    """Of how many clients, or of what batches, is nobody's business."""
     _log.warning("clients of %s are trained one by one: %s", type(task.model.module).__name__, reason)
 
 
@@ -79,12 +71,13 @@ def _widths(task: TrainingTask) -> NDArray[np.int64]:
     return np.array([width_of(int(count), task.local) if count else 0 for count in counts])[places]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Size:
-    """So many clients side by side, whose batches are so wide."""
+    """So many clients side by side, whose batches are so wide, and how their gradients come about."""
 
     width: int
     clients: int
+    gradients: OfClients
 
 
 class Together(TrainingPath):
@@ -95,10 +88,10 @@ class Together(TrainingPath):
     ask for. Who has taken all its steps keeps its weights while others go on.
     """
 
-    def __init__(self, task: TrainingTask, trial: SideBySideTrial, sizes: dict[int, Size]) -> None:
+    def __init__(self, task: TrainingTask, sizes: dict[int, Size]) -> None:
         """`sizes` are those of groups, by how wide the clients' own batches are."""
-        self._task, self._gradients, self._sizes = task, trial.gradients, sizes
-        self.at_once = trial.most
+        self._task, self._sizes = task, sizes
+        self.at_once = most_at_once(task)
         self.takes = np.isin(_widths(task), [0, *sizes])  # who has nothing is trained by nobody
         self._notes = Notes(task.device)
         self._there: dict[Size, Abreast] = {}
@@ -128,10 +121,11 @@ class Together(TrainingPath):
         planned = widened(task.data, [one.client for one in filled], batches, width=size.width)
         rows, shares = (torch.from_numpy(one).to(task.device) for one in (planned.rows, planned.shares))
         take = self._steps[size, all(one.steps == batches[0].steps for one in batches)]
-        for t in range(len(rows)):
-            own.rows.copy_(rows[t])
-            own.shares.copy_(shares[t])
-            take()
+        with in_one_order(task.device):
+            for t in range(len(rows)):
+                own.rows.copy_(rows[t])
+                own.shares.copy_(shares[t])
+                take()
         changes = own.changes()[: len(group)]
         return Contributions(tuple(one.client for one in group), [FlatDelta(changes)])
 
@@ -141,6 +135,6 @@ class Together(TrainingPath):
             own = self._there[size] = Abreast.of(self._task, clients=size.clients, width=size.width)
             with in_one_order(self._task.device):
                 for everyone in (True, False):
-                    take = partial(step, self._task, self._gradients, own, everyone=everyone)
+                    take = partial(step, self._task, size.gradients, own, everyone=everyone)
                     self._steps[size, everyone] = self._notes.noted(take)
         return self._there[size]

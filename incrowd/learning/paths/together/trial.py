@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from incrowd.data.inputs import Inputs, each, named
-from incrowd.errors import ConfigError
+from incrowd.errors import IncrowdError
 from incrowd.learning.arithmetic import in_one_order
 from incrowd.learning.compiling.remembered import remembered
 from incrowd.learning.inputs import WithInputs, meant, noise
@@ -22,6 +22,8 @@ _MANY = 256  # clients side by side at most
 _MEMORY = 2**33  # bytes that what they work with may take
 _COPIES = 6  # of the weights: those of the clients, velocities, gradients, moves, changes, and what is on the way
 _CLOSE = 1e-3  # of the length of a gradient: so far rounding may take it from that of a client alone
+_COUNTS = 16  # numbers of examples that batches of one width are tried with
+_FILLING = 8.0  # times noise is what fills a batch up
 _PROBES = 7  # companies that it is tried out in
 _OTHERS = (1.0, torch.nan, 1e30)  # times noise is what others hold when it is tried out that they change nothing
 
@@ -29,40 +31,49 @@ Batch = tuple[Inputs, Tensor, Tensor, Tensor | None]
 """Clients' inputs and labels [c, width, ...], the shares of examples [c, width], offsets [c, outputs]."""
 
 
-class SideBySideTrial:
-    """The gradients of a task's clients side by side, and of how many at a time.
+class Unlike(IncrowdError):
+    """Side by side, clients would not learn what they learn alone."""
 
-    Guarantee: of anyone's examples only shapes and types are read, and what is found for batches so wide follows from
-    the model and the settings.
+
+def most_at_once(task: TrainingTask) -> int:
+    """How many clients may go side by side: the chunk, or so many that groups of a usual cohort are equally large."""
+    cohort = task.execution.cohort
+    return task.execution.chunk or (math.ceil(cohort / math.ceil(cohort / _MANY)) if cohort else _MANY)
+
+
+class SideBySideTrial:
+    """The gradients of clients whose batches are so wide, side by side, tried out on a fresh copy of the module.
+
+    Guarantee: of anyone's examples only shapes and types are read, and what is found follows from the width, the model
+    and the settings.
     """
 
-    def __init__(self, task: TrainingTask) -> None:
-        self._task = task
-        self._module = working_copy(task.model.module, task.device)
+    def __init__(self, task: TrainingTask, width: int) -> None:
+        self._task, self._width = task, width
+        self._twin, self._module = (working_copy(task.model.module, task.device) for _ in range(2))
         rewrite(self._module)
         names = [name for name, _ in trainable(self._module)]
         self.gradients: OfClients = gradients_of(self._module, names, task.loss, task.data.features)
-        self.most = task.execution.chunk or _divided(task.execution.cohort)
 
-    def clients_at_once(self, width: int) -> int:
-        """How many clients with batches so wide go side by side, after that has been seen to change nothing.
+    def clients_at_once(self) -> int:
+        """How many clients go side by side, after that has been seen to change nothing.
 
         Edge cases: a module that remembers anything, gradients that are not what they are for one client, or that
-        change with the place or with the others, and operations that add up in no fixed order, are an error.
+        change with the place, with the others or with what fills a batch up, and operations that add up in no fixed
+        order, are an error.
         """
-        before = remembered(self._module)
+        before = remembered(self._module), remembered(self._twin)
         with warnings.catch_warnings(), in_one_order(self._task.device):
             warnings.simplefilter("ignore")  # of torch about itself
             with remembering_nothing(self._module, self._task.device, whose="client"):
-                several = min(self.most, max(1, _memory(self._task.device) // self._bytes_of_one(width)))
-                self._check_values(several, width)
-                self._check_places(several, width)
-        if remembered(self._module) != before:
-            remedy = "it remembers something, and clients would meet what others left"
-            raise ConfigError(field="module", value=type(self._module).__name__, remedy=remedy)
+                several = min(most_at_once(self._task), max(1, _memory(self._task.device) // self._bytes_of_one()))
+                self._check_values(several)
+                self._check_places(several)
+        if (remembered(self._module), remembered(self._twin)) != before:
+            raise Unlike("it remembers something, and clients would meet what others left")
         return several
 
-    def _bytes_of_one(self, width: int) -> int:
+    def _bytes_of_one(self) -> int:
         """About what one client's step needs at once: what autograd keeps for its gradient, and weights."""
         numbers = [_COPIES * self._task.model.size]
 
@@ -71,27 +82,49 @@ class SideBySideTrial:
             return one
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept, lambda one: one):
-            self._value_of_first(self._made_up(1, width, seed=1))
+            self._value(self._module, self._made_up(1, seed=1), 0, self._width)
         return 4 * sum(numbers)
 
-    def _check_values(self, several: int, width: int) -> None:
-        """See that the first client's gradient is what it is for that client alone, in the plain way."""
-        batch, parameters = self._made_up(several, width, seed=1), [one for _, one in trainable(self._module)]
-        with torch.enable_grad():
-            alone: Any = torch.autograd.grad(self._value_of_first(batch), parameters, allow_unused=True)
-        filled = [torch.zeros_like(p) if one is None else one for p, one in zip(parameters, alone, strict=True)]
-        expected, found = _vector(filled), _vector([one[0] for one in self.gradients(self._weights(several), *batch)])
-        if not (found - expected).norm() <= _CLOSE * expected.norm() + 1e-6:
-            raise ArithmeticError("side by side their gradients are not what they are one by one")
+    def _check_values(self, several: int) -> None:
+        """See that gradients are what they are for a client alone, in the plain way, in batches of one example to as
+        many as there is room for: those that fill one up are larger than the others.
+        """
+        counts = [1 + round(place * (self._width - 1) / (_COUNTS - 1)) for place in range(_COUNTS)]
+        for begin in range(0, _COUNTS, several):
+            some = (counts[begin : begin + several] * several)[:several]
+            batch = self._made_up(several, seed=1)
+            for client, count in enumerate(some):
+                for one in _floating(batch)[: len(named(batch[0]))]:
+                    one[client, count:] *= _FILLING
+                batch[2][client] = (torch.arange(self._width) < count) / count
+            found = self.gradients(self._weights(several), *batch)
+            for client in range(min(several, _COUNTS)):
+                expected = self._alone(batch, client, some[client])
+                off = (_vector([one[client] for one in found]) - expected).norm()
+                if not off <= _CLOSE * expected.norm() + 1e-6:
+                    raise Unlike("side by side their gradients are not what they are one by one")
 
-    def _check_places(self, several: int, width: int) -> None:
+    def _alone(self, batch: Batch, client: int, count: int) -> Tensor:
+        """The gradient of a client's first examples in the plain way."""
+        parameters = [one for _, one in trainable(self._twin)]
+        with torch.enable_grad():
+            value = self._value(self._twin, batch, client, count)
+            found: Any = torch.autograd.grad(value, parameters, allow_unused=True)
+        return _vector([torch.zeros_like(p) if one is None else one for p, one in zip(parameters, found, strict=True)])
+
+    def _value(self, module: nn.Module, batch: Batch, client: int, count: int) -> Tensor:
+        inputs, labels, _, offset = batch
+        outputs = WithInputs(module, inputs)(each(lambda one: one[client, :count], inputs))
+        return self._task.loss.value(outputs if offset is None else outputs + offset[client], labels[client, :count])
+
+    def _check_places(self, several: int) -> None:
         """See that a client's gradient has the same bits in every place, and beside anybody."""
-        one, weights = self._made_up(1, width, seed=2), self._weights(several)
+        one, weights = self._made_up(1, seed=2), self._weights(several)
         everywhere = self.gradients(weights, *_repeated(one, several))
         seen = {_bytes(_vector([gradient[place] for gradient in everywhere])) for place in range(several)}
         for probe in range(_PROBES):
             place, factor = probe * (several - 1) // (_PROBES - 1), _OTHERS[probe % len(_OTHERS)]
-            batch, weights = self._made_up(several, width, seed=3 + probe), self._weights(several)
+            batch, weights = self._made_up(several, seed=3 + probe), self._weights(several)
             for others in (*_floating(batch), *weights):
                 others.mul_(factor)
             mine = (*_tensors(one), *self._weights(1))
@@ -99,13 +132,14 @@ class SideBySideTrial:
                 theirs[place] = own[0]
             seen.add(_bytes(_vector([gradient[place] for gradient in self.gradients(weights, *batch)])))
         if len(seen) > 1:
-            raise ArithmeticError("this accelerator rounds them by their place, by the others, or anew each time")
+            raise Unlike("this accelerator rounds them by their place, by the others, or anew each time")
 
     def _weights(self, clients: int) -> list[Tensor]:
         return [one.detach().expand(clients, *one.shape).clone() for _, one in trainable(self._module)]
 
-    def _made_up(self, clients: int, width: int, *, seed: int) -> Batch:
+    def _made_up(self, clients: int, *, seed: int) -> Batch:
         """Batches of noise, of which the last example only fills up, where there are several."""
+        width = self._width
         data, generator, device = self._task.data, torch.Generator().manual_seed(seed), self._task.device
         count = clients * width
 
@@ -122,13 +156,6 @@ class SideBySideTrial:
             return inputs, labels, shares, None
         return inputs, labels, shares, torch.randn(clients, *offset.shape, generator=generator).to(device)
 
-    def _value_of_first(self, batch: Batch) -> Tensor:
-        """The mean of the first client's loss, as the plain way has it."""
-        inputs, labels, shares, offset = batch
-        counted = int((shares[0] > 0).sum())
-        outputs = WithInputs(self._module, inputs)(each(lambda one: one[0, :counted], inputs))
-        return self._task.loss.value(outputs if offset is None else outputs + offset[0], labels[0, :counted])
-
 
 def _memory(device: torch.device) -> int:
     """Bytes that what clients side by side work with may take: a quarter of the device, or what is usual."""
@@ -136,11 +163,6 @@ def _memory(device: torch.device) -> int:
         return _MEMORY
     quarter = int(torch.cuda.get_device_properties(device).total_memory) // 4  # pragma: no cover - where there is one
     return min(_MEMORY, quarter)  # pragma: no cover - as above
-
-
-def _divided(cohort: float) -> int:
-    """So many that groups of a round are equally large."""
-    return math.ceil(cohort / math.ceil(cohort / _MANY)) if cohort else _MANY
 
 
 def _tensors(batch: Batch) -> Sequence[Tensor]:
