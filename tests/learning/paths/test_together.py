@@ -31,7 +31,7 @@ from incrowd.learning.paths.path import MakePath, TrainingTask
 from incrowd.learning.paths.together import make, training, trial
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
 from incrowd.learning.paths.together.step import Abreast, step
-from incrowd.learning.paths.together.trial import SideBySideTrial
+from incrowd.learning.paths.together.trial import SideBySideTrial, most_at_once
 from tests.learning.cohorts import (
     CLASSES,
     FEATURES,
@@ -406,7 +406,7 @@ class Choosy(nn.Module):
 
 ODD: dict[str, tuple[type[nn.Module], str]] = {
     "counting": (Counting, "remembers something"),
-    "caching": (Caching, "remembers something"),
+    "caching": (Caching, "not what they are one by one"),
     "measured by the batch": (Measured, "not what they are one by one"),
     "by the number": (ByNumber, "not what they are one by one"),
     "by the class": (ByClass, "not what they are one by one"),
@@ -427,7 +427,8 @@ def test_odd_modules_go_another_way_whoever_else_there_is(kind: str, caplog: pyt
     assert not any(character.isdigit() for record in caplog.records for character in record.getMessage())
 
 
-def test_what_fills_a_batch_up_brings_nothing_into_it_that_is_not_there(to_rounding: None) -> None:
+@pytest.mark.usefixtures("to_rounding")
+def test_what_fills_a_batch_up_brings_nothing_into_it_that_is_not_there() -> None:
     """An example whose loss is no number filled up batches that it is not in: 0 times infinity."""
     features = torch.zeros(18, 2)
     features[:, 0], features[0, 0] = 1, 100
@@ -487,9 +488,7 @@ class Sum(nn.Module):
 @pytest.mark.usefixtures("to_rounding")
 @pytest.mark.parametrize("paths", [HERE, PATHS, (autograd.make,)], ids=["together", "usual", "autograd"])
 @pytest.mark.parametrize("terms", [{"weight_decay": 0.5}, {"proximal": 0.5}, {"weight_decay": 0.1, "momentum": 0.5}])
-def test_weights_that_share_a_gradient_decay_each_for_itself(
-    paths: Sequence[MakePath], terms: dict[str, float]
-) -> None:
+def test_weights_that_share_a_gradient_decay_alone(paths: Sequence[MakePath], terms: dict[str, float]) -> None:
     model, data = Model(Sum()), clients((8, 16))
     local = Local(learning_rate=0.3, batch_size=4, **terms)  # type: ignore[arg-type]  # counts are whole
     found = trained(CohortEngine(model, data, local, Execution(chunk=2), paths=paths), model.weights, [0, 1])
