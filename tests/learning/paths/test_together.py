@@ -1,6 +1,5 @@
 """Many clients in the same operations, as an accelerator trains them: here on a processor, where all of it runs too."""
 
-import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,8 +23,6 @@ from incrowd.learning import (
     small_cnn,
 )
 from incrowd.learning.batches import draw_batches
-from incrowd.learning.mapped.lookup import ProductEmbedding, look_up_by_products
-from incrowd.learning.mapped.windows import WindowConv2d, convolve_windows
 from incrowd.learning.paths import PATHS, autograd
 from incrowd.learning.paths.path import MakePath, TrainingTask
 from incrowd.learning.paths.together import make, training, trial
@@ -109,50 +106,6 @@ def test_modules_of_all_kinds_learn_side_by_side_what_they_learn_alone(name: str
 
 def _pictures(side: int, count: int, *, channels: int = 1) -> Tensor:
     return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(3))
-
-
-CONVOLUTIONS = {
-    "plain": (nn.Conv2d(2, 3, 3), 7),
-    "strides": (nn.Conv2d(2, 3, (3, 2), stride=(2, 3)), 9),
-    "padding": (nn.Conv2d(2, 3, 5, padding=(2, 1)), 6),
-    "all, without bias": (nn.Conv2d(2, 4, (2, 4), stride=2, padding=(0, 3), bias=False), 8),
-    "one place": (nn.Conv2d(2, 3, 1), 4),
-}
-
-
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_by_windows_are_torch_s(name: str) -> None:
-    layer, side = CONVOLUTIONS[name]
-    pictures = _pictures(side, 4, channels=2).requires_grad_()
-    expected = layer(pictures)
-    direction = torch.randn(expected.shape, generator=torch.Generator().manual_seed(4))
-    wanted = torch.autograd.grad((expected * direction).sum(), [pictures, *layer.parameters()])
-    copied = copy.deepcopy(nn.Sequential(layer))
-    convolve_windows(copied)
-    assert type(copied[0]) is WindowConv2d
-    found = copied(pictures)
-    gradients = torch.autograd.grad((found * direction).sum(), [pictures, *copied.parameters()])
-    for one, other in zip((found, *gradients), (expected, *wanted), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_windows_have_a_second_derivative_and_want_batches() -> None:
-    layer = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2, padding=1))
-    convolve_windows(layer.double())
-    pictures = _pictures(6, 2, channels=2).double().requires_grad_()
-    assert torch.autograd.gradgradcheck(layer, (pictures,))
-    with pytest.raises(ValueError, match="in batches"):
-        layer(pictures[0])
-
-
-def test_odd_convolutions_are_left_to_torch() -> None:
-    odd = nn.Sequential(
-        nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, dilation=2), nn.Conv2d(4, 4, 3, padding="same"),
-        nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), nn.Conv1d(4, 4, 3),
-    )  # fmt: skip
-    before = [type(layer) for layer in odd]
-    convolve_windows(odd)
-    assert [type(layer) for layer in odd] == before
 
 
 @pytest.mark.usefixtures("to_rounding")
@@ -498,15 +451,3 @@ def test_weights_that_share_a_gradient_decay_alone(paths: Sequence[MakePath], te
 def test_on_a_processor_nobody_goes_this_way() -> None:
     task = task_of(mlp((FEATURES, CLASSES)), clients(), Local(batch_size=5))
     assert make(task) is None
-
-
-def test_tables_are_products_unless_something_else_is_wished_for() -> None:
-    tables = nn.ModuleList([
-        nn.Embedding(7, 3), nn.Embedding(7, 3, padding_idx=0), nn.Embedding(7, 3, max_norm=1.0),
-        nn.Embedding(5000, 3), nn.Embedding(7, 3, sparse=True), nn.Embedding(7, 3).requires_grad_(False),
-    ])  # fmt: skip
-    rows = torch.tensor([[6, 0], [3, 3]])
-    expected = tables[0](rows)
-    look_up_by_products(tables)
-    assert [type(one) is ProductEmbedding for one in tables] == [True] + [False] * 5
-    assert torch.equal(tables[0](rows), expected)
