@@ -42,6 +42,23 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
         return tuple(outputs.shape[1:])
 
 
+class MadeUp:
+    """A block of code that has somebody's module compute with made-up numbers, which may not be what it is for:
+    whatever it raises ends the block, and is kept in `error`.
+
+    Edge cases: what stops a program, such as a Ctrl-C, does.
+    """
+
+    error: Exception | None = None
+
+    def __enter__(self) -> "MadeUp":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.error = error if isinstance(error, Exception) else None
+        return self.error is not None
+
+
 @contextmanager
 def _quietly() -> Iterator[None]:
     """One thread, because processes are forked later, and would wait for those that others had begun."""

@@ -36,6 +36,7 @@ from incrowd.learning.models import Model
 from incrowd.learning.modules import Untouched, remembering_nothing, trainable, working_copy
 from incrowd.learning.records import Records
 from incrowd.learning.threads import one_thread
+from incrowd.learning.trial import MadeUp
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 _log = logging.getLogger(__name__)
@@ -145,19 +146,19 @@ def _power_of_two(number: float) -> int:
 def _tried(trial: "_Trial", execution: Execution, plainly: int, together: int) -> Way | None:
     """The compiled way if it pays, or the plain one."""
     with one_thread(), ieee(execution.device), in_one_order(trial.device), torch.no_grad():
-        try:
+        with MadeUp() as attempt:
             if together > 1 and _compiles(trial, execution, together):
                 return trial.way(compiled(trial.gradients), together)
-        except Exception as error:  # made-up numbers may not be what a module is for
-            _say(trial, "are not compiled", error)
-        try:
+        if attempt.error is not None:
+            _say(trial, "are not compiled", attempt.error)
+        with MadeUp() as attempt:
             return trial.way(trial.gradients, plainly) if plainly > 1 else None
-        except Exception as error:  # as above
-            _say(trial, "are taken one by one", error)
+        if attempt.error is not None:
+            _say(trial, "are taken one by one", attempt.error)
     return None
 
 
-def _say(trial: "_Trial", what: str, error: BaseException) -> None:
+def _say(trial: "_Trial", what: str, error: Exception) -> None:
     reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
     _log.warning("gradients of records of %s %s: %s", type(trial.twin).__name__, what, reason)
 

@@ -22,6 +22,7 @@ from incrowd.learning.paths.together.replay import Notes, Take
 from incrowd.learning.paths.together.step import Abreast, OfClients, step
 from incrowd.learning.paths.together.trial import SideBySideTrial, most_at_once
 from incrowd.learning.threads import one_thread
+from incrowd.learning.trial import MadeUp
 
 _log = logging.getLogger(__name__)
 _EVEN = 8  # numbers: matrices of as many rows begin where accelerators like it
@@ -51,12 +52,11 @@ def _tried(task: TrainingTask, width: int) -> "Size | str":
     """How clients with batches so wide go: as they are, or filled up, which libraries round more evenly; or why not."""
     reason = ""
     for wide in dict.fromkeys((width, -(-width // _EVEN) * _EVEN)):
-        try:
+        with MadeUp() as attempt:
             trial = SideBySideTrial(task, wide)
             return Size(width=wide, clients=trial.clients_at_once(), gradients=trial.gradients)
-        except Exception as error:  # made-up numbers may not be what a module is for
-            # Others' texts may say how many examples somebody has.
-            reason = str(error) if isinstance(error, IncrowdError) else type(error).__name__
+        # Others' texts may say how many examples somebody has.
+        reason = str(attempt.error) if isinstance(attempt.error, IncrowdError) else type(attempt.error).__name__
     return reason
 
 
