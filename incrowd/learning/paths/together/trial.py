@@ -94,7 +94,7 @@ class SideBySideTrial:
             some = (counts[begin : begin + several] * several)[:several]
             batch = self._made_up(several, seed=1)
             for client, count in enumerate(some):
-                for one in _floating(batch)[: len(named(batch[0]))]:
+                for one in filter(torch.is_floating_point, named(batch[0]).values()):
                     one[client, count:] *= _FILLING
                 batch[2][client] = (torch.arange(self._width) < count) / count
             found = self.gradients(self._weights(several), *batch)
