@@ -101,7 +101,8 @@ class Database:
         self.path = path
         with self._said():
             _files.create(path)
-            self._connection = sqlite3.connect(path, isolation_level=None)
+            # The collector closes it in whatever thread it runs.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             _files.closed_with(self, self._connection)
             self._connection.row_factory = sqlite3.Row
             self._migrate()

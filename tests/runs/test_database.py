@@ -1,7 +1,9 @@
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -33,6 +35,20 @@ def test_settings_and_rounds_are_still_there_after_closing(path: Path) -> None:
     assert second.settings == settings
     assert second.rounds() == [seen, RECORD]
     second.close()
+
+
+def test_any_thread_may_collect_one_that_nobody_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose thread the collector happens to run in is nobody's choice."""
+    failures: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", failures.append)
+    held = [Database(path)]
+    collector = Thread(target=held.clear)
+    collector.start()
+    collector.join()
+    assert failures == []
+    again = Database(path)
+    assert again.rounds() == []
+    again.close()
 
 
 def test_a_round_that_is_added_again_replaces_itself(path: Path) -> None:

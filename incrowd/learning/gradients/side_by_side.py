@@ -153,12 +153,11 @@ def _tried(trial: "_Trial", execution: Execution, plainly: int, together: int) -
             _say(trial, "are not compiled", attempt.error)
         with MadeUp() as attempt:
             return trial.way(trial.gradients, plainly) if plainly > 1 else None
-        if attempt.error is not None:
-            _say(trial, "are taken one by one", attempt.error)
+        _say(trial, "are taken one by one", attempt.error)
     return None
 
 
-def _say(trial: "_Trial", what: str, error: Exception) -> None:
+def _say(trial: "_Trial", what: str, error: Exception | None) -> None:
     reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
     _log.warning("gradients of records of %s %s: %s", type(trial.twin).__name__, what, reason)
 
