@@ -179,7 +179,7 @@ def _round(
         opened.add(rows, clients=sends)
     release = opened.release()
     others = slow_sum(trainer, real(drawn), work, number=state.round, clip=state.carry.clip)
-    after = state.moved(release.mean, server=work.config.server, rounds=work.plan.rounds, carry=opened.after)
+    after = state.after(release, server=work.config.server, rounds=work.plan.rounds, carry=opened.after)
     return release, others, after
 
 

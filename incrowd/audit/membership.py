@@ -116,7 +116,7 @@ def _trained(work: ClientWork, plan: Promise, inside: NDArray[np.bool_], randomn
         opened = private.round(number, carry=state.carry)
         opened.ask(EngineTrainer(work.engine, state.weights, randomness=randomness), present=present)
         release = opened.release()
-        state = state.moved(release.mean, server=work.config.server, rounds=plan.rounds, carry=opened.after)
+        state = state.after(release, server=work.config.server, rounds=plan.rounds, carry=opened.after)
     return state.published
 
 

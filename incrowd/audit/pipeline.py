@@ -77,7 +77,7 @@ def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
         opened.ask(trainer, present=algorithm.engine.present)
         release = opened.release()
         total = slow_sum(trainer, cohort, work, number=number, clip=state.carry.clip)
-        after = state.moved(release.mean, server=work.config.server, rounds=work.plan.rounds, carry=opened.after)
+        after = state.after(release, server=work.config.server, rounds=work.plan.rounds, carry=opened.after)
         looked.append(LookedAt(release=release, total=total, state=state, after=after))
         state = after
     return looked

@@ -17,9 +17,10 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
+from incrowd.learning.centre import Centre
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.mechanism.clipped_sum import Observed
-from incrowd.privacy.mechanism.clipping import QuantileClip
+from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
 from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
@@ -30,6 +31,9 @@ from incrowd.settings.server import ServerOptimizer
 @dataclass(frozen=True, kw_only=True, eq=False)
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
+
+    With a `centre` the weights are those around it, and the centre itself comes after them in the same vector, which
+    is what clients start a round with. Round 0 is its own: the server's rates and averages count from the next.
 
     All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
     the server alone and only until the last round is over.
@@ -43,6 +47,7 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
+    centre: Centre | None = None
 
     @property
     def secret(self) -> NoiseState | None:
@@ -51,21 +56,40 @@ class State:
 
     @property
     def published(self) -> Floats:
-        """The weights to publish: the tail's mean where one is kept, otherwise the latest."""
-        return self.tail / self.tail_rounds if self.tail_rounds else self.weights
+        """The weights to publish, of a model that takes examples as they are: the tail's mean where one is kept,
+        otherwise the latest.
+        """
+        found = self.tail / self.tail_rounds if self.tail_rounds else self.weights
+        return found if self.centre is None else self.centre.published(found)
 
     @classmethod
-    def first(cls, weights: Floats, *, server: ServerOptimizer, carry: Carry) -> "State":
+    def first(
+        cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, centre: Centre | None = None
+    ) -> "State":
         """The state before the first round, from these weights."""
         memory = server.start(weights.size)
-        return cls(round=0, weights=weights, memory=memory, tail=np.zeros_like(weights), tail_rounds=0, carry=carry)
+        start = weights if centre is None else centre.start(weights)
+        tail = np.zeros_like(start)
+        return cls(round=0, weights=start, memory=memory, tail=tail, tail_rounds=0, carry=carry, centre=centre)
+
+    def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
+        """The state after its round, out of so many, that released this."""
+        if self.centre is None or self.round > 0:
+            return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
+        bound = release.clip_norm
+        deviation = release.noise_std / release.cohort / bound
+        start = self.centre.learnt(self.weights, release.mean / bound, deviation)
+        return replace(self, round=1, weights=start, carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
+        number, of = server_round(self.round, rounds, centred=self.centre is not None)
         direction, memory = server.direction(mean, self.memory)
-        weights = self.weights + server.rate(self.round, rounds) * direction
-        counts = server.counts(self.round, rounds)
-        return State(
+        weights = self.weights.copy()
+        weights[: direction.size] += server.rate(number, of) * direction
+        counts = server.counts(number, of)
+        return replace(
+            self,
             round=self.round + 1,
             weights=weights,
             memory=memory,
@@ -111,7 +135,8 @@ class State:
             clip = replace(clip, clip_norm=float(arrays["clip_norm"][0]))
         number = int(arrays["round"][0])
         noise = None if secret is None else self._remembered(secret, number)
-        return State(
+        return replace(
+            self,
             round=number,
             weights=_floats(arrays, "weights"),
             memory={name: _floats(arrays, f"memory.{name}") for name in self.memory},
@@ -193,6 +218,8 @@ class FedAvg:
             raise ConfigError(field="diagnose", value=True, remedy=remedy)
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
+        if engine.centre is not None:
+            _check_centred(engine.centre, private)
         check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
         self.engine = engine
         self.private = private
@@ -206,23 +233,25 @@ class FedAvg:
         """The state before the first round, from the model's `initial` weights."""
         first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        return State.first(weights, server=self.server, carry=self.private.start())
+        return State.first(weights, server=self.server, carry=self.private.start(), centre=self.engine.centre)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
-        watch = Watch(state.weights.size) if self.diagnose else None
+        watch = Watch(self.private.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
         open_round.ask(self._trainer(state.weights, watch), present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
-        after = state.moved(release.mean, server=self.server, rounds=self.private.plan.rounds, carry=open_round.after)
+        rounds = self.private.plan.rounds
+        after = state.after(release, server=self.server, rounds=rounds, carry=open_round.after)
+        number, of = server_round(state.round, rounds, centred=state.centre is not None)
         simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
             clip_norm=release.clip_norm,
             noise_std=release.noise_std,
-            learning_rate=self.server.rate(state.round, self.private.plan.rounds),
+            learning_rate=self.server.rate(number, of) if number >= 0 else 0.0,
             seconds=time.perf_counter() - begin if simulated else None,
             seconds_of_training=trained - begin if simulated else None,
             observed=release.observed,
@@ -248,6 +277,24 @@ class FedAvg:
         coins = self.private.randomness.stream("unavailable", number).bits(cohort.size)
         stays = coins >= np.uint64(self.unavailable * 2**64)
         return self.engine.present(cohort[stays])
+
+
+def server_round(round: int, rounds: int, *, centred: bool) -> tuple[int, int]:
+    """A round and how many there are as the server counts them: without that of a centre, whose own number is -1."""
+    return round - centred, rounds - centred
+
+
+def _check_centred(centre: Centre, private: PrivateRun) -> None:
+    """Refuse plans in which a mean would not come out as it went in, or no round would be left to learn."""
+    remedies = {
+        "clip": (not isinstance(private.start().clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
+        "noise": (private.start().noise is not None, "take independent noise"),
+        "rounds": (private.plan.rounds < 2, "plan at least 2, of which the first finds the centre"),
+        "constant": (not centre.constant > 0, "let the features have a constant, which is not centred"),
+    }
+    for field, (refused, remedy) in remedies.items():
+        if refused:
+            raise ConfigError(field="local.centre", value=field, remedy=f"{remedy}, or leave it out")
 
 
 def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:

@@ -128,7 +128,7 @@ class Block:
     def answer(self, frame: bytes | None) -> bytes:
         """What the clients of a block come to."""
         stock, offer = self.stock, self.stock.offer
-        request = Request.read(frame, key=self._server, most=offer.size)
+        request = Request.read(frame, key=self._server, most=offer.weights)
         if request.place.plan != offer.fingerprint:
             raise ConfigError(field="plan", value=request.place.plan, remedy="the block was started for another")
         task = RoundTask.of(offer, request)

@@ -150,8 +150,8 @@ class Party:
             raise SpecificationRefused(f"the offer names no party {self.identity.name}")
         self.policy.check(offer)
         engine, clip = self._engine(offer), offer.clip
-        size, parts = engine.model.size, engine.model.parts
-        if size != offer.weights:
+        size, parts = engine.start_size, engine.model.parts
+        if size != offer.weights or (offer.scoring is None and engine.model.size != offer.size):
             raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         if isinstance(clip, PerLayerClip) and clip.parts != parts:
             raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")

@@ -13,6 +13,7 @@ from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
+from incrowd.learning.centre import Centre, means_of
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
@@ -78,8 +79,11 @@ class CohortEngine:
         )
         alone = task.on_accelerator or not CAN_FORK
         self._processes = 1 if alone else self.execution.threads
+        self._makes = paths
         self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
+        self.centre = None if local.centre is None else Centre.of(model, self._data)
+        self._part: tuple[bytes, CohortEngine] | None = None
 
     @property
     def paths(self) -> Sequence[TrainingPath]:
@@ -101,6 +105,11 @@ class CohortEngine:
         return clients[clients < self._data.present]
 
     @property
+    def start_size(self) -> int:
+        """How many numbers a round starts with: the weights, and the centre where there is one."""
+        return self.model.size if self.centre is None else self.centre.size
+
+    @property
     def chunk(self) -> int:
         """Of how many clients the contributions are in memory at once, at most."""
         return self._ways.at_once
@@ -112,8 +121,9 @@ class CohortEngine:
         """
         execution = replace(self.execution, threads=1, compile="never")
         made_up = CohortEngine(self.model, self._data.made_up(examples), self.local, execution, loss=self.loss)
-        for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=0):
-            pass
+        for number in range(1 if self.centre is None else 2):
+            for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=number):
+                pass
 
     def train(
         self, weights: ArrayLike | Tensor, clients: ClientNumbers, *, randomness: Randomness, round: int
@@ -121,8 +131,13 @@ class CohortEngine:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
         Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
-        thread.
+        thread. With `Local.centre` weights and centre are one vector (`Centre.start`), and round 0 trains nobody: it
+        asks for the means that the centre is made of.
         """
+        if self.centre is not None:
+            engine, own = self._of_round(self.centre, weights, round)
+            yield from engine.train(own, clients, randomness=randomness, round=round)
+            return
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), self._workers() as pool:
             if pool is None:
@@ -140,16 +155,31 @@ class CohortEngine:
         randomness: Randomness,
         round: int,
     ) -> ShortenedSum:
-        """Train these clients from these weights and add up their contributions, shortened, where they are computed.
+        """Train these clients from these weights and add up their contributions, shortened, where they are computed;
+        see `train`.
 
         Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
+        if self.centre is not None:
+            engine, own = self._of_round(self.centre, weights, round)
+            return engine.train_and_sum(own, clients, shortening, randomness=randomness, round=round)
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
             if pool is None:
                 chunks = (chunk for group in groups for chunk in self._train_group(start, group))
                 return summed(chunks, shortening, size=self.model.size)
             return pool.summed(start, groups, shortening, here=self._train_group)
+
+    def _of_round(self, centre: Centre, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
+        """What trains in a round that starts so, and its weights. It is kept for the rounds that have the same centre."""
+        weights, off = centre.divided(torch.as_tensor(start).to(torch.float32))
+        key = b"" if round == 0 else off.numpy(force=True).tobytes()
+        if self._part is None or self._part[0] != key:
+            local = self.local.replaced(centre=None)
+            paths = (means_of,) if round == 0 else self._makes
+            data = self._data if round == 0 else centre.around(self._data, off.to(self._data.device))
+            self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
+        return self._part[1], weights
 
     def _start_with(self, weights: ArrayLike | Tensor, randomness: Randomness, round: int) -> _CohortStart:
         # A copy, because sending a tensor moves its memory, and the caller may have other views of it.

@@ -39,6 +39,7 @@ class ClientTensors:
     scale: float = 1.0
     offset: float = 0.0
     declared: int | None = None
+    constant: float = 0.0
 
     def __post_init__(self) -> None:
         check_inputs(self.features)
@@ -117,6 +118,7 @@ class ClientTensors:
             scale=self.scale,
             offset=self.offset,
             declared=self.declared,
+            constant=self.constant,
         )
 
 

@@ -60,6 +60,7 @@ from incrowd.runs.config import (
     CnnSection,
     CommonSections,
     Config,
+    FeaturesSection,
     FunctionModel,
     GivenModel,
     MlpSection,
@@ -189,6 +190,11 @@ def featured_examples(
         return examples
     with section("features"):
         return transform(feature_map_of(wanted, examples.shape, columns), examples, alone=alone)
+
+
+def constant_of(features: FeaturesSection) -> float:
+    """What the last feature is in every example; 0 where none is the same."""
+    return 0.0 if isinstance(features, NoFeatures) else features.constant
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:

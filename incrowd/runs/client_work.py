@@ -20,12 +20,13 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, constant, growing, weighted
+from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded, weighted
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (
     NOTHING,
     Given,
+    constant_of,
     featured,
     federated_data,
     init_scale_of,
@@ -279,7 +280,9 @@ def assemble(
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
     execution = _execution(config, chunk, plan)
-    engine = CohortEngine(model, ClientTensors.of(data), config.local, execution, loss=loss)
+    tensors = replace(ClientTensors.of(data), constant=constant_of(config.features))
+    with section("local"):
+        engine = CohortEngine(model, tensors, config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
@@ -346,11 +349,21 @@ def _cohort(config: Config, clients: int) -> float:
 
 
 def _schedule(config: Config, cohort: float) -> Schedule:
+    share, rounds = config.local.centre, config.privacy.rounds
+    if share is None:
+        return _training_schedule(config, cohort, rounds=rounds)
+    if rounds < 2:
+        remedy = "plan at least 2: the first is for the centre (local.centre)"
+        raise ConfigError(field="rounds", value=rounds, remedy=remedy)
+    return preceded(_training_schedule(config, cohort, rounds=rounds - 1), share=share)
+
+
+def _training_schedule(config: Config, cohort: float, *, rounds: int) -> Schedule:
     wanted = config.privacy
     if wanted.allocation == "weighted":
-        _validate.count(rounds=wanted.rounds)
+        _validate.count(rounds=rounds)
         steps = None if wanted.sampling == "everyone" else _LEVELS
-        return weighted(weights=config.server.influence(wanted.rounds).tolist(), cohort=cohort, steps=steps)
+        return weighted(weights=config.server.influence(rounds).tolist(), cohort=cohort, steps=steps)
     if wanted.grow_from is None:
-        return constant(rounds=wanted.rounds, cohort=cohort)
-    return growing(rounds=wanted.rounds, first_cohort=wanted.grow_from, last_cohort=cohort)
+        return constant(rounds=rounds, cohort=cohort)
+    return growing(rounds=rounds, first_cohort=wanted.grow_from, last_cohort=cohort)

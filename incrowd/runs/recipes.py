@@ -64,6 +64,9 @@ SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
 less noise the server's own steps come to the same; under more it is all noise.
 """
 
+OF_THE_CENTRE = 0.04
+"""The share of what all rounds are told that the centre of the examples is worth."""
+
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
@@ -146,6 +149,8 @@ def images(facts: Outline) -> Tables:
         how["local"] |= SEVERAL_STEPS
     if facts.signal >= STRONG:
         how["privacy"]["rounds"] = 60
+    if 60 <= facts.signal < 400:
+        centre(how)
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -281,6 +286,12 @@ def mechanism(facts: Outline) -> Tables:
     return {"local": local, "server": {**server, "decay": "linear", "average": "tail"}, "privacy": privacy}
 
 
+def centre(how: Tables) -> None:
+    """Begin with a round for the centre of everyone's examples (`incrowd.learning.centre`)."""
+    how["local"]["centre"] = OF_THE_CENTRE
+    how["privacy"]["rounds"] += 1
+
+
 def clipped(facts: Outline) -> Tables:
     """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
     rounds = 8 if facts.signal < 25 else 15
@@ -354,6 +365,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     keys for others.
     """
     advised = recipe.settings(facts)
+    if not _takes_centre(settings) and advised["local"].pop("centre", None) is not None:
+        advised["privacy"]["rounds"] -= 1
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(section, {}):
             advised.pop(section, None)
@@ -367,3 +380,12 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
         for name in without if stated in privacy else ():
             advised["privacy"].pop(name, None)
     return {name: {**advised.get(name, {}), **settings.get(name, {})} for name in {**advised, **settings}}
+
+
+def _takes_centre(settings: Mapping[str, Any]) -> bool:
+    """Whether a round for the centre of the recipe's own features goes with what settings state."""
+    privacy = settings.get("privacy", {})
+    clip = privacy.get("clip", {}).get("kind", "normalised")
+    own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
+    usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
+    return usual and not own and privacy.get("rounds", 2) > 1

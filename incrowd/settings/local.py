@@ -32,7 +32,9 @@ class Local(Descent):
     g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
     w = w - learning_rate * velocity. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the labels unless it
     is given. With `label_shares` a client adds log(share of the class among its own labels + label_shares) to its
-    logits, which is the right likelihood where clients' labels differ; the published model goes without.
+    logits, which is the right likelihood where clients' labels differ; the published model goes without. With `centre`
+    the first round asks for the mean of each client's examples instead, and gets that share of what all rounds together
+    are told (the sum of 1 / noise^2); from then on a linear model learns around it (see `incrowd.learning.centre`).
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`: refused.
@@ -45,6 +47,7 @@ class Local(Descent):
     loss: LossName | None = None
     shuffle: bool = True
     label_shares: float | None = None
+    centre: float | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers that make no sense."""
@@ -54,6 +57,8 @@ class Local(Descent):
         _validate.non_negative(**self.named("local", "proximal"))
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
+        if self.centre is not None:
+            _validate.fraction(**self.named("local", "centre"))
         if self.batches is not None and self.batch_size is not None:
             raise ConfigError(field="local.batches", value=self.batches, remedy="give batch_size or batches, not both")
 

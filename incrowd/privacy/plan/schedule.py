@@ -120,6 +120,16 @@ def weighted(*, weights: Sequence[float], cohort: float, steps: int | None = Non
     )
 
 
+def preceded(schedule: Schedule, *, share: float) -> Schedule:
+    """The schedule after a round of its own, with the first cohort, that gets such a share of the sum of 1 / z_t^2 over
+    all rounds: of what everyone says, where nobody is sampled.
+    """
+    _validate.fraction(share=share)
+    said = sum(step.rounds / step.noise_multiplier**2 for step in schedule.steps)
+    noise = math.sqrt((1 - share) / (share * said))
+    return Schedule((Step(rounds=1, cohort=schedule.at(0).cohort, noise_multiplier=noise), *schedule.steps))
+
+
 def listed(*, cohorts: Sequence[float], noise: Iterable[float] | None = None) -> Schedule:
     """One cohort and one (relative) noise multiplier a round; the noise is constant when it is not given."""
     levels = [1.0] * len(cohorts) if noise is None else list(noise)

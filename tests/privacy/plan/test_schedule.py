@@ -1,11 +1,12 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from incrowd.errors import ConfigError
-from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, weighted
+from incrowd.privacy.plan.schedule import Schedule, Step, constant, growing, listed, preceded, weighted
 
 
 def test_constant_is_one_step() -> None:
@@ -91,3 +92,25 @@ def test_impossible_schedules_are_refused() -> None:
         with pytest.raises(ConfigError) as caught:
             make()
         assert caught.value.field == field
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
+@pytest.mark.parametrize(
+    "schedule",
+    [constant(rounds=7, cohort=20), growing(rounds=9, first_cohort=5, last_cohort=50), weighted(weights=[3, 2, 1], cohort=4)],
+)
+def test_a_round_before_all_others_has_its_share_of_what_is_said(schedule: Schedule, share: float) -> None:
+    found = preceded(schedule, share=share)
+    said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
+    assert found.rounds == schedule.rounds + 1
+    assert found.at(0).cohort == schedule.at(0).cohort
+    assert said[0] / sum(said) == pytest.approx(share)
+    assert [found.at(number + 1) for number in range(schedule.rounds)] == [
+        replace(schedule.at(number), rounds=found.at(number + 1).rounds) for number in range(schedule.rounds)
+    ]
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.5, float("nan")])
+def test_a_share_of_what_is_said_is_between_none_and_all(share: float) -> None:
+    with pytest.raises(ConfigError, match="share"):
+        preceded(constant(rounds=2, cohort=3), share=share)

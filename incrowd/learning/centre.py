@@ -1,0 +1,150 @@
+"""The centre of everyone's examples, around which a linear model learns.
+
+Examples of length one have much in common: a part of each is what the mean of all is. What a client learns along that
+part says little of how classes differ, and it takes room in a contribution whose length is bounded. So where
+`Local.centre` says it, the first round asks each client for the mean of its examples, and from then on everyone takes
+the noised mean off: the gradients of a softmax regression are those of examples around zero. The model that is
+published takes examples as they are, because the constant that each has takes up what was taken off.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from incrowd._random import Floats
+from incrowd.data.inputs import single
+from incrowd.errors import ConfigError
+from incrowd.learning.contributions import Contributions
+from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.inputs import chosen, meant
+from incrowd.learning.models import Model, layers_of_flat
+from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.store import ClientTensors
+
+_LONG = 2.0**20
+"""A mean is sent longer than any bound, so that every clip makes it as long as its bound."""
+
+_AT_ONCE = 64  # clients
+_ROWS = 4096  # examples that are added up at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre:
+    """How weights and centre go together for a linear model, [outputs, features + 1], whose last feature is `constant`
+    in every example and is not centred. Both in one vector are what clients start a round with.
+
+    Guarantee: at any centre a model around it and `published` of it give the same outputs.
+    """
+
+    features: int
+    outputs: int
+    constant: float
+
+    @classmethod
+    def of(cls, model: Model, data: ClientTensors) -> "Centre":
+        """That of a model of these data.
+
+        Edge cases: a model that is not linear, or has a bias of its own, and examples of one number are refused.
+        """
+        layers = layers_of_flat(model.module, data.shape) if data.plain else None
+        only = layers[0] if layers and len(layers) == 1 else None
+        if not isinstance(only, nn.Linear) or only.bias is not None or only.in_features < 2:
+            remedy = "it is for a linear model without a bias of its own, of examples with a constant: leave it out"
+            raise ConfigError(field="local.centre", value=type(model.module).__name__, remedy=remedy)
+        return cls(features=only.in_features - 1, outputs=only.out_features, constant=data.constant)
+
+    @property
+    def size(self) -> int:
+        """How many numbers weights and centre have."""
+        return self.outputs * (self.features + 1) + self.features
+
+    def start(self, weights: Floats) -> Floats:
+        """What the first round starts with: the weights, and no centre."""
+        return np.concatenate([weights, np.zeros(self.features)])
+
+    def learnt(self, start: Floats, mean: Floats, noise_std: float) -> Floats:
+        """The same weights with a centre: the released mean of everyone's, of this noise, both in units of the bound.
+
+        The noise is bent towards zero where there is nothing else: see `shrunk`.
+        """
+        return np.concatenate([start[: -self.features], shrunk(mean[: self.features], noise_std)])
+
+    def published(self, start: Floats) -> Floats:
+        """The weights of the model that takes examples as they are."""
+        weights = start[: -self.features].reshape(self.outputs, -1).copy()
+        weights[:, -1] -= weights[:, :-1] @ start[-self.features :] / self.constant
+        return weights.ravel()
+
+    def divided(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and centre, from one vector of both."""
+        if start.shape != (self.size,):
+            remedy = f"give one vector of {self.size} numbers, weights and centre"
+            raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
+        return start[: -self.features], start[-self.features :]
+
+    def around(self, data: ClientTensors, centre: Tensor) -> ClientTensors:
+        """The data with the centre taken off every example: of each a function of itself alone."""
+        features = single(meant(data.features, scale=data.scale, offset=data.offset))
+        off = torch.cat([centre, centre.new_zeros(1)])
+        return replace(data, features=features.view(len(features), -1) - off, scale=1.0, offset=0.0)
+
+
+def shrunk(noised: Floats, noise_std: float) -> Floats:
+    """An estimate of a vector from a noised one, which is nearer to it on average than that is (Stein 1956).
+
+    Numbers come in bands of twice as many each time, so that those of features that are ordered by how loud they are
+    lie beside their like; of each band the share is left that is no noise.
+    """
+    found = noised.copy()
+    ends = [0, *(2**power for power in range(len(noised).bit_length())), len(noised)]
+    for begin, end in pairwise(sorted(set(ends))):
+        energy = float(noised[begin:end] @ noised[begin:end])
+        left = 1 - noise_std**2 * (end - begin) / energy if energy > 0 else 0.0
+        found[begin:end] *= max(0.0, left)
+    return found
+
+
+def means_of(task: TrainingTask) -> "Means":
+    """The path of the first round."""
+    return Means(task)
+
+
+class Means(TrainingPath):
+    """What clients contribute to a centre: the mean of their examples, longer than any bound (`_LONG`), and as the last
+    number so much that all contributions are of the same length: a clip shortens all of them alike, so that the mean of
+    what is sent is that of the means.
+
+    Edge cases: a mean that is longer than one, which is none of examples of length one, is made as long as that.
+    """
+
+    def __init__(self, task: TrainingTask) -> None:
+        self.task = task
+        self.takes = task.everyone
+        self.at_once = task.execution.chunk or _AT_ONCE
+
+    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
+        """See `TrainingPath.train`."""
+        rows = weights.new_zeros(len(clients), self.task.model.size)
+        for row, one in zip(rows, clients, strict=True):
+            mean = self._mean(one.client)
+            length = float(torch.linalg.vector_norm(mean))
+            if length > 1:
+                mean, length = mean / length, 1.0
+            row[: len(mean)] = _LONG * mean
+            row[-1] = _LONG * math.sqrt(1 - length**2) if length <= 1 else math.nan
+        return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
+
+    def _mean(self, client: int) -> Tensor:
+        """In float64, a few thousand examples at a time, in their order."""
+        data = self.task.data
+        examples = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
+        total = torch.zeros(math.prod(data.shape) - 1, dtype=torch.float64, device=data.device)
+        for some in examples.split(_ROWS):
+            rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
+            total += rows.view(len(some), -1)[:, :-1].sum(0, dtype=torch.float64)
+        return total / len(examples)
