@@ -125,9 +125,8 @@ def offer_of(evaluation: Evaluation, trained: Offer) -> Offer:
         "of": hashlib.sha256(evaluation.weights.astype("<f4").tobytes()).hexdigest(),
         "name": evaluation.label,
     }
-    whole = {name: value for name, value in trained.settings.items() if name != "centred"}
-    local = {**whole["local"], "centre": None}  # what was published takes examples as they are
-    settings = {**whole, "local": local, "evaluate": measured}
+    # What was published takes examples as they are.
+    settings = {name: value for name, value in trained.settings.items() if name != "centred"} | {"evaluate": measured}
     offer = replace(trained, plan=plan, size=scoring.size, settings=settings)
     RoundTask.stated(offer, 0, plan.start(offer.size).clip)
     return offer

@@ -150,8 +150,10 @@ class Party:
             raise SpecificationRefused(f"the offer names no party {self.identity.name}")
         self.policy.check(offer)
         engine, clip = self._engine(offer), offer.clip
-        size, parts = engine.start_size, engine.model.parts
-        if size != offer.weights or (offer.scoring is None and engine.model.size != offer.size):
+        size, parts = engine.model.size, engine.model.parts
+        if offer.scoring is None and size == offer.size:
+            size = engine.start_size
+        if size != offer.weights:
             raise SpecificationRefused(f"the offer has {offer.weights} weights, and the model that it describes {size}")
         if isinstance(clip, PerLayerClip) and clip.parts != parts:
             raise SpecificationRefused(f"the clip is for layers of {clip.parts} weights, the model's are {parts}")
@@ -161,7 +163,7 @@ class Party:
             if isinstance(task.clip, ScalingClip):
                 part_norms(np.zeros((1, offer.size)), task.clip.parts)
             task.expected(Place(plan=offer.fingerprint, round=0, party=self.identity.name), contributions=1)
-            engine.rehearse(np.zeros(size, np.float32))
+            engine.rehearse(np.zeros(engine.start_size, np.float32))
             trainer_of(offer, engine, np.zeros(size, np.float32), randomness=self._randomness)
         except ConfigError as error:
             raise SpecificationRefused(f"an offer whose rounds cannot be done: {error}") from error

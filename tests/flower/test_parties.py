@@ -33,6 +33,7 @@ KINDS = {
     "quantile": ("privacy.clip={kind='quantile',clip_norm=0.1,bit_noise=4}", "privacy.epsilon=50"),
     "local": ("privacy.place=local", "privacy.sampling=everyone"),
     "correlated": ("privacy.noise=correlated", "privacy.groups=3"),
+    "centre": ("local.centre=0.2", "features={name='unit',constant=0.3}", "model.bias=false", "privacy.epsilon=50"),
 }
 
 

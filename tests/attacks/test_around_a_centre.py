@@ -1,0 +1,99 @@
+"""Attack: the round for a centre, by a client who wants to say more than the others, and by a server's offer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from incrowd.data.inputs import single
+from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.flower.offer import Offer
+from incrowd.flower.offered import offer_of
+from incrowd.learning import ClientTensors, CohortEngine
+from incrowd.learning.cohort import EngineTrainer
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.privacy.release import PrivateRun
+from incrowd.runs.run import Run
+from tests.federated.test_centre import BUDGET, CLIENTS, plan_with
+from tests.flower.test_parties import KINDS, NAMES, SERVER, party
+from tests.learning.cohorts import RANDOMNESS, clients
+from tests.learning.test_centre import LOCAL, MODEL, start, unit
+from tests.runs.small import clients_of, seeded
+
+ODD = {"huge": 1e30, "no number": float("nan"), "nothing": 0.0, "tiny": 1e-30, "beyond floats": float("inf")}
+
+
+def with_odd(data: ClientTensors, odd: float) -> ClientTensors:
+    """The same, but of one client whose examples are all odd."""
+    features = single(data.features).clone()
+    features[torch.as_tensor(data.examples(1), dtype=torch.int64)] = odd
+    return replace(data, features=features)
+
+
+def total(data: ClientTensors, number: int, there: list[int]) -> np.ndarray:
+    """What is released of a round, less its noise: that is the same for the same seed."""
+    plan = plan_with()
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
+    trainer = EngineTrainer(CohortEngine(MODEL, data, LOCAL), start(unit(clients())), randomness=RANDOMNESS)
+    for earlier in range(number):
+        private.round(earlier).release()
+    opened = private.round(number)
+    opened.ask(trainer, present=lambda cohort: np.array([k for k in cohort if k in there]))
+    return np.asarray(opened.release().total.values)
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("number", [0, 1])
+def test_nobody_says_more_than_the_bound(odd: float, number: int) -> None:
+    data = with_odd(unit(clients()), odd)
+    everyone = list(range(CLIENTS))
+    moved = total(data, number, everyone) - total(data, number, [k for k in everyone if k != 1])
+    assert np.linalg.norm(moved) <= NormalisedClip().clip_norm * (1 + 1e-6)
+
+
+def test_control_a_plain_mean_would_say_as_much_as_it_likes() -> None:
+    data = with_odd(unit(clients()), 1e30)
+    mean = single(data.features)[torch.as_tensor(data.examples(1), dtype=torch.int64)].double().mean(0)
+    assert float(torch.linalg.vector_norm(mean)) > 1e29
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_an_odd_client_changes_nobody_elses_part(odd: float) -> None:
+    data = unit(clients())
+    others = [k for k in range(CLIENTS) if k != 1]
+    for number in (0, 1):
+        assert np.array_equal(total(with_odd(data, odd), number, others), total(data, number, others))
+
+
+LIES = {"none": 0, "fewer": 1, "more": 500}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_offer_that_lies_about_the_centre_is_refused_before_anything_is_reserved(lie: str, tmp_path: Path) -> None:
+    work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
+    honest = replace(offer_of(work), parties=NAMES)
+    lying = replace(honest, settings={**honest.settings, "centred": LIES[lie]})
+    member = party(tmp_path, work, 0)
+    with pytest.raises(SpecificationRefused, match="weights"):
+        member.accept(lying.to_bytes(SERVER))
+    member.accept(honest.to_bytes(SERVER))
+
+
+def test_an_offer_of_a_boundless_centre_is_refused_by_its_number(tmp_path: Path) -> None:
+    work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
+    honest = replace(offer_of(work), parties=NAMES)
+    lying = replace(honest, settings={**honest.settings, "centred": 2**50})
+    with pytest.raises(SpecificationRefused, match="more than this party allows"):
+        party(tmp_path, work, 0).accept(lying.to_bytes(SERVER))
+
+
+@pytest.mark.parametrize("wrong", ["many", -1, 1.5, None])
+def test_a_centre_is_of_a_whole_number_of_features(wrong: object, tmp_path: Path) -> None:
+    work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
+    form = offer_of(work).to_json()
+    with pytest.raises(ConfigError, match="centred"):
+        Offer.from_json({**form, "settings": {**form["settings"], "centred": wrong}})
