@@ -63,9 +63,7 @@ class State:
         return found if self.centre is None else self.centre.published(found)
 
     @classmethod
-    def first(
-        cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, centre: Centre | None = None
-    ) -> "State":
+    def first(cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, centre: Centre | None = None) -> "State":
         """The state before the first round, from these weights."""
         memory = server.start(weights.size)
         start = weights if centre is None else centre.start(weights)

@@ -26,8 +26,8 @@ class Offer:
     """A plan with the size of a contribution, the columns that are learnt from, and the settings of model and training.
 
     A contribution has a number for each weight. Where the settings have a section `evaluate`, it is a score: then the
-    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). `centred` among them is how
-    many numbers a request has beside the weights: the centre that clients train around. Real `parties` are named
+    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). `centred` is how many
+    numbers a request has beside the weights: the centre that clients train around. Real `parties` are named
     in the order of their numbers as clients; simulated ones have no names.
 
     Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.

@@ -53,7 +53,7 @@ class Centre:
         """
         layers = layers_of_flat(model.module, data.shape) if data.plain else None
         only = layers[0] if layers and len(layers) == 1 else None
-        if not isinstance(only, nn.Linear) or only.bias is not None or only.in_features < 2:
+        if not isinstance(only, nn.Linear) or len(list(only.parameters())) > 1 or only.in_features < 2:
             remedy = "it is for a linear model without a bias of its own, of examples with a constant: leave it out"
             raise ConfigError(field="local.centre", value=type(model.module).__name__, remedy=remedy)
         return cls(features=only.in_features - 1, outputs=only.out_features, constant=data.constant)
@@ -144,7 +144,7 @@ class Means(TrainingPath):
         data = self.task.data
         examples = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
         total = torch.zeros(math.prod(data.shape) - 1, dtype=torch.float64, device=data.device)
-        for some in examples.split(_ROWS):
+        for some in torch.split(examples, _ROWS):
             rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
             total += rows.view(len(some), -1)[:, :-1].sum(0, dtype=torch.float64)
         return total / len(examples)

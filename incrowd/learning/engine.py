@@ -171,7 +171,7 @@ class CohortEngine:
             return pool.summed(start, groups, shortening, here=self._train_group)
 
     def _of_round(self, centre: Centre, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
-        """What trains in a round that starts so, and its weights. It is kept for the rounds that have the same centre."""
+        """What trains in a round that starts so, and its weights. It is kept for rounds that have the same centre."""
         weights, off = centre.divided(torch.as_tensor(start).to(torch.float32))
         key = b"" if round == 0 else off.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:

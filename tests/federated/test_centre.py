@@ -167,7 +167,7 @@ def test_a_model_with_a_bias_is_refused_before_anything_is_planned() -> None:
 
 
 def test_it_helps_where_examples_have_much_in_common() -> None:
-    """The loss after few rounds is lower with a centre, at the same budget; the data differ little around their mean."""
+    """Accuracy at the same budget is higher with a centre: the data differ little around their mean."""
     generator = np.random.default_rng(5)
     centres, shared = generator.normal(size=(CLASSES, FEATURES)), 4 * generator.normal(size=FEATURES)
 

@@ -97,7 +97,11 @@ def test_impossible_schedules_are_refused() -> None:
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
 @pytest.mark.parametrize(
     "schedule",
-    [constant(rounds=7, cohort=20), growing(rounds=9, first_cohort=5, last_cohort=50), weighted(weights=[3, 2, 1], cohort=4)],
+    [
+        constant(rounds=7, cohort=20),
+        growing(rounds=9, first_cohort=5, last_cohort=50),
+        weighted(weights=[3, 2, 1], cohort=4),
+    ],
 )
 def test_a_round_before_all_others_has_its_share_of_what_is_said(schedule: Schedule, share: float) -> None:
     found = preceded(schedule, share=share)
