@@ -281,8 +281,7 @@ def assemble(
         _check_local(config, data)
     execution = _execution(config, chunk, plan)
     tensors = replace(ClientTensors.of(data), constant=constant_of(config.features))
-    with section("local"):
-        engine = CohortEngine(model, tensors, config.local, execution, loss=loss)
+    engine = CohortEngine(model, tensors, config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
