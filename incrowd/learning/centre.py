@@ -109,11 +109,6 @@ def shrunk(noised: Floats, noise_std: float) -> Floats:
     return found
 
 
-def means_of(task: TrainingTask) -> "Means":
-    """The path of the first round."""
-    return Means(task)
-
-
 class Means(TrainingPath):
     """What clients contribute to a centre: the mean of their examples, longer than any bound (`_LONG`), and as the last
     number so much that all contributions are of the same length: a clip shortens all of them alike, so that the mean of

@@ -13,7 +13,7 @@ from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
-from incrowd.learning.centre import Centre, means_of
+from incrowd.learning.centre import Centre, Means
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
@@ -176,7 +176,7 @@ class CohortEngine:
         key = b"" if round == 0 else off.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
             local = self.local.replaced(centre=None)
-            paths = (means_of,) if round == 0 else self._makes
+            paths = (Means,) if round == 0 else self._makes
             data = self._data if round == 0 else centre.around(self._data, off.to(self._data.device))
             self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
         return self._part[1], weights
