@@ -60,6 +60,7 @@ def test_what_is_believed_holds_but_for_a_chance_of_delta() -> None:
         assert float(ndtr(mu / 2 - epsilon / mu)) > 2e-5  # the control: epsilon itself is exceeded more often
 
 
+@pytest.mark.slow
 def test_the_table_of_the_page_is_what_the_figure_says() -> None:
     rows = re.findall(r"^\| ([\d.]+) \| (\d+) \| ([\d.]+) % \| ([\d.]+) \|$", PAGE.read_text(), re.MULTILINE)
     assert len(rows) == 6

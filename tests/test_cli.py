@@ -45,6 +45,7 @@ def test_version_and_help(incrowd: Command) -> None:
     assert "Example:" in incrowd("plan", "--help").out
 
 
+@pytest.mark.slow
 def test_plan_prints_json_and_nothing_else(incrowd: Command) -> None:
     finished = incrowd(*PLAN, "--json")
     assert finished.status == 0
@@ -63,6 +64,7 @@ def test_plan_shows_the_paper_s_accountant_beside_the_honest_one(incrowd: Comman
     assert plans[0]["moments_epsilon"] > plans[0]["honest_epsilon"] == plans[0]["epsilon"]
 
 
+@pytest.mark.slow
 def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None:
     picture = tmp_path / "plans.png"
     finished = incrowd(*PLAN[:-4], "--rounds", "1,5", "--cohort", "220,1000", "--plot", str(picture))
@@ -71,6 +73,7 @@ def test_plan_prints_a_table_and_draws(incrowd: Command, tmp_path: Path) -> None
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
     picture = tmp_path / "plans.svg"
     words = (
@@ -99,6 +102,7 @@ def test_plan_answers_what_if(incrowd: Command, tmp_path: Path) -> None:
     assert len(re.findall(r"│\s+1000 │\s+8 │", table)) == 2
 
 
+@pytest.mark.slow
 def test_plan_takes_cohorts_in_parts_of_the_clients(incrowd: Command) -> None:
     words = ("--clients", "1000", "--epsilon", "8", "--delta", "1e-5", "--rounds", "5", "--accountant", "rdp")
     plans = incrowd("plan", *words, "--cohort", "30,5%", "--json").object()["plans"]
@@ -147,6 +151,7 @@ def test_a_budget_that_allows_nothing_exits_with_3(incrowd: Command) -> None:
     assert "incrowd: " in finished.err
 
 
+@pytest.mark.slow
 def test_a_warning_is_one_line(incrowd: Command) -> None:
     finished = incrowd(*PLAN, "--delta", "0.01", "--json")
     assert finished.status == 0

@@ -20,6 +20,7 @@ def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return command(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_it_says_what_was_promised_and_what_was_found_out(incrowd: Command) -> None:
     said = incrowd("audit", *SMALL, *FEW)
     assert said.status == 0
@@ -31,6 +32,7 @@ def test_it_says_what_was_promised_and_what_was_found_out(incrowd: Command) -> N
     assert [cell.strip() for cell in cells[1:4]] == ["20", "20, whoever answers", "yes"]
 
 
+@pytest.mark.slow
 def test_the_object_is_the_file(incrowd: Command) -> None:
     said = incrowd("audit", *SMALL, *FEW, "--out", "found", "--json")
     assert said.status == 0
@@ -52,6 +54,7 @@ def test_pictures_that_were_read_are_written_beside_it_for_their_owner_alone(inc
     assert Path("found/inversion.png").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_violation_is_exit_status_1_and_said(incrowd: Command) -> None:
     with noise_is(0.5)():
         said = incrowd("audit", *SMALL, *FEW, "--json")

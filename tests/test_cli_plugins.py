@@ -89,6 +89,7 @@ def test_an_entry_point_names_a_typer(incrowd: Command, install: Install) -> Non
     assert "an entry point names a typer.Typer" in incrowd("greet").err
 
 
+@pytest.mark.slow
 def test_the_commands_of_this_repository_are_plugged_in(incrowd: Command) -> None:
     listed = incrowd("--help").out
     for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["incrowd.commands"]:

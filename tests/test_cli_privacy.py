@@ -12,6 +12,7 @@ def ddml(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return command(monkeypatch, capsys, "privacy", "ddml")
 
 
+@pytest.mark.slow
 def test_three_adversaries_as_one_json_object(ddml: Command) -> None:
     finished = ddml(*ASKED, "--gamma", "0.01", "--clip", "0.5", "--weights", "10", "--delta", "1e-6", "--json")
     assert finished.status == 0
@@ -24,6 +25,7 @@ def test_three_adversaries_as_one_json_object(ddml: Command) -> None:
     assert 0 < three["epsilon"] < three["epsilon_if_not_discarded"] < 1.1
 
 
+@pytest.mark.slow
 def test_text_names_the_papers_figures_as_such(ddml: Command) -> None:
     finished = ddml(*ASKED, "--unit", "model")
     assert finished.status == 0

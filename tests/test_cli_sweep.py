@@ -21,6 +21,7 @@ def incrowd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return command(monkeypatch, capsys, "sweep")
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Command) -> None:
     finished = incrowd(*GRID, *QUICK, "--json")
     assert finished.status == 0
@@ -32,6 +33,7 @@ def test_a_sweep_prints_one_object_and_the_same_command_repeats_it(incrowd: Comm
     assert incrowd(*GRID, *QUICK, "--json").object() == found
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_a_table_and_what_holds(incrowd: Command) -> None:
     finished = incrowd(*GRID, *QUICK, "--out", "here")
     assert finished.status == 0
@@ -49,6 +51,7 @@ def test_a_private_selection_and_a_random_search(incrowd: Command) -> None:
     assert found["epsilon_of_search"] < 9.1  # one run, by the accountant that knows selections
 
 
+@pytest.mark.slow
 def test_none_drawn_is_said(incrowd: Command) -> None:
     """Seeded, so that the draw is known: at a mean of 1 the Poisson law often gives none."""
     law = ("--select", "private", "--expected-runs", "1", "--law", "poisson", "--set", "run.randomness=seeded")

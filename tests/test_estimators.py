@@ -50,6 +50,7 @@ def regressor(**given: Any) -> PrivateRegressor:
     )
 
 
+@pytest.mark.slow
 def test_private_data_are_learned_from_by_what_is_stated() -> None:
     x, y, patient = visits()
     fitted = classifier(**CLASSIFIER, rounds=20).fit(x, y, groups=patient)
@@ -64,6 +65,7 @@ def test_private_data_are_learned_from_by_what_is_stated() -> None:
         classifier(**CLASSIFIER).fit(x, y, groups=patient)
 
 
+@pytest.mark.slow
 def test_numbers_are_learned_in_their_stated_range() -> None:
     x, _, patient = visits()
     y = 2 * x[:, 0] - x[:, 1]

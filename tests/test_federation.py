@@ -207,6 +207,7 @@ def test_clips_are_given_as_they_are(clip: Any) -> None:
     assert incrowd.Private.model_validate(run.settings.privacy.model_dump()) == run.settings.privacy
 
 
+@pytest.mark.slow
 def test_silos_have_names_budgets_and_ledgers_of_their_own(tmp_path: Path) -> None:
     features, labels, _ = arrays()
     parts = {"north": (features[:80], labels[:80]), "south": (features[80:], labels[80:])}

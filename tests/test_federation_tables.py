@@ -53,6 +53,7 @@ def table(path: Path, **given: Any) -> incrowd.Table:
     )
 
 
+@pytest.mark.slow
 def test_a_data_frame_is_learned_from_as_its_columns_mean(tmp_path: Path) -> None:
     data = incrowd.load_table(frame(), columns=WARD, test=frame(1).assign(patient="x"), public=True)
     result = train(data, tmp_path / "run")
@@ -66,6 +67,7 @@ def test_a_data_frame_is_learned_from_as_its_columns_mean(tmp_path: Path) -> Non
     assert np.allclose(result.predict_proba(numbers), result.predict_proba(unseen), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_table_in_a_file_is_learned_from_in_the_same_way(tmp_path: Path) -> None:
     result = train(table(tmp_path / "ward.csv", holdout_clients=0.2), tmp_path / "run")
     assert result.predict(tmp_path / "ward.csv").tolist() == result.predict(frame()).tolist()

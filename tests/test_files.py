@@ -19,6 +19,7 @@ def test_a_file_is_replaced_in_full(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_whenever_writing_is_cut_off_the_file_holds_the_old_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "file"
     _files.write(path, "old")

@@ -72,6 +72,7 @@ def test_a_call_s_words_are_made_of_a_key_that_the_system_gives_for_it(
     assert np.array_equal(found, expected.reshape(-1).view(np.uint64)[:size])
 
 
+@pytest.mark.slow
 def test_a_process_that_draws_much_stretches_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_machine_code, "WORTH", 2**13)
     monkeypatch.setattr(_random, "_STRETCHED", LoopsOrPlain("incrowd._keystream", plain=_operating_system))

@@ -33,6 +33,7 @@ def hospitals(tmp_path: Path) -> Hospitals:
     return Hospitals(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_not_installed_is_refused(hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "incrowd.learning.opacus_engine", None)  # as where Opacus is missing
     hospitals.state("amber", more=OF_RECORDS)

@@ -34,6 +34,7 @@ def serving(folder: Path, limits: str, *more: str) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "more"),
     [(f"-Sn {FILES}", ()), (f"-n {FILES}", ("--each", "20"))],

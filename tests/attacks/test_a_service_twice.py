@@ -16,6 +16,7 @@ SURE = 1e-9
 """So few honest answers are turned away here."""
 
 
+@pytest.mark.slow
 def test_thousands_of_answers_later_it_still_counts_once() -> None:
     own = Server(asked(instances=2), turned_away=SURE, history=2 * REMEMBERED)
     first = honest(own, seed=0)

@@ -227,6 +227,7 @@ def test_a_contribution_has_the_same_bits_in_every_company(name: str, steps: str
         assert np.array_equal(own, np.round(own / STEP * 2) * STEP / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [0.0, 0.8])
 @pytest.mark.parametrize("name", ["linear", "wide", "narrow", "direct", "any", "wide layer norm", "remembering"])
 def test_threads_and_watching_change_no_bit_of_a_sum(name: str, zeros: float) -> None:

@@ -20,6 +20,7 @@ ONE, SIZE = 2, 13
 COMPANIES = ((0, 0, SIZE, 0, 0), (1, 30, SIZE, 4, 8), (SIZE, SIZE, SIZE, SIZE, SIZE), (64, 1, SIZE, 1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_contribution_has_the_same_bits_in_every_company(name: str) -> None:
     case = CASES[name]

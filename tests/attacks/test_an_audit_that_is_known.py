@@ -15,6 +15,7 @@ from tests.audit.broken import less_noise_in_earnest, one_client_each_round
 BUDGET = Budget(epsilon=2.0, delta=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "clients", "witness"),
     [

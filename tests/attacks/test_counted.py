@@ -129,6 +129,7 @@ def test_a_silo_that_counts_itself_tells_who_is_there(folder: Path) -> None:
     assert "46 records" in left[0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -161,6 +162,7 @@ def _unclipped(item: Any) -> Any:
     return item
 
 
+@pytest.mark.slow
 def test_clients_that_are_counted_tell_who_is_there(folder: Path) -> None:
     left = []
     for clients in (18, 19):

@@ -102,6 +102,7 @@ def test_every_example_has_features(name: str, largest: float) -> None:
     assert np.array_equal(seen[:3], usual.features)  # others' are what they are without it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", LARGE)
 def test_every_grey_picture_has_patches(largest: float) -> None:
     values = pixels((28, 28))
@@ -128,6 +129,7 @@ def symmetric(height: int, width: int, side: int, seed: int) -> Values:
 SIZES = [(3, 1, 8), (2, 4, 8), (5, 5, 16), (6, 3, 16), (11, 13, 32), (8, 7, 28)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width", "side"), SIZES)
 def test_a_picture_is_moved_alike_alone_and_beside_others(height: int, width: int, side: int) -> None:
     for seed in range(40):
@@ -136,6 +138,7 @@ def test_a_picture_is_moved_alike_alone_and_beside_others(height: int, width: in
         assert torch.equal(centred(pictures), alone)
 
 
+@pytest.mark.slow
 def test_no_picture_that_comes_first_stops_a_run() -> None:
     pictures, labels = symmetric(3, 1, 8, 0), np.zeros(32, np.int64)
     for first in range(32):

@@ -152,6 +152,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [str(path) for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mask", [0, 0o077])
 def test_nobody_else_may_read_what_a_run_leaves(folder: Path, kind: str, mask: int) -> None:
@@ -233,6 +234,7 @@ def exported(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
     return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_handed_on_holds_nothing_that_was_not_listed(
     folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,7 @@ def test_control_another_question_has_another_answer(hospitals: Hospitals) -> No
     assert len(found) == 2
 
 
+@pytest.mark.slow
 def test_who_lost_its_ledger_with_its_witness_begins_no_other(hospitals: Hospitals) -> None:
     """It would have its whole allowance again."""
     offer = of_clients(hospitals)
@@ -209,6 +210,7 @@ def test_what_a_server_says_does_not_drive_the_terminal_of_a_party_s_owner(hospi
 FIGURES = {"a report": "report_std = {}\n", "counts": "count_std = {}\n"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FIGURES)
 def test_the_rules_hold_for_the_figures_of_silos_too(what: str, hospitals: Hospitals) -> None:
     """They went by the noise of the training alone, and by evaluations that are offered as such."""

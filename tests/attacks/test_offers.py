@@ -107,6 +107,7 @@ def test_one_huge_answer_poisons_a_trusting_pool_for_good_and_none_poisons_ours(
     ours.snapshot().check()
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=64), min_size=SIZE, max_size=SIZE))
 def test_whatever_is_offered_the_pool_stays_readable(numbers: list[float]) -> None:
     SERVER.offer(numbers, TICKET)
@@ -231,6 +232,7 @@ def test_what_a_test_has_learnt_travels_as_plain_arrays() -> None:
         unpacked(b"no such file")
 
 
+@pytest.mark.slow
 def test_no_part_of_a_file_that_is_missing_goes_unnoticed(tmp_path: Path) -> None:
     Server(asked(), folder=tmp_path).close()
     content = (tmp_path / FILE).read_bytes()

@@ -123,6 +123,7 @@ def test_the_low_bits_of_locally_noised_sums_do_not_tell_what_a_client_holds() -
     assert told_apart(release) == 0.5  # whatever is held, the same bits: always the same guess
 
 
+@pytest.mark.slow
 def test_control_a_sum_that_stays_a_float_tells_them_apart() -> None:
     """The twin adds whole steps of noise to a float."""
     noise = GaussianNoise(noise_multiplier=1.3, clip_norm=0.7)
@@ -137,6 +138,7 @@ def test_control_a_sum_that_stays_a_float_tells_them_apart() -> None:
     assert told_apart(release) == 1.0
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.deferred(lambda: st.sampled_from(plans())), SOURCES, st.integers(0, 2**32))
 def test_every_release_of_every_plan_is_whole_steps(plan: Promise, source: Randomness, seed: int) -> None:
@@ -147,6 +149,7 @@ def test_every_release_of_every_plan_is_whole_steps(plan: Promise, source: Rando
     assert not left_over(found.mean * found.cohort, found.total.step / 2**8).any()
 
 
+@pytest.mark.slow
 @given(st.sampled_from(CLIPS[:5]), st.integers(0, 2**32), st.integers(1, 3))
 def test_the_step_does_not_depend_on_the_data(clip: Clip, seed: int, answers: int) -> None:
     rows = np.random.Generator(np.random.PCG64(seed)).normal(size=(CLIENTS, SIZE))

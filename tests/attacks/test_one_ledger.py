@@ -45,6 +45,7 @@ def test_five_runs_on_one_table_share_one_budget(shop: Path, tmp_path: Path) -> 
     assert spent(place(first)) <= 8
 
 
+@pytest.mark.slow
 def test_who_forgets_between_runs_spends_five_budgets(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_on_the_command_line_the_second_run_is_refused_and_told_why(incrowd: Com
     assert 7.99 < listed["spent"] <= 8
 
 
+@pytest.mark.slow
 def test_smaller_runs_add_up_on_a_ledger_that_was_begun_for_them(incrowd: Command, shop: Path) -> None:
     named = ("--data-of", str(settings(shop)), "--epsilon", "8", "--delta", "1e-3", "--witness", "other/shop.witness")
     begun = incrowd("ledger", "new", *named, "--json").object()
@@ -83,6 +85,7 @@ def test_smaller_runs_add_up_on_a_ledger_that_was_begun_for_them(incrowd: Comman
     assert Path(begun["witness"]) == Path("other/shop.witness").resolve()
 
 
+@pytest.mark.slow
 def test_a_search_twice_is_refused_and_a_run_after_it(shop: Path, tmp_path: Path) -> None:
     found = Sweep(search=search(shop), out=tmp_path / "first").run(jobs=1)
     assert found["statement"]["epsilon"] == found["epsilon_of_search"]
@@ -94,6 +97,7 @@ def test_a_search_twice_is_refused_and_a_run_after_it(shop: Path, tmp_path: Path
         Run.create(config(shop), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_who_forgets_searches_twice(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     for number in range(2):
@@ -241,6 +245,7 @@ def test_the_same_data_in_another_dress_have_the_same_ledger(
     assert spent(place(first)) <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dress", [shuffled, columns_reordered, spelt_otherwise])
 def test_a_hash_of_the_file_would_not_know_them(
     shop: Path, tmp_path: Path, dress: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch
@@ -326,6 +331,7 @@ def test_a_run_copied_out_of_a_search_spends_what_the_search_reserved_for_it(sho
 # What is in the hands of an operator
 
 
+@pytest.mark.slow
 def test_a_fresh_start_is_possible_and_says_so_for_good(
     incrowd: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ class _Unasked(FedAvg):
         self.engine, self.private = engine, private
 
 
+@pytest.mark.slow
 def test_a_plan_for_ten_of_twenty_clients_is_refused(twenty: Clients) -> None:
     for clients in (10, 19, 21, 40):
         with pytest.raises(ConfigError, match=f"clients = {clients}: that is what the plan is for, .* has 20: plan"):

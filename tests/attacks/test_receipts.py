@@ -47,6 +47,7 @@ def doors(text: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_only_the_ledger_makes_receipts_and_only_noises_draw_on_the_grid() -> None:
     opened: dict[str, set[str]] = {door: set() for door in DOORS}
     for path in PACKAGE.rglob("*.py"):
@@ -78,6 +79,7 @@ def test_noise_is_drawn_once_and_no_other_noise() -> None:
         NOISE.add(TOTAL, receipt=receipt, at=("noise", 1), contributions_bound=1)
 
 
+@pytest.mark.slow
 def test_control_with_a_copied_receipt_noise_could_be_averaged_away() -> None:
     """Why copies are refused: a thousand draws for one charge, and their mean is the sum."""
     noised = [

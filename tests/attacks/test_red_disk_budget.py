@@ -36,6 +36,7 @@ def halves(shop: Path) -> Path:
     return write(shop, [*HEADER, "half"], [[*row, str(place % 2)] for place, row in enumerate(rows())])
 
 
+@pytest.mark.slow
 def test_records_that_are_divided_among_silos_anew_get_no_second_budget(halves: Path, tmp_path: Path) -> None:
     Run.create(of_silos(halves, *BY_USER), tmp_path / "first").train()
     with pytest.raises(LedgerMismatch, match="one silo for each user"):
@@ -54,6 +55,7 @@ def test_examples_that_are_dealt_to_silos_anew_get_no_second_budget(tmp_path: Pa
         Run.create(partitioned("data.seed=1", "data.identity=another name"), tmp_path / "second")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["client", "record"])
 def test_data_do_not_become_public_by_protecting_another_unit(shop: Path, tmp_path: Path, first: str) -> None:
     if first == "client":
@@ -103,6 +105,7 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("incrowd.privacy.ledger.registry.Registry.of_any_unit", lambda *_: [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("careless")
 def test_control_data_divided_anew_are_paid_for_twice(halves: Path, tmp_path: Path) -> None:
     first = Run.create(of_silos(halves, *BY_USER), tmp_path / "first")
@@ -179,6 +182,7 @@ def test_control_what_is_measured_on_the_training_table_tells_a_single_label(
 # What is handed on
 
 
+@pytest.mark.slow
 def test_what_is_handed_on_does_not_say_where_the_data_are(shop: Path, tmp_path: Path, incrowd: Command) -> None:
     trained(shop, tmp_path / "run")
     Run.create(of_silos(shop, *BY_USER, "data.identity=silos"), tmp_path / "silos").train()

@@ -40,11 +40,13 @@ def lines(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_how_often_attempts_warn_does_not_tell_how_many_there_were(lines: Callable[..., str], jobs: int) -> None:
     assert lines(1, jobs) == lines(3, jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_control_attempts_that_may_warn_can_be_counted(
     lines: Callable[..., str], jobs: int, monkeypatch: pytest.MonkeyPatch

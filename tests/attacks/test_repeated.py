@@ -61,6 +61,7 @@ def label_of(device: Device, asked: Specification) -> int:
     return int(step.mean() < 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [crossed, seen_again])
 def test_control_a_device_that_prices_each_number_alone_tells_its_label(ask: Any) -> None:
     right = sum(label_of(phone(label, BLIND, seed), ask()) == label for seed in range(10) for label in (0, 1))

@@ -113,11 +113,13 @@ def test_without_noise_the_score_is_the_label(labels: tuple[Floats, Floats]) -> 
     assert (zero[VICTIM, 0], one[VICTIM, 0]) == (-0.5, 0.5)
 
 
+@pytest.mark.slow
 def test_the_label_of_one_client_is_told_no_better_than_epsilon_says(labels: tuple[Floats, Floats]) -> None:
     its = plan(FixedSize)  # priced for a client that has one value or another
     assert 0.5 + MARGIN < won(its, *labels) < best(its) + MARGIN  # it is an attack, and it is bounded
 
 
+@pytest.mark.slow
 def test_whether_a_client_took_part_is_told_no_better_than_epsilon_says(labels: tuple[Floats, Floats]) -> None:
     its = plan(Everyone)
     _, there = labels
@@ -126,11 +128,13 @@ def test_whether_a_client_took_part_is_told_no_better_than_epsilon_says(labels: 
     assert 0.5 + MARGIN < won(its, gone, there) < best(its) + MARGIN
 
 
+@pytest.mark.slow
 def test_contributions_longer_than_the_bound_win_nothing(labels: tuple[Floats, Floats]) -> None:
     its = plan(FixedSize)
     assert 0.5 + MARGIN < won(its, 4 * labels[0], 4 * labels[1]) < best(its) + MARGIN
 
 
+@pytest.mark.slow
 def test_noise_that_is_too_small_is_seen(labels: tuple[Floats, Floats]) -> None:
     """The control: with a fourth of the noise that was paid for the attack wins more than the promise allows."""
     its = plan(FixedSize)

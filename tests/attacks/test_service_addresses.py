@@ -56,6 +56,7 @@ def test_a_house_full_of_addresses_of_ipv6_is_one() -> None:
     assert limits.wait(Caller("2001:db8:1:3::1")) == 0
 
 
+@pytest.mark.slow
 def test_a_flood_of_addresses_does_not_give_a_busy_one_its_rate_back() -> None:
     limits = AddressRates(0.01, 3)
     busy = "198.51.100.7"

@@ -41,6 +41,7 @@ def contribute(ledger: Path, ready: "threading.Barrier") -> None:
                 return
 
 
+@pytest.mark.slow
 def test_processes_cannot_both_spend_the_last_of_a_day(tmp_path: Path) -> None:
     start = multiprocessing.get_context("spawn")
     ready = start.Barrier(2)

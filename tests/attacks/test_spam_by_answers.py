@@ -114,6 +114,7 @@ def test_an_instance_drawn_long_ago_does_not_come_back_under_a_new_ticket() -> N
     assert server.offer(replayed[0], old.ticket).reason in (Reason.ACCEPTED, Reason.LATE)  # as a late device's
 
 
+@pytest.mark.slow
 def test_colluders_who_send_honest_sizes_gain_little_behind_what_is_learnt() -> None:
     moved = {}
     for name in ("learns", "fixed"):

@@ -91,6 +91,7 @@ def ask_a_folder() -> None:
     Path(__file__).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ask", "opened"), [(ask_everything, 0), (ask_a_folder, 1)], ids=["ours", "twin"])
 def test_a_price_is_read_from_a_file(ask: Callable[[], None], opened: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_everything()  # whatever is imported late is imported now

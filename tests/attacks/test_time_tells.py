@@ -129,6 +129,7 @@ def trained(folder: Path, config: Config) -> tuple[dict[str, object], str]:
     return {**left_in(folder), "summary": shown}, said.getvalue()
 
 
+@pytest.mark.slow
 def test_in_earnest_nothing_of_a_run_depends_on_how_long_it_took(folder: Path, worked: Callable[[float], None]) -> None:
     found = []
     for name, pace in (("quick", 0.001), ("slow", 0.5)):
@@ -139,6 +140,7 @@ def test_in_earnest_nothing_of_a_run_depends_on_how_long_it_took(folder: Path, w
     assert "clients/s" not in found[0][1]
 
 
+@pytest.mark.slow
 def test_control_the_seconds_of_a_simulation_tell_when_the_largest_client_took_part(
     folder: Path, worked: Callable[[float], None]
 ) -> None:

@@ -78,6 +78,7 @@ def check(case: str) -> None:
         assert not np.isfinite(norm) or np.linalg.norm(own.astype(np.float64)) <= norm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["a step", "a value", "a rate"])
 def test_what_is_too_large_is_nobody_elses_business(case: str) -> None:
     code = f"from tests.attacks.test_too_large_for_a_number import check; check({case!r})"

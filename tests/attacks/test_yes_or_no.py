@@ -37,6 +37,7 @@ def answers(hospitals: Hospitals, ages: tuple[float, ...]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_yes_and_no_are_the_same_whatever_the_rows_are(tmp_path: Path) -> None:
     hospitals = Hospitals(tmp_path)
     told = {name: answers(hospitals, ages) for name, ages in TABLES.items()}

@@ -94,6 +94,7 @@ def test_an_empty_place_costs_what_adding_or_removing_does() -> None:
         assert len(costs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "relation"),
     [

@@ -45,6 +45,7 @@ def test_who_knows_more_finds_more_and_nobody_more_than_is_promised() -> None:
     assert float(known.note.split("learn to ")[1].split("%")[0]) > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -71,6 +72,7 @@ def test_a_fault_of_late_rounds_shows_in_whole_trainings_alone() -> None:
     assert audit_work(work, effort=Effort(repeats=2, among=FEW)).holds
 
 
+@pytest.mark.slow
 def test_noise_that_is_short_is_seen_among_real_clients() -> None:
     with noise_is(0.9)():
         _, checks = canaries_among(federation(), federations=FEW, seed=3)
@@ -93,6 +95,7 @@ def test_canaries_are_at_right_angles_where_each_number_or_layer_has_a_bound(set
         assert np.allclose(first @ first.T, np.eye(10) * game.clip.clip_norms[0] ** 2, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -45,6 +45,7 @@ def test_a_federation_as_it_is_configured_passes(work: ClientWork) -> None:
     assert any("federation" in check.name for check in found.checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breakage", "witness"),
     [(training_in_company, "what a client learns among others"), (engine_adds_twice, "federation")],
@@ -56,6 +57,7 @@ def test_a_broken_engine_is_caught(work: ClientWork, breakage: object, witness: 
     assert any(witness in violation for violation in found.violations), found.violations
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same(work: ClientWork) -> None:
     def figures(seed: int) -> list[object]:
         return [each.lower_bound for each in audit_work(work, effort=Effort(repeats=20, seed=seed)).findings]
@@ -63,6 +65,7 @@ def test_the_same_seed_finds_the_same(work: ClientWork) -> None:
     assert figures(1) == figures(1) != figures(2)
 
 
+@pytest.mark.slow
 def test_nothing_is_trained_on_private_data(work: ClientWork, monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be shown of them nobody pays for."""
     from dataclasses import replace
@@ -101,6 +104,7 @@ def test_silos_are_audited_record_by_record(tmp_path: Path) -> None:
     assert sum("was this record in?" in each.attack for each in found.findings) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "units"), [("laplace", {"contribution", "device"}), ("direction", {"contribution"})])
 def test_a_specification_is_audited_contribution_by_contribution(tmp_path: Path, noise: str, units: set[str]) -> None:
     stated = Path("examples/phishing/phishing.toml").read_text(encoding="utf-8")

@@ -102,6 +102,7 @@ class TestGuesses:
         given = {"right": 90, "guesses": 100, "canaries": 1000}
         assert bounds.from_guesses(**given, delta=1e-3) < bounds.from_guesses(**given, delta=1e-6)
 
+    @pytest.mark.slow
     def test_it_holds_for_randomised_response_on_each_canary(self) -> None:
         rng, epsilon = np.random.default_rng(5), 1.0
         right = rng.binomial(500, 1 / (1 + math.exp(-epsilon)), size=400)

@@ -49,6 +49,7 @@ def test_a_right_pipeline_passes(kind: str) -> None:
     assert found.holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_pipeline_is_caught(name: str) -> None:
     kind, breakage, witness = BROKEN[name]

@@ -69,6 +69,7 @@ def test_a_right_device_passes(kind: str) -> None:
     assert broken(device(kind)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_broken_device_is_caught(name: str) -> None:
     kind, breakage, witness = DEVICES[name]
@@ -77,6 +78,7 @@ def test_a_broken_device_is_caught(name: str) -> None:
     assert any(witness in one for one in found), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", ["scores", "left"])
 def test_one_run_of_a_silo_with_hardly_any_noise_is_guessed(seen: str) -> None:
     """By every step and by the weights alone; the same run with its noise is not."""

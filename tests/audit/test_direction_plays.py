@@ -39,6 +39,7 @@ def replaced(target: object, name: str, value: Any) -> Breakage:
     return breakage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "at_least"), [(0.5, -1.0), (2.0, 1.2), (4.0, 2.0)])
 def test_a_right_device_passes_and_most_of_what_it_may_tell_is_found(epsilon: float, at_least: float) -> None:
     finding, checks = direction_looks(asked(epsilon=epsilon), trials=1_500, seed=1, confidence=0.95)

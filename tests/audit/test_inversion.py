@@ -83,6 +83,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_an_update_says_whose_it_is_and_the_released_mean_hardly(kind: str, tmp_path: Path) -> None:
     model, rate = MODELS[kind], 1.0 if kind == "a linear model" else 0.1

@@ -25,6 +25,7 @@ def looks(changes: dict[str, object], lives: int = 40) -> tuple[Finding, list[Ch
     return lifetime_looks(game(**changes).specification, lives=lives, seed=2, confidence=0.95)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_device_passes(kind: str) -> None:
     finding, checks = looks(KINDS[kind])
@@ -32,6 +33,7 @@ def test_a_right_device_passes(kind: str) -> None:
     assert [check.name for check in checks if not check.holds] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIVES)
 def test_a_broken_device_is_caught(name: str) -> None:
     breakage, witness = LIVES[name]

@@ -18,6 +18,7 @@ def federation(*overrides: str) -> ClientWork:
     return assemble(config)
 
 
+@pytest.mark.slow
 def test_who_is_in_is_told_without_noise_and_hardly_with_it() -> None:
     found = membership(federation("privacy.epsilon=0.2"), models=20, seed=1)
     private, plain = found[:3], found[3:]

@@ -60,6 +60,7 @@ def test_nobody_learns_more_than_a_contribution_may_tell(merge: float) -> None:
     assert area["both"] > area["moment"] + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"merge": 1.0}, {"merge": 1.0, "instances": 1}])
 def test_coins_that_nobody_used_are_not_told(changes: dict[str, object]) -> None:
     """The control: no view looks at the coins themselves, nor at anything but the pool."""
@@ -81,6 +82,7 @@ def test_who_looks_before_and_after_catches_short_noise(merge: float) -> None:
     assert both.claimed == 2.0
 
 
+@pytest.mark.slow
 def test_who_sees_the_published_average_catches_missing_noise() -> None:
     with laplace_is(0.01)():
         game = pool(merge=0.25, instances=2)
@@ -99,6 +101,7 @@ def test_what_is_modelled_decides_nothing_and_what_is_bounded_does() -> None:
     assert all(each.modelled is None and each.claimed == 2.0 for each in found(pool(merge=0.25)))
 
 
+@pytest.mark.slow
 def test_a_feature_is_looked_at_by_itself() -> None:
     seen = found(pool(privacy="feature", bound="element", merge=1.0))
     assert all(each.holds for each in seen)

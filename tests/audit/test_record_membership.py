@@ -54,6 +54,7 @@ def test_who_is_in_is_told_without_noise_and_hardly_with_it() -> None:
         assert one.holds
 
 
+@pytest.mark.slow
 def test_noise_that_is_missing_shows() -> None:
     with noise_is(0.01)():
         found = record_membership(silos(), models=24, seed=1)
@@ -83,6 +84,7 @@ def test_who_is_out_is_not_trained_on() -> None:
     assert left.plans == targets.federation.plans  # nothing that is public follows from who is out
 
 
+@pytest.mark.slow
 def test_silos_that_are_hidden_as_a_whole_are_tried_too() -> None:
     federation = silos(clients={"epsilon": 50.0, "delta": 1e-3})
     assert federation.clients is not None

@@ -70,12 +70,14 @@ def test_json_is_one_object_and_nothing_else(
     assert printed.err.startswith("small b10: incrowd, lean")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_work")
 def test_the_table_is_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--work", "small", "--batch", "10", "--against", "lean", "--quick") == 0
     assert "| small | 10 | lean | 1 |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_records_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(records, "MODELS", ("small",))
     monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)

@@ -71,6 +71,7 @@ class Chaotic(Different):
 LONG = replace(PERCEPTRON, examples=2 * SHORT)
 
 
+@pytest.mark.slow
 def test_what_differs_on_long_passes_alone_is_rounding_and_is_reported() -> None:
     found = match(Task(work=LONG, batch_size=10), {"chaotic": partial(Chaotic, mistake=lambda one: 2 * one)}, rounds=1)
     assert found.timings[1].difference == pytest.approx(1, rel=0.01)
@@ -92,6 +93,7 @@ class WithDifferent(Contest):
         return {"different": made}
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_when_one_task_is_other_work() -> None:
     found = WithDifferent(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, rounds=1).run()
     assert {one.batch for one in found.results} == {15}
@@ -111,6 +113,7 @@ class WithBroken(Contest):
         return {"broken": made}
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_when_somebody_fails_at_one_task() -> None:
     found = WithBroken(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, rounds=1).run()
     assert {one.batch for one in found.results} == {15}
@@ -128,6 +131,7 @@ def test_other_batches_are_found() -> None:
         match(one, {"different": partial(Different, mistake=lambda _: total)}, rounds=1)
 
 
+@pytest.mark.slow
 def test_equal_work_is_timed_in_turns() -> None:
     before = torch.get_num_threads()
     found = match(task(), {"lean": Lean, "double": partial(Ours, threads=2)}, rounds=3)
@@ -155,6 +159,7 @@ def test_a_contest_measures_every_work_at_every_batch_size() -> None:
     assert {"small b10 vs lean", "small cnn b15 vs lean"} <= set(found.ratios)
 
 
+@pytest.mark.slow
 def test_who_is_not_installed_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "pfl", ("no_such_package", "pip install no-such-package"))
     contest = Contest(works=[PERCEPTRON], batch_sizes=[10], against=["lean", "pfl"], rounds=1)

@@ -57,6 +57,7 @@ def test_the_update_is_the_clipped_sum(make: Callable[[Task], Competitor], work:
     assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # ours is of whole steps of a grid
 
 
+@pytest.mark.slow
 def test_batches_that_do_not_fit_are_the_same_too() -> None:
     one = small.task(batch_size=7)
     assert np.allclose(Lean(one).update(), exact_sum(one), rtol=0, atol=1e-5)

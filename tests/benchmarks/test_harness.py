@@ -94,6 +94,7 @@ def test_results_are_one_json_object_or_parts_for_people(capsys: pytest.CaptureF
     assert (last_but_one, last) == ("DIFFERS  it is so: it is not", "drawn: a.png")
 
 
+@pytest.mark.slow
 def test_a_picture_is_in_all_its_files(tmp_path: Path) -> None:
     paths = files(tmp_path / "new", "curve")
     with axes(*paths, columns=2) as (left, right):
@@ -107,6 +108,7 @@ def test_a_picture_is_in_all_its_files(tmp_path: Path) -> None:
     assert "SIMULATION: seeded noise" in paths[1].read_text()
 
 
+@pytest.mark.slow
 def test_the_same_picture_is_the_same_file_and_says_no_date(tmp_path: Path) -> None:
     several = [files(tmp_path / name, "curve") for name in ("one", "other")]
     for paths in several:
@@ -142,6 +144,7 @@ def test_numbers_go_from_dark_to_light_and_kinds_differ_in_colour_and_line() -> 
     assert kinds(7)[6] == six[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "shown"), [((1, 40), ["1", "2", "5", "10", "20"]), ((1, 100_000), ["1", "10", "100", "1,000"])]
 )

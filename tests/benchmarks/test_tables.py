@@ -32,6 +32,7 @@ def test_sorted_clients_have_one_label_nearly() -> None:
     assert all(len(set(labels[shares.client(k)])) == 1 for k in range(8))
 
 
+@pytest.mark.slow
 def test_a_row_says_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path, 200)
     wanted = ["--clients", "40", "--epsilon", "8", "--partition", "iid", "--seeds", "1"]

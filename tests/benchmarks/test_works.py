@@ -70,6 +70,7 @@ def test_a_work_is_done_for_as_many_clients_and_examples_as_are_wanted() -> None
     assert [len(task.data.client(client)) for client in range(3)] == [40] * 3
 
 
+@pytest.mark.slow
 def test_dense_images_are_the_same_without_a_zero() -> None:
     dense, plain = (Task(work=WORKS[name], batch_size=10) for name in ("dense", "mlp"))
     assert dense.tensors[0].min() == pytest.approx(1 / 255)

@@ -179,6 +179,7 @@ def test_arrays_clipped_one_by_one() -> None:
     assert longest(Shortening(bound=1e-3, parts=sizes, factors=each.factors)) > 1.5e-3
 
 
+@pytest.mark.slow
 def test_fixed_size_priced_as_poisson() -> None:
     """A cohort of fixed size was drawn and the formula for independent coins applied."""
     fixed = a_plan(sampling=FixedSize, clients=100, cohort=10)
@@ -396,6 +397,7 @@ def test_seeded_noise_repeats_each_round() -> None:
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Poisson, FixedSize, Everyone])
 def test_repetitions_counted_once(sampling: Sampling) -> None:
     """A public accountant charged n repetitions of one mechanism as a single one."""

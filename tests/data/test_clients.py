@@ -87,6 +87,7 @@ def test_the_representation_shows_no_data() -> None:
     assert "array" not in shown.replace("name='arrays'", "")
 
 
+@pytest.mark.slow
 def test_importing_the_room_brings_no_heavy_module_along() -> None:
     command = [sys.executable, "-c", "import sys, incrowd.data; print(*sys.modules)"]
     loaded = set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())

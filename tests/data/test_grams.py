@@ -33,6 +33,7 @@ def test_pieces_have_both_signs() -> None:
     assert {-1.0, 1.0} == set(signs)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40), st.integers(1, 50), st.booleans())
 def test_every_text_is_of_length_one_or_zeros(text: str, buckets: int, words: bool) -> None:
     made = hashed(text, buckets=buckets, characters=(1, 3), words=words)

@@ -9,6 +9,7 @@ from incrowd.errors import ConfigError, DataError
 LISTS = st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=9), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(LISTS)
 def test_a_partition_gives_back_its_lists(lists: list[list[int]]) -> None:
     partition = Partition.of(lists)
@@ -17,6 +18,7 @@ def test_a_partition_gives_back_its_lists(lists: list[list[int]]) -> None:
     assert partition.sizes.tolist() == [len(rows) for rows in lists]
 
 
+@pytest.mark.slow
 @given(LISTS)
 def test_the_holder_of_a_place_is_its_client(lists: list[list[int]]) -> None:
     partition = Partition.of(lists)

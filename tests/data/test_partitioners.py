@@ -26,6 +26,7 @@ def lists(partition: Partition) -> list[list[int]]:
     return [partition.client(k).tolist() for k in range(partition.clients)]
 
 
+@pytest.mark.slow
 @given(st.data(), LABELS, SEEDS)
 def test_iid_gives_each_example_to_one_client_and_equal_sizes(
     data: st.DataObject, labels: NDArray[np.int64], seed: SeededRandomness
@@ -50,6 +51,7 @@ def test_iid_clients_have_the_labels_of_the_whole() -> None:
     assert 0.75 * error < shares.std() < 1.25 * error
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), LABELS, SEEDS)
 def test_given_sizes_are_met_and_examples_repeat_evenly(
     sizes: list[int], labels: NDArray[np.int64], seed: SeededRandomness
@@ -92,6 +94,7 @@ def test_lognormal_sizes_without_spread_are_equal() -> None:
     assert set(sizes.tolist()) == {14, 15}
 
 
+@pytest.mark.slow
 @given(st.data(), LABELS, SEEDS)
 def test_sorted_shards_without_a_size_give_each_example_to_one_client(
     data: st.DataObject, labels: NDArray[np.int64], seed: SeededRandomness
@@ -104,6 +107,7 @@ def test_sorted_shards_without_a_size_give_each_example_to_one_client(
     assert partition.sizes.max() - partition.sizes.min() <= each
 
 
+@pytest.mark.slow
 @given(LABELS, st.integers(1, 12), st.integers(1, 30), st.integers(1, 3), SEEDS)
 def test_sorted_shards_of_a_size_are_met(
     labels: NDArray[np.int64], clients: int, shard: int, each: int, seed: SeededRandomness
@@ -163,6 +167,7 @@ def test_left_over_shards_are_left_over_at_random() -> None:
     assert used == set(range(10))
 
 
+@pytest.mark.slow
 @given(st.data(), LABELS, st.floats(1e-9, 1e9), SEEDS)
 def test_dirichlet_gives_each_example_to_one_client_and_enough_to_each(
     data: st.DataObject, labels: NDArray[np.int64], alpha: float, seed: SeededRandomness
@@ -175,6 +180,7 @@ def test_dirichlet_gives_each_example_to_one_client_and_enough_to_each(
     assert partition.sizes.min() >= at_least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.3, 3.0])
 def test_dirichlet_shares_have_the_stated_spread(alpha: float) -> None:
     """The share of client 0 in a class is Beta(alpha, (K - 1) alpha), whose variance is known."""

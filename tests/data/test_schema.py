@@ -205,6 +205,7 @@ def test_places_by_their_logarithm_and_near_knots(column: Number, cell: str, num
     assert column.encoded(cell, Reading()) == pytest.approx(numbers)
 
 
+@pytest.mark.slow
 @given(st.floats(0, 50), st.integers(2, 12))
 def test_how_near_the_knots_are_adds_up_to_one(value: float, knots: int) -> None:
     near = Number(range=(0, 50), knots=knots).encoded(repr(value), Reading())

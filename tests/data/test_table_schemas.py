@@ -269,6 +269,7 @@ def test_columns_that_contradict_each_other_are_refused(fields: dict[str, Any], 
         Columns(client="user", label="bought", **fields)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 100) | st.none(), st.sampled_from("fmx")), min_size=1, max_size=5))
 def test_a_row_is_read_alone(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int | None, str]]) -> None:
     """What a row becomes is the same whatever rows are beside it."""

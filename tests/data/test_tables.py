@@ -156,6 +156,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int]]) -> None:
     lines = ['"' + name.replace('"', '""') + f'",{number!r},{label}' for name, number, label in rows]

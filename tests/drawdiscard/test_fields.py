@@ -15,6 +15,7 @@ CATEGORY = CategoryField(levels=("a", "b", "7"), baseline="b")
 ANY_VALUE = st.none() | st.integers() | st.floats() | st.text() | st.booleans() | st.binary()
 
 
+@pytest.mark.slow
 @given(values=st.lists(ANY_VALUE, max_size=5))
 @pytest.mark.parametrize("field", [NUMBER, INTEGER, BooleanField(), CATEGORY], ids=lambda field: field.type)
 def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list[object]) -> None:

@@ -49,6 +49,7 @@ def test_the_choices_are_those_that_a_pool_makes_one_by_one() -> None:
     assert chi_square(counts, np.array([0.16, *np.full(6, 0.14)])) < ODD
 
 
+@pytest.mark.slow
 def test_one_in_k_updates_survives_in_the_long_run() -> None:
     """Lemma 2, over independent pools: the first update of each, once all instances have one ancestor."""
     k, updates, pools = 5, 250, 2_000

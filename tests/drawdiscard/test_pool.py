@@ -28,6 +28,7 @@ def updates(count: int, size: int, *, seed: int = 6) -> Floats:
     return SeededRandomness(seed=seed).stream("updates").normals(count * size).reshape(count, size)
 
 
+@pytest.mark.slow
 @given(instances=st.integers(1, 5), size=st.integers(1, 4), scale=st.sampled_from([1e-6, 1.0, 1e6]))
 def test_mean_and_spread_are_those_of_the_instances(instances: int, size: int, scale: float) -> None:
     pool = Pool(scale * pool_of(instances, size).snapshot().instances, randomness=SEEDED)
@@ -65,6 +66,7 @@ def test_a_pool_is_what_a_slow_twin_says(share: float, tail: float | None, histo
         np.testing.assert_allclose(pool.weights(), np.average(looks, axis=0, weights=weights), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_merging_keeps_the_variance_that_is_said_to_be_stable(share: float) -> None:
     weights, instances = 4000, 5
@@ -187,6 +189,7 @@ def test_arrays_that_do_not_fit_are_no_snapshot() -> None:
             replace(good, **change).check()
 
 
+@pytest.mark.slow
 def test_devices_in_flight_spread_the_pool() -> None:
     """The variance that a pool keeps where others arrive between a draw and its discard."""
     instances, weights, in_flight = 5, 4000, 8

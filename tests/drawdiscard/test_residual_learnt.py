@@ -107,6 +107,7 @@ def poisons(stream: Stream, rows: int) -> dict[str, Floats]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["quiet", "loud", "one weight", "a few weights", "agreed"])
 def test_who_fills_the_memory_keeps_no_noise_out(kind: str) -> None:
     stream = SeededRandomness(4).stream("poison")

@@ -192,6 +192,7 @@ def test_a_response_of_one_level_is_refused() -> None:
         Specification.of(changed(fields=fields, link="multinomial", terms=[["B"]]))
 
 
+@pytest.mark.slow
 def test_a_device_needs_no_formulas_and_no_torch() -> None:
     code = "import sys, incrowd.drawdiscard.device; print('formulaic' in sys.modules, 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -38,6 +38,7 @@ def bucket(text: str, buckets: int) -> int:
     return int(buckets_of([text], buckets)[0])
 
 
+@pytest.mark.slow
 @given(values=st.lists(ANY_VALUE, max_size=5))
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.type)
 def test_every_value_becomes_numbers_from_0_to_1(field: TableField, values: list[object]) -> None:

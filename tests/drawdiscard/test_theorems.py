@@ -49,6 +49,7 @@ def test_theorem_1_the_variance_over_the_instances_stays(k: int, updates: int, r
     assert not agrees(sample, stable * 3 / 2)
 
 
+@pytest.mark.slow
 def test_the_variance_comes_back_as_fast_as_it_should() -> None:
     """From none at all: what is missing shrinks by 1 - 2 / k^2 an update."""
     looks = [10, 50, 150]
@@ -60,6 +61,7 @@ def test_the_variance_comes_back_as_fast_as_it_should() -> None:
         assert not agrees(sample, expected * 3 / 2)
 
 
+@pytest.mark.slow
 def test_without_discarding_the_variance_grows_without_bound() -> None:
     """Each instance walks on its own: sigma^2 / k an update, for ever."""
     looks = [500, 1000, 2000]
@@ -79,6 +81,7 @@ def survivors(strategy: Strategy, pool: Pool) -> float:
     return float(pool.weights()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "runs"), [(2, 800), (4, 800), (10, 1200)])
 def test_lemma_2_an_update_survives_with_probability_1_in_k(k: int, runs: int) -> None:
     kept = 0
@@ -147,6 +150,7 @@ def test_section_v_what_is_equal_and_what_is_worse() -> None:
     assert overlap(averaged, averaged_in_place)
 
 
+@pytest.mark.slow
 def test_section_v_ten_instances_are_batches_of_ten_devices() -> None:
     ten = losses(lambda pool, _: DrawAndDiscard(pool), k=10)
     assert overlap(ten, losses(lambda *_: Batching(ZEROS, batch=10), k=10))

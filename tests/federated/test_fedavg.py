@@ -117,6 +117,7 @@ def promised(name: str) -> Promise:
     return PROMISES[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROMISES)
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_a_run_resumed_at_any_round_equals_the_uninterrupted_one(make: Maker, name: str, kind: str) -> None:

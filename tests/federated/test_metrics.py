@@ -115,6 +115,7 @@ def test_one_logit_says_yes_above_zero() -> None:
     assert found["auc"] == slow_auc([1, 1, 0, 0], [2, -1, 3, -2]) == 0.5
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2))
 def test_numbers_are_measured_as_slowly(sample: list[tuple[float, float]]) -> None:
     predicted, labels = ([pair[side] for pair in sample] for side in (0, 1))
@@ -138,6 +139,7 @@ def test_the_mean_explains_nothing() -> None:
     assert of_numbers(labels, labels) | {"baseline": None} == {"mse": 0, "rmse": 0, "mae": 0, "r2": 1, "baseline": None}
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20), st.integers(2, 4), st.integers(0, 2**32 - 1))
 def test_several_answers_are_measured_as_slowly(size: int, answers: int, seed: int) -> None:
     dice = np.random.default_rng(seed)

@@ -86,6 +86,7 @@ def test_weights_of_a_module_s_own_are_not_scaled() -> None:
         silos.init()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_silo_rehearses_pays_and_answers(name: str) -> None:
     case = CASES[name]

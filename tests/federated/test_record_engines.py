@@ -33,6 +33,7 @@ def check_alike(model: Model, held: Records, loss: Loss) -> None:
     np.testing.assert_allclose(own, opacus, atol=2e-5 * np.abs(own).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [records(), grey()], ids=["float32", "uint8"])
 def test_the_engines_send_the_same(held: Records) -> None:
     check_alike(MODEL, held, CROSS_ENTROPY)

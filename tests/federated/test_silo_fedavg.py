@@ -192,6 +192,7 @@ def test_a_federation_of_nobody_is_refused() -> None:
         federation([])
 
 
+@pytest.mark.slow
 def test_equal_states_give_equal_results_from_one_seed_and_others_from_another() -> None:
     first, _ = finished(federation(learners(2)))
     again, _ = finished(federation(learners(2)))

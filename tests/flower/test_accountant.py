@@ -117,6 +117,7 @@ def test_the_price_is_that_of_plain_gaussian_noise_over_what_one_client_moves(
     assert accountant.get_delta(epsilon) == pytest.approx(1e-6, rel=1e-3)
 
 
+@pytest.mark.slow
 @given(
     rounds=st.lists(st.tuples(st.floats(min_value=0.5, max_value=20.0), st.integers(1, 5)), min_size=1, max_size=8),
     relation=st.sampled_from([Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE]),

@@ -16,6 +16,7 @@ FLOATS = its.floating_dtypes(endianness="<", sizes=(16, 32, 64)) | its.floating_
 ARRAYS = its.arrays(FLOATS, its.array_shapes(min_dims=0, max_dims=4, max_side=5) | st.just((0, 3)))
 
 
+@pytest.mark.slow
 @given(array=ARRAYS, turned=st.booleans())
 @settings(deadline=None)
 def test_what_numpy_writes_is_read_to_the_last_bit(array: NDArray[Any], turned: bool) -> None:
@@ -26,6 +27,7 @@ def test_what_numpy_writes_is_read_to_the_last_bit(array: NDArray[Any], turned: 
     np.testing.assert_array_equal(found, array)
 
 
+@pytest.mark.slow
 @given(array=ARRAYS, place=st.integers(min_value=0), value=st.integers(min_value=0, max_value=255), cut=st.integers())
 @settings(deadline=None)
 def test_what_was_changed_on_the_way_is_an_array_of_this_shape_or_none(

@@ -69,6 +69,7 @@ def away(first: int, last: int) -> Callable[[int, int], float]:
     return lambda node, number: NEVER if node == 2 and first <= number < last else TOOK
 
 
+@pytest.mark.slow
 def test_who_is_away_for_a_day_is_waited_for_twice_and_takes_part_again_when_it_is_back() -> None:
     found = lasted(away(100, 2100), rounds=3000)
     assert [number for number, (seconds, _) in enumerate(found) if seconds > 10] == [100, 101]

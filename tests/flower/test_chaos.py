@@ -176,6 +176,7 @@ def _subsets(answers: list[Integers]) -> Iterator[tuple[Integers, ...]]:
         yield from combinations(answers, count)
 
 
+@pytest.mark.slow
 def test_whatever_is_killed_ledgers_are_exact_and_answers_count_once(tmp_path: Path) -> None:
     storm = Storm(tmp_path, rounds=25, seed=1)
     storm.train()

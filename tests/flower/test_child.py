@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from incrowd.flower.child import Child
 from tests.flower.deployment import ROOT, wait_for
 
@@ -37,6 +39,7 @@ def test_a_child_runs_until_it_is_stopped_with_all_that_it_started(tmp_path: Pat
     made.stop()
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_listen_is_stopped(tmp_path: Path) -> None:
     made = child(tmp_path, str(tmp_path / "grandchild"), "deaf")
     wait_for((tmp_path / "grandchild").exists)

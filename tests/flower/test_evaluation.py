@@ -87,6 +87,7 @@ def noise_of(run: Run) -> Randomness:
         return evaluation.private.randomness
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_parties_give_the_figures_of_one_machine(kind: str, tmp_path: Path) -> None:
     here, there = (finished(tmp_path / name, *KINDS[kind], "privacy.epsilon=8") for name in ("here", "there"))
@@ -140,6 +141,7 @@ REFUSING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", REFUSING)
 def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, tmp_path: Path) -> None:
     run, wanted = finished(tmp_path / "run"), EvaluationConfig(epsilon=1e4)
@@ -159,6 +161,7 @@ def test_a_party_that_allows_none_is_not_asked_and_counts_as_one_half(why: str, 
     assert (run.folder / "evaluation.json").read_text() == before or why == "budget"
 
 
+@pytest.mark.slow
 def test_over_a_network_at_its_worst_each_counts_once_and_pays_once(tmp_path: Path) -> None:
     run, wanted = finished(tmp_path / "run"), EvaluationConfig(epsilon=1e4)
     plain, parties = deployed(run, tmp_path)
@@ -191,6 +194,7 @@ def hospitals(tmp_path: Path) -> Hospitals:
     return made
 
 
+@pytest.mark.slow
 def test_a_server_that_holds_no_data_evaluates_with_the_parties_that_are_there(hospitals: Hospitals) -> None:
     here, there = (
         Federation.from_settings(hospitals.folder / f"{name}.toml").run_in(hospitals.folder / name)

@@ -74,6 +74,7 @@ def test_objects_that_cannot_be_read_are_refused_in_our_words(broken: str) -> No
         fleet._read(number, contents, 100)
 
 
+@pytest.mark.slow
 def test_one_piece_that_is_said_to_be_there_many_times_is_not_joined_as_often() -> None:
     piece = ConfigRecord({"bytes": b"x" * 1000})
     number, contents = objects(RecordDict({str(each): piece for each in range(1000)}))

@@ -294,6 +294,7 @@ class TestLimits:
         finally:
             place.stop()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("honest", [True, False])
     def test_an_answer_a_hundred_times_too_long_is_refused_before_it_is_whole(
         self, honest: bool, tmp_path: Path

@@ -163,6 +163,7 @@ def test_fingerprints_differ_where_anything_differs(tmp_path: Path) -> None:
     assert len({each.fingerprint for each in variants}) == 4
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_file_that_is_no_enrolment_is_refused_in_our_words(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -50,6 +50,7 @@ def allow(hospitals: Hospitals, name: str, more: str) -> None:
     hospitals.state(name, data=own, columns=COLUMNS, allow=ALLOW + more)
 
 
+@pytest.mark.slow
 def test_a_module_that_is_allowed_by_name_is_built_by_each(hospitals: Hospitals, line: MemberLine) -> None:
     assert hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals))["rounds"] == 3
 
@@ -73,6 +74,7 @@ def test_a_module_with_another_frozen_part_is_not_trained(hospitals: Hospitals, 
     assert "its frozen part is" in str(read_refusal(answer, question=question, key=key))
 
 
+@pytest.mark.slow
 def test_a_program_can_hand_over_a_module_that_each_party_has(hospitals: Hospitals, line: MemberLine) -> None:
     torch.manual_seed(0)
     first, last = nn.Linear(4, 3), nn.Linear(3, 2)

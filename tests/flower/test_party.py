@@ -83,6 +83,7 @@ def test_asked_again_it_sends_the_same_bytes_and_charges_nothing(made: Made) -> 
     assert verify(made.folder / LEDGER)["intact"]
 
 
+@pytest.mark.slow
 def test_rounds_that_it_was_not_drawn_for_are_paid_too(made: Made) -> None:
     step = Step(rounds=5, cohort=1, noise_multiplier=1.0)
     config = replace(plan_of().config, schedule=Schedule((step,)), sampling=Poisson)

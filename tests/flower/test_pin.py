@@ -131,6 +131,7 @@ def test_the_front_is_as_patient_with_clocks_as_flower() -> None:
     assert bounds == (front.OLDEST, front.NEWEST), "Flower allows clocks to differ by something else now"
 
 
+@pytest.mark.slow
 def test_the_front_lets_through_paths_that_the_superlink_has() -> None:
     theirs = set(create_app().openapi()["paths"])
     assert theirs >= front.PATHS, f"the SuperLink has no {sorted(front.PATHS - theirs)}"

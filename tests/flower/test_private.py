@@ -46,6 +46,7 @@ def _in_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
     identify(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Everyone, Poisson, FixedSize])
 def test_what_comes_out_is_what_the_plans_own_run_releases(sampling: Sampling) -> None:
     plan = planned(sampling)

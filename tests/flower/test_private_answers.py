@@ -142,6 +142,7 @@ NUMBERS = st.floats(width=64) | st.floats(min_value=-2.0, max_value=2.0)
 METRICS = st.dictionaries(st.text(min_size=1, max_size=5), st.floats() | st.integers(-(2**62), 2**62), max_size=3)
 
 
+@pytest.mark.slow
 @given(
     sent_by_one=its.arrays(np.float64, (2, 3), elements=NUMBERS),
     metrics=METRICS,

@@ -370,6 +370,7 @@ FACTS = (
 )
 
 
+@pytest.mark.slow
 @given(name=st.sampled_from(FACTS), value=ODD_VALUES)
 def test_whatever_a_statement_says_it_is_refused_or_weaker(name: str, value: object) -> None:
     plan = small.plan(noise=2.0, budget=replace(small.BUDGET, epsilon=40.0))

@@ -71,6 +71,7 @@ def test_a_chunk_of_one_sparse_client_can_be_used_in_every_way() -> None:
         assert np.array_equal(other.rows(), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(FEATURES, 70, CLASSES), (FEATURES, 700)], ids=str)
 def test_one_sparse_contribution_enters_as_no_more_than_the_bound(widths: tuple[int, ...]) -> None:
     """In exact arithmetic; a sum of one contribution shows what entered."""

@@ -28,6 +28,7 @@ def exactly(numbers: Tensor) -> Fraction:
     return sum((Fraction(x) ** 2 for x in numbers.flatten().tolist()), Fraction(0))
 
 
+@pytest.mark.slow
 @both
 @settings(max_examples=150, deadline=None)
 @given(size=SIZES, scale=SCALES, seed=st.integers(0, 999))

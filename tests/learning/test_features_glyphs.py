@@ -141,6 +141,7 @@ def test_the_same_settings_give_the_same_features() -> None:
     np.testing.assert_allclose(first, again, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_random_drawings_say_what_matters_in_real_digits() -> None:
     digits = load_digits()
     assert digits.test is not None

@@ -102,6 +102,7 @@ def test_what_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
         feature_map_of(PictureFeatures(), shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(8, 8), (28, 28), (6, 10), (64, 50), (1, 12, 12)])
 def test_features_of_grey_pictures_are_finite_and_of_one_example_alone(shape: tuple[int, ...]) -> None:
     pictures = some(*shape)
@@ -122,6 +123,7 @@ def test_grey_pictures_have_patches_from_16_pixels_a_side_on() -> None:
     assert fine.any(axis=(1, 2)).all()
 
 
+@pytest.mark.slow
 def test_the_patches_of_grey_pictures_are_kept(tmp_path: Path) -> None:
     found = GreyPictures(cache=tmp_path)(some(20, 20))
     assert len(list(tmp_path.iterdir())) == 1

@@ -124,6 +124,7 @@ def test_settings_build_the_map() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_federation_on_tokens_learns_what_they_are_about(tmp_path: Path) -> None:
     made = np.random.default_rng(0)
     labels = made.integers(0, 3, 1200)

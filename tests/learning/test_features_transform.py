@@ -143,6 +143,7 @@ def test_threads_change_nothing(feature_map: FeatureMap) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_a_federation_keeps_its_partition() -> None:
     data = Clients.of(DIGITS, iid(DIGITS.train.labels, clients=100, randomness=SeededRandomness(seed=1)))
     result = transform_federated(ENERGIES, data)
@@ -209,6 +210,7 @@ def test_a_damaged_cache_is_computed_anew(cached: Path, damage: Callable[[bytes]
     assert seen(cached) == 0
 
 
+@pytest.mark.slow
 def test_other_examples_and_other_maps_have_other_files(tmp_path: Path) -> None:
     train = DIGITS.train
     changed = train.features.copy()

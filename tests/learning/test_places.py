@@ -101,6 +101,7 @@ def test_an_encoder_computes_one_place_there_and_back(how: dict[str, Any], place
     assert share(plain, x) < 0.65
 
 
+@pytest.mark.slow
 def test_places_in_the_first_dimension_are_taken_early_too() -> None:
     module, x = encoder(batch_first=False), examples(LENGTH, 3, WIDTH)
     plain = gradients(lambda call, x: call(x)[-1], module)
@@ -114,6 +115,7 @@ def test_a_place_sees_what_its_mask_lets_it_see(hint: bool, place: int) -> None:
     assert share(plain, x) < 0.65
 
 
+@pytest.mark.slow
 def test_masks_of_each_head_stay_as_they_are() -> None:
     module, x = encoder(), examples()
     masks = MASK.expand(3 * 2, LENGTH, LENGTH)
@@ -288,6 +290,7 @@ LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), max_size=6),
     dim=st.integers(0, 2),

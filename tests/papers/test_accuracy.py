@@ -127,6 +127,7 @@ def test_the_standard_error_is_that_of_the_mean() -> None:
     assert standard_error([1.0]) is None
 
 
+@pytest.mark.slow
 def test_a_row_is_json_and_a_table(bench_accuracy: Command, data: Path) -> None:
     asked = ("--data", str(data), "--sets", "fashion", "--clients", "10", "--recipe", "general", "--seeds", "2")
     found = bench_accuracy(*asked, "--json")

@@ -53,6 +53,7 @@ def test_what_cannot_be_is_refused(field: str) -> None:
         AverageQuery(**{field: 0})
 
 
+@pytest.mark.slow
 def test_the_command_draws_and_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

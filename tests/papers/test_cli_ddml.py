@@ -28,6 +28,7 @@ def test_series_files_and_findings_as_one_json_object(reproduce: Command, folder
     assert "accuracy" in finished.err
 
 
+@pytest.mark.slow
 def test_text_says_what_agrees(reproduce: Command, folder: Path) -> None:
     finished = reproduce("ddml-figure3", "--data", str(folder), "--passes", "1", "--instances", "2")
     assert finished.status == 0

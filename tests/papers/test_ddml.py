@@ -154,6 +154,7 @@ def test_figure_2(study: Study) -> None:
     assert [one["epsilon"] for one in last] == pytest.approx([None, *map(math.log, (3, 5, 8, 16, 32))])
 
 
+@pytest.mark.slow
 def test_figures_3_and_4(study: Study, tmp_path: Path) -> None:
     quick = replace(study, passes=1)
     third = figure3(quick, instances=3)
@@ -177,6 +178,7 @@ def test_references_are_black_strategies_coloured_and_numbers_shaded() -> None:
     assert looks([curve("a"), curve("a"), curve("a")]) == shades(3)
 
 
+@pytest.mark.slow
 def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
     found = Spread(instances=5, updates=300, seeds=12).measure()
     assert [finding["agrees"] for finding in found["findings"]] == [True, True]

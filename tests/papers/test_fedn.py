@@ -130,6 +130,7 @@ def fedn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return command(monkeypatch, capsys, "reproduce", "fedn-silos")
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_json_object_and_progress_beside_it(fedn: Command, folder: Path) -> None:
     quick = ("--data", str(folder), "--silos", "2", "--epsilon", "0.5", "--network", "best", "--rounds", "2")
     finished = fedn(*quick, "--pace", "square-root", "--json")

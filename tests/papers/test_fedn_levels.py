@@ -19,6 +19,7 @@ def quick_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETWORKS, "best", quick)
 
 
+@pytest.mark.slow
 def test_central_noise_leaves_more_than_local_noise_and_a_record_is_easier_to_hide_than_a_client(split: Split) -> None:
     levels = Levels(split=split, clients=10, epsilons=(8.0,))
     by_level = {point["level"]: point for point in levels.points()}
@@ -40,6 +41,7 @@ def test_what_cannot_be_measured_is_refused(split: Split, changes: dict[str, obj
         replace(Levels(split=split), **changes)  # type: ignore[arg-type]  # wrong on purpose
 
 
+@pytest.mark.slow
 def test_the_command_draws_a_curve_a_level(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

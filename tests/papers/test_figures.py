@@ -69,6 +69,7 @@ def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
     assert lines == ["4 clients without privacy: 3 rounds"]
 
 
+@pytest.mark.slow
 def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
     files = plot_figure1(tmp_path / "new", curves(1, 2, 3))
     assert [Path(file).name for file in files] == ["geyer-figure1.png", "geyer-figure1.svg"]

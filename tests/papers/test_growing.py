@@ -31,6 +31,7 @@ def test_growing_leaves_more_rounds_where_early_noise_stays_above_one(noise: flo
     assert (after > before) is more
 
 
+@pytest.mark.slow
 def test_early_rounds_are_a_few_of_so_many_clients_at_the_same_ratio(split: Split) -> None:
     (entry,) = Growing(split=split, factors=(0.25,), seeds=1).early()
     (last,) = CONSTANTS[100].schedule.steps
@@ -45,6 +46,7 @@ def test_early_rounds_are_a_few_of_so_many_clients_at_the_same_ratio(split: Spli
     assert entry["accuracy_sd"] is None
 
 
+@pytest.mark.slow
 def test_the_whole_budget_is_spent_by_cohorts_that_grow(split: Split) -> None:
     lines: list[str] = []
     (entry,) = Growing(split=split, factors=(0.25,), epsilon=3.5, seeds=1, say=lines.append).whole()

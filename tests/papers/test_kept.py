@@ -58,6 +58,7 @@ def test_what_is_kept_is_measured_as_what_is_not(split: Split, folder: Path, tmp
     assert (kept.plan, kept.weights, kept.claim) == (found.plan, found.weights, found.claim)
 
 
+@pytest.mark.slow
 def test_a_folder_with_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
     kept = Kept(folder=tmp_path, data=folder)
     kept.curve(SETUP, PLAN, seed=3)

@@ -54,6 +54,7 @@ def one_by_one(schedule: Schedule, *, clients: int, budget: Budget) -> list[Step
             return rounds[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "schedule", "epsilon"),
     [
@@ -103,6 +104,7 @@ def test_what_is_claimed_and_what_holds(clients: int, setup: PaperSetup) -> None
     assert MEDIAN in simulated_statement(plan).caveats
 
 
+@pytest.mark.slow
 def test_only_the_paper_s_rows_have_constants_and_the_quick_one_trains_less() -> None:
     assert set(CONSTANTS) == set(ROWS)
     for clients, quick in QUICK.items():

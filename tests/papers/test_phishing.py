@@ -40,6 +40,7 @@ def test_the_report_has_what_was_asked_for(study: Phishing, tmp_path: Path) -> N
     assert all(Path(file).stat().st_size > 1_000 for file in files)
 
 
+@pytest.mark.slow
 def test_the_papers_setting_is_the_papers(study: Phishing) -> None:
     assert (AS_PAPER.instances, AS_PAPER.learning_rate, AS_PAPER.clip) == (20, 0.001, 1.0)
     assert AS_PAPER.epsilon == BEST.epsilon == pytest.approx(np.log(32))

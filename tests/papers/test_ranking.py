@@ -73,6 +73,7 @@ def test_noise_costs_and_learning_helps(study: Ranking) -> None:
     assert private["mean_place"] < 0.8 * 149.5 < loud["mean_place"]
 
 
+@pytest.mark.slow
 def test_the_report_has_quality_load_and_memory(study: Ranking) -> None:
     found = study.report()
     assert [row["label"] for row in found["table"]][-2:] == ["the writers' own likings", "no model"]

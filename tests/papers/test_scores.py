@@ -19,6 +19,7 @@ def score(pairs: list[tuple[bool, int]], threshold: float = 0.5) -> BinaryScores
     return BinaryScores.of(labels, np.array([float(number) for _, number in pairs]), threshold=threshold)
 
 
+@pytest.mark.slow
 @given(EXAMPLES)
 def test_roc_auc_is_the_share_of_pairs_in_the_right_order(pairs: list[tuple[bool, int]]) -> None:
     positive = [number for label, number in pairs if label]

@@ -76,6 +76,7 @@ def replace_seed(study: Study, seed: int) -> Study:
     return Study(problem=study.problem, attackers=study.attackers, updates=study.updates, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"merge": 0.5}, {"falls_by": 6.0}, {"in_flight": 7}, {"seed": 2}])
 def test_what_a_specification_may_say_changes_a_training(changed: dict[str, float]) -> None:
     study = Study(problem=small(), attackers=0.3, updates=2_500)
@@ -90,6 +91,7 @@ def test_gaussian_noise_can_be_studied_too() -> None:
     assert trained.honest_rejected < 0.05
 
 
+@pytest.mark.slow
 def test_a_band_turns_away_about_as_many_as_wanted_of_noise_alone() -> None:
     problem = small()
     problem = replace(problem, features=np.zeros_like(problem.features), responses=0.5 + 0 * problem.responses)
@@ -145,6 +147,7 @@ def test_a_report_has_every_attack_at_every_share() -> None:
     assert len(report["findings"]) == 3
 
 
+@pytest.mark.slow
 def test_the_digits_are_within_range_and_good_weights_work() -> None:
     problem = digits(4)
     assert problem.features.shape[1:] == (10, 64)

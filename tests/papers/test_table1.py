@@ -113,6 +113,7 @@ def test_federations_of_the_paper_s_recipe_can_be_kept(split: Split, folder: Pat
     assert [path.name for path in tmp_path.iterdir()] == [f"100-clients-{entry['rounds']}-rounds-seed-0"]
 
 
+@pytest.mark.slow
 def test_honest_recipes_claim_what_holds(split: Split) -> None:
     (entry,) = quick(split, seeds=1).entries()
     assert entry["epsilon"] == entry["epsilon_honest"]
@@ -125,6 +126,7 @@ def test_the_least_epsilon_of_an_accountant_that_does_not_hold_is_not_looked_for
         quick(split, recipes=["general", "paper-quick"]).smallest()
 
 
+@pytest.mark.slow
 def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
     picture = tmp_path / "table1.svg"
     found, shown = report(quick(split, seeds=1), smallest=False, ablate=False, plot=picture)
@@ -145,6 +147,7 @@ def test_mnist_at_a_hundred_clients(mnist: Split, recipe: str, at_least: float) 
     assert entry["accuracy"] >= at_least
 
 
+@pytest.mark.slow
 def test_the_papers_figures_stand_beside_mnist_alone(split: Split) -> None:
     table = Table(split=split, rows=(100,), recipes=("general",), epsilons=(0.5,), seeds=1)
     content, _ = report(table, smallest=False, ablate=False, plot=None)

@@ -70,6 +70,7 @@ def test_a_model_of_them_has_the_papers_387_weights() -> None:
     assert len(FEATURES) + 1 == 387
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=60), max_size=5))
 def test_whatever_the_text_features_are_in_range(texts: list[str]) -> None:
     found = url_features(texts)

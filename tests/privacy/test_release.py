@@ -249,6 +249,7 @@ class TestAdaptiveClips:
         assert released.mean.std() * 20 == pytest.approx(5.0 * multiplier, rel=5 / math.sqrt(2 * size))
         assert released.noise_std == 5.0 * multiplier
 
+    @pytest.mark.slow
     def test_the_fraction_that_moves_the_bound_is_noised(self) -> None:
         clip = QuantileClip(clip_norm=1.0, bit_noise=4.0, quantile=0.5, learning_rate=1.0)
 

@@ -195,6 +195,7 @@ def test_a_table_that_goes_on_to_the_side_has_a_shadow_there(browser: Browser, p
     assert plain == 0
 
 
+@pytest.mark.slow
 def test_the_page_of_a_long_run_is_drawn_at_once(browser: Browser, made: Made, tmp_path: Path) -> None:
     shown = read(made("simulated"))
     rows = [{**shown.rounds[-1], "round": at, "epsilon": 8 * (at + 1) / 10_000} for at in range(10_000)]

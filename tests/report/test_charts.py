@@ -24,6 +24,7 @@ def numbers(markup: str) -> list[float]:
     return [float(one) for path in paths for one in re.findall(r"-?\d+\.?\d*", path)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(FINITE, FINITE), max_size=60), st.booleans(), st.booleans())
 def test_every_curve_is_inside_of_its_chart(points: list[tuple[float, float]], log: bool, steps: bool) -> None:
     series = Series(name="a", points=sorted(points), steps=steps)

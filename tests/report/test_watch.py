@@ -107,6 +107,7 @@ def test_no_more_pages_than_so_many_are_served(served: Watching) -> None:
     pytest.fail("pages that are closed still count")
 
 
+@pytest.mark.slow
 def test_who_has_no_token_learns_nothing(made: Made, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)

@@ -104,6 +104,7 @@ def test_a_model_that_went_astray_is_said(losses: tuple[float | None, ...], word
     assert bool(said) == (words is not None)
 
 
+@pytest.mark.slow
 def test_a_program_and_the_command_line_show_it_before_the_first_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ def of_silos(**sections: dict[str, Any]) -> SiloWork:
     )
 
 
+@pytest.mark.slow
 def test_noise_of_silos_is_said_as_their_steps_have_it() -> None:
     assert advice(of_silos()) == []
     found = of_silos(privacy={"epsilon": 0.1}, local={"batch_size": 8.0}, model={"kind": "mlp", "hidden": [400]})

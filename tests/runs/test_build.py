@@ -194,6 +194,7 @@ def test_clips_are_made_from_their_sections(overrides: tuple[str, ...], clip: ob
     assert plan.price.epsilon <= 8
 
 
+@pytest.mark.slow
 def test_a_schedule_may_grow() -> None:
     config = small("privacy.sampling=poisson", "privacy.cohort=8", "privacy.grow_from=2", "privacy.accountant=rdp")
     cohorts = [step.cohort for step in planned(assemble(config)).config.schedule.steps]
@@ -218,6 +219,7 @@ def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
     assert left(weighted) < 0.97 * left(even)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_keeps_its_schedule_and_chunk() -> None:
     config = small("privacy.sampling=poisson", "privacy.cohort=6", "run.chunk=2")
     first = assemble(config)
@@ -254,6 +256,7 @@ def test_an_error_names_section_and_key(override: str, field: str) -> None:
     assert raised.value.field == field
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "cohort", "expected"), [("poisson", 25, 25 + 2 * 18.75**0.5), ("fixed", 25, 25), ("poisson", 100, 100)]
 )

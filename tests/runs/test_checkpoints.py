@@ -13,6 +13,7 @@ from incrowd.runs.checkpoints import Checkpoints, to_bytes
 SHAPES = arrays_of.array_shapes(min_dims=0, min_side=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f8", "f4", "i8", "u1"])
 @given(data=st.data())
 def test_arrays_come_back_to_the_last_bit(kind: str, data: st.DataObject) -> None:

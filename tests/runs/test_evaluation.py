@@ -61,6 +61,7 @@ def charged(run: Run) -> int:
         return ledger.charges()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_figures_are_those_of_the_clients_and_the_noise_is_as_said(kind: str, folder: Path) -> None:
     settings, relation = KINDS[kind]
@@ -294,6 +295,7 @@ def test_those_who_are_declared_and_not_there_count_as_one_half(folder: Path) ->
     assert found["accuracy"] == pytest.approx(rows_.sum() / 10 + 0.5, abs=7 * found["accuracy_std"])
 
 
+@pytest.mark.slow
 def test_the_noise_is_as_large_as_planned(folder: Path) -> None:
     """Released again and again, with the operating system's noise and a ledger that nobody keeps."""
     run = trained(folder / "run", seeded("privacy.room=1e6"))

@@ -24,6 +24,7 @@ from tests.runs.test_silo_run import small as silos
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 def test_of_a_run_model_statement_result_settings_rounds_and_spending(folder: Path) -> None:
     summary = Run.create(small("run.plot=true"), folder / "run").train()
     assert export(folder / "run", folder / "out") == [
@@ -81,6 +82,7 @@ def test_of_silos_whose_ledgers_outlive_the_run_too(folder: Path) -> None:
     assert str(folder) not in (folder / "out/settings.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("select", ["all", "private", "public"])
 def test_of_a_search_what_it_shows(folder: Path, select: str) -> None:
     search = Search(
@@ -126,6 +128,7 @@ def test_what_is_there_is_not_overwritten(folder: Path) -> None:
         export(folder / "out", folder / "more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "statement.txt", "curve.png"])
 def test_a_link_is_not_followed_and_nothing_is_written(folder: Path, name: str) -> None:
     Run.create(small("run.plot=true"), folder / "run").train()

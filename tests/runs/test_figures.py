@@ -41,12 +41,14 @@ def drawn(folder: Path, *curves: RunCurve) -> str:
     return (folder / "runs.svg").read_text()
 
 
+@pytest.mark.slow
 def test_the_title_says_data_and_promise_and_a_simulation_is_marked(tmp_path: Path) -> None:
     assert "<!-- digits, 100 clients, ε = 2, δ = 10⁻⁵, for one client -->" in drawn(tmp_path, curve(seed=None))
     assert "SIMULATION" not in drawn(tmp_path, curve(seed=None))
     assert "<!-- SIMULATION: seeded noise -->" in drawn(tmp_path, curve())
 
 
+@pytest.mark.slow
 def test_a_line_shows_the_model_that_has_learned_nothing(tmp_path: Path) -> None:
     assert "<!-- always the most frequent class: 0.125 -->" in drawn(tmp_path, curve())
     numbers: dict[str, Any] = {"accuracy": None, "loss": 2.0, "metrics": {"mse": 4.0, "baseline": {"mse": 9.0}}}
@@ -57,6 +59,7 @@ def test_a_line_shows_the_model_that_has_learned_nothing(tmp_path: Path) -> None
     assert "always" not in drawn(tmp_path, curve(metrics=None))
 
 
+@pytest.mark.slow
 def test_accuracy_where_there_is_one_otherwise_the_loss_and_no_lost_round(tmp_path: Path) -> None:
     assert "<!-- accuracy on the test set -->" in drawn(tmp_path, curve())
     losses = [replace(record, accuracy=None) for record in RECORDS]
@@ -65,6 +68,7 @@ def test_accuracy_where_there_is_one_otherwise_the_loss_and_no_lost_round(tmp_pa
     assert "<!-- ε spent, at most -->" in drawn(tmp_path, curve(RECORDS[1]))  # nothing measured
 
 
+@pytest.mark.slow
 def test_runs_that_differ_by_their_seeds_are_one_curve_and_others_are_told_apart(tmp_path: Path) -> None:
     two = drawn(tmp_path, curve(seed=1), curve(seed=2))
     assert "<!-- mean of 2 runs ± 1 standard deviation -->" in two

@@ -17,6 +17,7 @@ from tests.runs.test_silo_run import small as silos
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 def test_each_run_and_each_search_has_a_row(folder: Path) -> None:
     over = Run.create(seeded(), folder / "a").train()
     stopped(folder / "b/c", after=2, simulated=False)

@@ -106,6 +106,7 @@ def test_runs_that_are_killed_at_random_moments_never_overspend(folder: Path, co
     assert died > kills / 4
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_share_what_there_is(folder: Path, config: Config) -> None:
     path = begun(config)
     processes = [start(partial(train, config, folder / f"run-{place}")) for place in range(5)]

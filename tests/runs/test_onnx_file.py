@@ -75,6 +75,7 @@ def test_of_a_run_on_a_table_it_is_among_what_is_handed_on(tmp_path: Path) -> No
     assert str(tmp_path).encode() not in (tmp_path / "out/model.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_of_other_runs_the_result_writes_it(tmp_path: Path) -> None:
     run = Run.create(small(), tmp_path / "run")
     run.train()
@@ -96,6 +97,7 @@ class Deciding(nn.Module):
         return features if features.sum().item() > 0 else -features
 
 
+@pytest.mark.slow
 def test_what_torch_cannot_write_is_refused() -> None:
     with pytest.raises(ConfigError, match="module = 'Deciding': torch cannot write it as ONNX"):
         onnx_of(Deciding(), (4,), np.dtype(np.float32))

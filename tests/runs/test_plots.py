@@ -28,6 +28,7 @@ def plan(rounds: int = 5, *, cohort: float = 10, clients: int = 100, epsilon: fl
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plans", "over", "curves"),
     [

@@ -48,6 +48,7 @@ def test_the_table_is_csv_with_the_best_first() -> None:
     assert table([], ("rate",)).count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture_takes_numbers_factors_and_names(tmp_path: Path, ending: str) -> None:
     rows = [

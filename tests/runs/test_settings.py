@@ -140,6 +140,7 @@ def test_a_data_folder_is_seen_from_the_file_and_an_override_from_here(
     assert load(data="ignored").data == load().data  # the embedded digits need no folder
 
 
+@pytest.mark.slow
 @given(
     epsilon=st.floats(1e-3, 1e3),
     delta=st.floats(1e-12, 0.5),

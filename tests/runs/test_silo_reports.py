@@ -34,6 +34,7 @@ def train(folder: Path, *, run: incrowd.SiloRunOptions | None = SEEDED, **privac
     return dict(federation.train(folder, progress=False).summary)
 
 
+@pytest.mark.slow
 def test_each_silo_says_of_its_own_records_what_the_mean_would_hide(folder: Path) -> None:
     summary = train(folder)
     north, south = (summary["report_by_silo"][name] for name in ("north", "south"))
@@ -44,6 +45,7 @@ def test_each_silo_says_of_its_own_records_what_the_mean_would_hide(folder: Path
     assert "report_by_silo" not in train(folder / "without", report_std=None)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_says_the_same_and_charges_nothing(folder: Path) -> None:
     first = train(folder, run=incrowd.SiloRunOptions(plot=False))
     again = train(folder, run=incrowd.SiloRunOptions(plot=False))
@@ -70,6 +72,7 @@ def test_killed_around_a_report_a_simulation_reports_the_same(folder: Path, plac
         assert again[name] == whole[name]
 
 
+@pytest.mark.slow
 def test_in_earnest_a_report_that_was_charged_and_lost_stays_lost(folder: Path) -> None:
     options = incrowd.SiloRunOptions(plot=False)
     place = Place("privacy/permit.py", "reported", "return")

@@ -209,6 +209,7 @@ def test_a_silo_with_less_to_spend_leaves_and_the_others_go_on(
     assert "silo-1 may claim" in (folder / "run/statement.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "changed"),
     [((), "begun with data_identity"), (("data.public=false", "privacy.records=750"), "divided among silos before")],
@@ -246,6 +247,7 @@ def test_both_levels_have_a_ledger_and_a_claim_each(folder: Path) -> None:
     assert "add or remove one record" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "lost"), [((), 1), (SEEDED, 0)])
 def test_with_both_levels_a_round_that_the_server_paid_for_and_lost_stays_paid(
     folder: Path, seeds: tuple[str, ...], lost: int

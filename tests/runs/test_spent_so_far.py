@@ -26,6 +26,7 @@ def plan(name: str) -> Plan:
     return PlanConfig(clients=100, schedule=schedule, sampling=SAMPLING[sampling]).calibrate(BUDGET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_the_epsilon_so_far_is_a_bound_that_rises_to_the_price_of_the_plan(name: str) -> None:
     one = plan(name)

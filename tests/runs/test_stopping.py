@@ -174,6 +174,7 @@ def silos(folder: Path, **given: Any) -> incrowd.Result:
     return federation.train(folder, progress=False)
 
 
+@pytest.mark.slow
 def test_silos_stop_by_counts_that_each_has_paid_for(folder: Path) -> None:
     found = silos(folder, count_std=5.0, stop=incrowd.Stop(watch="counts", target=0.01))
     assert found.summary["rounds"] == 1

@@ -75,6 +75,7 @@ def test_a_grid_is_searched_and_every_run_charged(folder: Path, jobs: int) -> No
     assert said[-1].startswith("run ")
 
 
+@pytest.mark.slow
 def test_a_run_of_a_search_is_the_run_that_it_would_be_alone(folder: Path) -> None:
     """Side by side, from shared data, with a schedule that is handed over: the same weights to the last bit."""
     wanted = search()
@@ -132,6 +133,7 @@ def stopping(after: int) -> Callable[[str], None]:
     return say
 
 
+@pytest.mark.slow
 def test_a_search_that_was_cut_off_goes_on_and_repeats_no_run(folder: Path) -> None:
     wanted = search("server.learning_rate=2,4,8")
     whole = run(wanted, folder / "whole")
@@ -283,6 +285,7 @@ def test_no_run_at_all_may_be_drawn_and_is_paid_for(folder: Path) -> None:
     assert spent(folder) > 7
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_search_in_one_folder(folder: Path) -> None:
     sweep = Sweep(search=search(), out=folder / "search", say=lambda _: again.append(busy(folder)))
     again: list[str] = []
@@ -314,6 +317,7 @@ def test_no_job_at_all_is_refused_before_anything_is_written(folder: Path) -> No
     assert not (folder / "search").exists()
 
 
+@pytest.mark.slow
 def test_a_table_without_test_examples_cannot_be_searched(folder: Path) -> None:
     (folder / "shop.csv").write_text("user,age,bought\nbob,31,yes\nann,44,no\ncat,51,yes\n")
     file = folder / "shop.toml"

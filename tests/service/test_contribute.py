@@ -94,6 +94,7 @@ def test_turns_that_are_none_are_refused(tmp_path: Path, wrong: dict[str, int]) 
         contribute(own, RemoteServer("http://127.0.0.1:9"), **wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_line_that_breaks_now_and_then(tmp_path: Path, path: str) -> None:
     break_everywhere(tmp_path, path, every=23)

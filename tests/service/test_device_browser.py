@@ -215,6 +215,7 @@ def test_a_browser_that_is_killed_goes_on_where_it_was(tmp_path: Path, server: S
     assert page.answers[0].body == page.answers[1].body
 
 
+@pytest.mark.slow
 def test_a_private_window_is_refused(tmp_path: Path, server: Server) -> None:
     with Listener(honest(server)).listening() as listener, browsing(tmp_path, "--incognito") as private:
         private.go(listener.url)
@@ -473,6 +474,7 @@ def changed(page: Page, path: str, old: bytes, new: bytes) -> Say:
     return say
 
 
+@pytest.mark.slow
 def test_an_answer_leaves_at_a_pace(page: Page) -> None:
     honest_say, times = page.listener.say, {}
 

@@ -145,6 +145,7 @@ def test_features_and_gradients(tmp_path: Path) -> None:
     assert moved > len(cases) / 3
 
 
+@pytest.mark.slow
 def test_releases(tmp_path: Path) -> None:
     draw = random.Random(6)  # noqa: S311 - cases for a test
     cases = [noise_case(draw) for _ in range(80)]

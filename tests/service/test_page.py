@@ -208,6 +208,7 @@ def test_updating_can_be_stopped(page: Browser) -> None:
     until(lambda: page.run("return performance.getEntriesByType('resource').length") > before)
 
 
+@pytest.mark.slow
 def test_it_says_when_the_service_is_gone(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path, letters.asked()) as running:
         browser.go(running.url)
@@ -259,6 +260,7 @@ def test_a_browser_contributes_to_a_service_that_runs(
         browser.go("about:blank")
 
 
+@pytest.mark.slow
 def test_a_page_of_another_origin_brings_the_device_of_a_service(browser: Browser, tmp_path: Path) -> None:
     with Listener(honest(letters.server())).listening() as app, serving(tmp_path, letters.asked()) as service:
         browser.go(app.url)

@@ -133,6 +133,7 @@ def test_redis_gone_is_away_and_comes_back_by_itself(lasting: RedisProcess) -> N
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_redis_that_hangs_is_away(lasting: RedisProcess) -> None:
     async def main() -> None:
         store = store_at(lasting)

@@ -105,6 +105,7 @@ def test_an_answer_counts_once(make: Make) -> None:
     during(make(asked(merge=0.5)), work)
 
 
+@pytest.mark.slow
 def test_only_the_last_answers_are_known_again(make: Make) -> None:
     async def work(store: PoolStore) -> None:
         handed = await store.draw()

@@ -42,6 +42,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", CHANGES)
 def test_control_what_is_changed_is_found(tmp_path: Path, stage: str) -> None:
     changed = json.loads(TEXT)

@@ -188,6 +188,7 @@ def exponentials(x):  # type: ignore[no-untyped-def]  # as numba finds them
     return np.array([loops._exp(one) for one in x])
 
 
+@pytest.mark.slow
 def test_powers_of_e_are_close_and_what_is_no_number_stays_none() -> None:
     x = np.concatenate([np.linspace(-87, 88, 10_001), [-88, -np.inf, 89, np.inf, np.nan]]).astype(np.float32)
     found = exponentials(x)

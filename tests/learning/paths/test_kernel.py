@@ -62,6 +62,7 @@ unsigneds, kinds = st.sampled_from([np.uint16, np.uint32]), st.sampled_from([np.
 pairs_of = st.builds(some_pairs, st.integers(0, 9), unsigneds, kinds, st.integers(0, 99))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(lines=lines, pairs=pairs_of, seed=st.integers(0, 99))
 def test_rows_are_added_as_a_plain_loop_adds_them(lines: int, pairs: Pairs, seed: int) -> None:
@@ -76,6 +77,7 @@ def test_rows_are_added_as_a_plain_loop_adds_them(lines: int, pairs: Pairs, seed
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-2)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(lines=lines, pairs=pairs_of, seed=st.integers(0, 99))
 def test_a_row_is_added_to_others_as_a_plain_loop_adds_it(lines: int, pairs: Pairs, seed: int) -> None:
@@ -170,6 +172,7 @@ def test_what_another_release_left_on_disk_is_no_error(tmp_path: Path) -> None:
     assert added(tmp_path) == ["7.0", "0"]
 
 
+@pytest.mark.slow
 def test_the_exponential_is_that_of_numpy_and_keeps_what_is_no_number() -> None:
     x = np.linspace(-87, 0, 5001, dtype=np.float32)
     assert exponentials(x) == pytest.approx(np.exp(x, dtype=np.float64), rel=2**-21)

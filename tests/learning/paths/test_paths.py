@@ -105,6 +105,7 @@ def test_the_same_path_gives_the_same_bits_whatever_other_paths_there_are(dead: 
     assert all(same for same, kind in zip(alike, kinds, strict=True) if kind == "Fused")
 
 
+@pytest.mark.slow
 def test_the_files_of_all_paths_but_the_last_can_be_deleted_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(Path(incrowd.__file__).parent, tmp_path / "incrowd", ignore=shutil.ignore_patterns("__pycache__"))
     paths = tmp_path / "incrowd/learning/paths"

@@ -62,6 +62,7 @@ def test_clients_learn_what_autograd_teaches_them(engine: CohortEngine) -> None:
     assert_close(found, trained(left, weights, range(4)))
 
 
+@pytest.mark.slow
 def test_a_contribution_has_the_same_bits_alone_and_in_other_company(engine: CohortEngine) -> None:
     weights = engine.model.initial(RANDOMNESS)
     everyone = trained(engine, weights, range(4))

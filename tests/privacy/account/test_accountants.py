@@ -257,6 +257,7 @@ def test_gdp_underflows_to_nothing_only_where_delta_does() -> None:
     assert GaussianCurve([(GaussianDpEvent(1e200), 1)]).epsilon(1e-300) > 0
 
 
+@pytest.mark.slow
 def test_pld_is_above_the_exact_curve_even_where_rounding_is_as_large_as_delta() -> None:
     """dp_accounting's own figures are below it here: pessimistic rounding does not cover its Fourier transforms."""
     lowest = math.inf
@@ -307,6 +308,7 @@ def test_repetition_by_ten_thousands_changes_nothing() -> None:
     assert even.epsilon(1e-5) < curve.epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_extreme_losses_take_a_coarser_grid_or_prove_nothing() -> None:
     coarser = LossDistributionCurve([(poisson(0.1, 0.1), 3)], 1e-4)
     assert 150 < coarser.epsilon(1e-5) < RenyiCurve([(poisson(0.1, 0.1), 3)], Relation.ADD_OR_REMOVE_ONE).epsilon(1e-5)

@@ -79,6 +79,7 @@ def test_everyone_every_round_has_the_exact_price_and_asks_nobody_else() -> None
     assert found == price(SelfComposedDpEvent(GaussianDpEvent(4.4107648684), 54), delta=1e-5, relation=REPLACE)
 
 
+@pytest.mark.slow
 def test_the_tighter_accountant_is_taken() -> None:
     found = price(ROUNDS, delta=1e-5, relation=ADD_OR_REMOVE)
     assert found.accountant == "PLD"
@@ -91,6 +92,7 @@ def test_the_tighter_accountant_is_taken() -> None:
     assert tiny.by_accountant["PLD"] == math.inf
 
 
+@pytest.mark.slow
 def test_a_mixed_history_is_priced_as_one_composition() -> None:
     event = ComposedDpEvent([ROUNDS, GaussianDpEvent(9.0), LaplaceDpEvent(20.0), GaussianDpEvent(9.0)])
     found = price(event, delta=1e-5, relation=ADD_OR_REMOVE)
@@ -208,6 +210,7 @@ def test_a_delta_of_zero_has_a_price_where_every_loss_is_bounded() -> None:
     assert delta_at(once, epsilon=1.1, relation=REPLACE) == 0 < delta_at(once, epsilon=1.09, relation=REPLACE)
 
 
+@pytest.mark.slow
 def test_a_selection_costs_more_than_one_run_and_less_than_all() -> None:
     one = price(poisson(0.3, 2.0), delta=1e-6, relation=ADD_OR_REMOVE).epsilon
     best = price(RepeatAndSelectDpEvent(poisson(0.3, 2.0), 30.0, 1.0), delta=1e-6, relation=ADD_OR_REMOVE).epsilon

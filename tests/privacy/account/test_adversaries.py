@@ -144,6 +144,7 @@ def test_the_classes_are_no_better_than_every_number_of_updates(updates: int) ->
         assert seen.delta(epsilon) == pytest.approx(seen.delta(epsilon, survived=True) / 4)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30), st.floats(0.2, 4), st.integers(0, 3000), st.floats(1e-9, 1e-2))
 @settings(max_examples=8, deadline=None)
 def test_its_epsilon_is_a_bound_and_falls_with_time(k: int, epsilon: float, updates: int, delta: float) -> None:
@@ -221,6 +222,7 @@ def test_the_channel_listener_is_told_per_feature_and_per_model() -> None:
     assert model["noise_scale"] == pytest.approx(8 * feature["noise_scale"])
 
 
+@pytest.mark.slow
 def test_the_opportunist_beside_the_paper() -> None:
     view = adversaries(Situation(instances=10, epsilon=LOG3, updates_since=100_000))[2]
     assert view["updates_to_the_instance"] == 10_000

@@ -66,6 +66,7 @@ NOISES: dict[str, tuple[Callable[[float], DpEvent], Relation, Budget]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "relation", "budget"), NOISES.values(), ids=NOISES.keys())
 def test_the_noise_keeps_to_the_budget_and_a_ten_thousandth_less_would_not(
     make: Callable[[float], DpEvent], relation: Relation, budget: Budget
@@ -75,6 +76,7 @@ def test_the_noise_keeps_to_the_budget_and_a_ten_thousandth_less_would_not(
     assert first_bound(make(noise * (1 - 1e-4)), delta=budget.delta, relation=relation)[1] > budget.epsilon
 
 
+@pytest.mark.slow
 def test_the_noise_is_just_above_the_librarys_own_and_never_below() -> None:
     """By dp_accounting's accountant on its default grid: enough, and two ten-thousandths less is not."""
     noise = smallest_noise(lambda z: rounds(0.5, z, 11), budget=Budget(epsilon=8, delta=1e-3), relation=ADD_OR_REMOVE)
@@ -104,6 +106,7 @@ def test_classical_and_papers_noise_would_have_been_too_little() -> None:
     assert math.sqrt(2 * math.log(0.8 / 1e-3)) / 8 < noise
 
 
+@pytest.mark.slow
 def test_each_accountant_can_be_had_alone() -> None:
     noises = {
         name: smallest_noise(lambda z: rounds(0.22, z, 54), budget=BUDGET, relation=ADD_OR_REMOVE, accountants=(name,))
@@ -113,6 +116,7 @@ def test_each_accountant_can_be_had_alone() -> None:
     assert noises["RDP"] == pytest.approx(1.335, abs=0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "relation"),
     [
@@ -141,6 +145,7 @@ def test_the_rounds_of_everyone_are_the_analytic_ones() -> None:
         assert found == pytest.approx(count, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_a_search_over_few_values_finds_the_edge_of_each() -> None:
     """Every possible answer of a small range, those at the ends included."""
     for most in range(1, 5):
@@ -169,6 +174,7 @@ def test_one_more_client_would_not_keep_to_the_budget(
         assert cohort == expected
 
 
+@pytest.mark.slow
 def test_every_unknown_leads_back_to_the_same_plan() -> None:
     noise = smallest_noise(lambda z: rounds(0.3, z, 20), budget=BUDGET, relation=ADD_OR_REMOVE)
     assert most_rounds(lambda n: rounds(0.3, noise, n), budget=BUDGET, relation=ADD_OR_REMOVE) == 20
@@ -195,6 +201,7 @@ def test_where_sampling_alone_is_enough_the_noise_is_the_least() -> None:
     assert smallest_noise(lambda z: rounds(1e-8, z, 1), budget=BUDGET, relation=ADD_OR_REMOVE) == LEAST_NOISE
 
 
+@pytest.mark.slow
 def test_a_cost_that_jumps_is_followed_to_its_jump() -> None:
     """Nothing about the event need be smooth: here the cost leaps at once."""
 

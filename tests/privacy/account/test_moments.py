@@ -44,6 +44,7 @@ def integrated_log_moment(sampling_prob: float, noise_multiplier: float, order: 
         return float(mp.log(mp.quad(integrand, sorted(places))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling_prob", "noise"), [(0.5, 1.193), (0.05, 1.092), (0.01, 4.0), (1e-4, 1.0), (0.9, 0.7)]
 )

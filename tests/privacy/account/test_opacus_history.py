@@ -72,6 +72,7 @@ def test_nothing_is_an_empty_history() -> None:
     assert history_from_event(NoOpDpEvent()) == []
 
 
+@pytest.mark.slow
 def test_opacus_accountants_say_what_ours_say() -> None:
     accountants = pytest.importorskip("opacus.accountants")
     event = event_from_history(HISTORY)

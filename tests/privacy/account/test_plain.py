@@ -23,6 +23,7 @@ def tight(runs: list[tuple[DpEvent, int]], delta: float) -> float:
     return price(compose(runs), delta=delta, relation=Relation.REPLACE_ONE).epsilon
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(RUNS, st.floats(0.01, 50), st.sampled_from([1e-12, 1e-9, 1e-5, 0.1]))
 @example([(LaplaceDpEvent(100.0), 3650)], 4.2, 1e-9)

@@ -21,6 +21,7 @@ def losses(noise: float, share: float, direction: AdjacencyType) -> GaussianPriv
     return GaussianPrivacyLoss(noise, sampling_prob=share, adjacency_type=direction)
 
 
+@pytest.mark.slow
 @given(noise=noises, share=shares, direction=st.sampled_from([MORE, LESS]))
 def test_the_divergences_are_the_librarys(noise: float, share: float, direction: AdjacencyType) -> None:
     of = losses(noise, share, direction)

@@ -165,6 +165,7 @@ def test_the_price_is_that_of_dp_accounting(inner: object, shape: float) -> None
                 assert ours == pytest.approx(theirs.get_epsilon(delta), rel=1e-7)
 
 
+@pytest.mark.slow
 @given(st.floats(1, 1e9), st.one_of(st.just(math.inf), st.floats(0, 1e9)))
 def test_every_law_that_is_admitted_has_a_mean_of_at_most_the_one_stated(mean: float, shape: float) -> None:
     repetitions = law(mean, shape)
@@ -175,6 +176,7 @@ def test_every_law_that_is_admitted_has_a_mean_of_at_most_the_one_stated(mean: f
     assert slope <= mean * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_the_choice_costs_more_with_more_attempts_and_less_than_showing_all() -> None:
     inner = INNER["rounds"]
     for name in ("logarithmic", "geometric"):
@@ -222,6 +224,7 @@ def true_delta(one: Floats, other: Floats, epsilon: float) -> float:
     return float(np.maximum(one - math.exp(epsilon) * other, 0).sum())
 
 
+@pytest.mark.slow
 @each_shape
 @pytest.mark.parametrize("better", [1.0, -1.0], ids=["with the client", "without the client"])
 def test_the_price_of_the_best_of_gaussians_is_above_the_truth(shape: float, better: float) -> None:

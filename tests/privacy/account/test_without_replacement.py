@@ -42,6 +42,7 @@ def true_delta(first: Vector, second: Vector, epsilon: float, width: float) -> f
     return float(np.maximum(first - math.exp(epsilon) * second, 0).sum()) * width
 
 
+@pytest.mark.slow
 @given(
     values=st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=5),
     other=st.floats(-0.5, 0.5),
@@ -59,6 +60,7 @@ def test_one_round_over_any_data_costs_no_more(values: list[float], other: float
             assert true_delta(*pair, epsilon, line[1] - line[0]) <= bound.delta(epsilon) + 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "cohort"), [(5, 1), (5, 2), (5, 4), (3, 2)])
 @pytest.mark.parametrize("noise", [0.4, 1.0, 5.0])
 def test_one_round_is_exact(clients: int, cohort: int, noise: float) -> None:
@@ -139,6 +141,7 @@ def test_each_direction_composed_on_its_own_is_no_bound() -> None:
     assert not is_bound(directions, true_deltas(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "noise"), [(0.1, 0.5), (0.5, 1.0), (0.9, 2.0)])
 def test_one_distribution_covers_both_orders_of_the_neighbours(share: float, noise: float) -> None:
     """Below an alpha of 1, too, where a distribution of one direction does not."""
@@ -170,6 +173,7 @@ def test_it_is_tighter_than_rdp_and_not_far_above_the_lower_bound(case: tuple[in
         assert epsilon <= 1.4 * lower.epsilon(delta) + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 0.5, 1.0, 30.0, 1e6])
 def test_a_cohort_of_all_but_one_costs_hardly_less_than_everyone(noise: float) -> None:
     everyone = GaussianCurve([(GaussianDpEvent(noise), 3)])
@@ -206,6 +210,7 @@ def test_it_composes_with_other_releases() -> None:
     assert together == pytest.approx(curve(both[::-1]).epsilon(1e-6), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_calibration_rests_on_it() -> None:
     budget = Budget(epsilon=2.0, delta=1e-5)
 

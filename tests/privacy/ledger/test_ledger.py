@@ -273,6 +273,7 @@ EVENTS = st.sampled_from([GaussianDpEvent(10.0), GaussianDpEvent(17.0), Gaussian
 ACTIONS = st.tuples(st.sampled_from(["charge", "planned", "reserve", "release"]), EVENTS, st.integers(0, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(actions=st.lists(ACTIONS, max_size=30))
 def test_any_sequence_of_calls_is_answered_as_the_reference_would(actions: list[Action]) -> None:

@@ -147,6 +147,7 @@ def test_a_process_killed_before_any_line_of_a_charge_has_lost_nothing(
     assert 0 < wasted < crashes  # some were killed before the commit, and some after
 
 
+@pytest.mark.slow
 @MANY_LINES
 def test_a_process_killed_before_any_line_of_a_beginning_leaves_what_can_begin(folder: Path, stride: int) -> None:
     def work(line: int) -> None:
@@ -191,6 +192,7 @@ def test_a_write_that_a_crash_interrupted_is_reported_by_readers_and_taken_back_
     assert verify(path)["intact"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_can_be_finished(path: Path) -> None:
     runs = [(EVENT, 2), (SMALL, 30), (EVENT, 1)]
 
@@ -247,6 +249,7 @@ def test_a_full_disk_releases_nothing_that_is_not_written(path: Path, releases: 
     assert charged - releases.count() <= 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_kill_together_lose_nothing(path: Path, releases: Releases) -> None:
     begin(path).close()
 
@@ -297,6 +300,7 @@ def race(works: list[Callable[[], object]]) -> list[int]:
     return [status_of(process) for process in processes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 5])
 def test_of_several_processes_one_gets_the_last_unit(folder: Path, processes: int) -> None:
     for number in range(8):
@@ -352,6 +356,7 @@ def test_processes_that_share_a_reservation_charge_each_event_once(path: Path, r
     assert (report["intact"], report["events"]) == (True, 50)
 
 
+@pytest.mark.slow
 def test_processes_that_begin_a_ledger_at_once_share_it(folder: Path) -> None:
     for number in range(8):
         path = folder / str(number)

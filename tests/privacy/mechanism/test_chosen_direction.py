@@ -36,6 +36,7 @@ def words(seed: int) -> Iterator[int]:
         yield word()
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(SIZES, CLIPS, EPSILONS)
 @example(650, 1.0, 8.0)
@@ -79,6 +80,7 @@ def test_the_coin_compares_whole_numbers_as_by_hand() -> None:
         assert list(taken) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.4, 1.0, 2.5])
 def test_the_best_is_named_e_to_the_epsilon_times_as_often_as_any_other(epsilon: float) -> None:
     """So the ratio of any answer's chances under two tables is at most that, whichever directions are tossed."""
@@ -105,6 +107,7 @@ def test_the_best_is_named_e_to_the_epsilon_times_as_often_as_any_other(epsilon:
     assert chi_square(counts, likely) < ODD  # the control
 
 
+@pytest.mark.slow
 def test_what_is_released_points_along_the_gradient_as_far_as_it_says() -> None:
     choice = ChosenDirection.fitting(size=300, clip=2.0, epsilon=4.0)
     gradient = np.random.default_rng(5).normal(size=300)
@@ -121,6 +124,7 @@ def test_what_is_released_points_along_the_gradient_as_far_as_it_says() -> None:
     assert np.abs(aside.mean(axis=0)).max() < 6 * 2.0 / math.sqrt(300 * count), "and nowhere else"
 
 
+@pytest.mark.slow
 def test_a_gradient_of_nothing_has_no_direction() -> None:
     choice = ChosenDirection.fitting(size=30, clip=1.0, epsilon=3.0)
     word = words(2).__next__
@@ -132,6 +136,7 @@ def test_a_gradient_of_nothing_has_no_direction() -> None:
 GRADIENTS = arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=True, allow_infinity=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(GRADIENTS)
 def test_any_gradient_becomes_whole_numbers_that_add_up_exactly(gradient: Floats) -> None:

@@ -44,6 +44,7 @@ ANY_FLOAT = st.floats(width=64, allow_nan=True, allow_infinity=True)
 ROWS = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=ANY_FLOAT)
 
 
+@pytest.mark.slow
 @given(rows=ROWS, bound=st.floats(1e-6, 1e6))
 @example(rows=np.array([[2.35621143e-162]]), bound=1.0)  # its square has lost most of its digits
 @example(rows=np.array([[1e-160, 1e-161, 0.0]]), bound=1e-99)

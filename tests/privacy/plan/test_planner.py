@@ -8,6 +8,7 @@ from incrowd.privacy.plan.sampling import Everyone, FixedSize
 KNOWN = {"rounds": 20, "cohort": 100, "noise_multiplier": 1.2, "epsilon": 3.0, "delta": 1e-5}
 
 
+@pytest.mark.slow
 def test_every_unknown_is_found_and_fits_the_others() -> None:
     """Solve for the noise; then each other number, asked for, comes back."""
     noise = Question(clients=1000, **KNOWN | {"noise_multiplier": None}).answer().noise_multiplier  # type: ignore[arg-type]  # numbers by name
@@ -23,6 +24,7 @@ def test_every_unknown_is_found_and_fits_the_others() -> None:
     assert delta.budget.delta == pytest.approx(1e-5, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_one_more_round_or_client_would_not_fit() -> None:
     for unknown, field in (("rounds", "rounds"), ("cohort", "cohort")):
         plan = Question(clients=1000, **KNOWN | {unknown: None}).answer()  # type: ignore[arg-type]  # numbers by name
