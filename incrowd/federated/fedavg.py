@@ -17,7 +17,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
-from incrowd.learning.centre import Centre
+from incrowd.learning.centre import LONG, Centre
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
@@ -284,8 +284,10 @@ def server_round(round: int, rounds: int, *, centred: bool) -> tuple[int, int]:
 
 def _check_centred(centre: Centre, private: PrivateRun) -> None:
     """Refuse plans in which a mean would not come out as it went in, or no round would be left to learn."""
+    clip = private.start().clip
     remedies = {
-        "clip": (not isinstance(private.start().clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
+        "clip": (not isinstance(clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
+        "clip_norm": (clip.clip_norm > LONG, f"bound contributions by {LONG:.0f} at most"),
         "noise": (private.start().noise is not None, "take independent noise"),
         "rounds": (private.plan.rounds < 2, "plan at least 2, of which the first finds the centre"),
         "constant": (not centre.constant > 0, "let the features have a constant, which is not centred"),

@@ -26,7 +26,7 @@ from incrowd.learning.models import Model, layers_of_flat
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 
-_LONG = 2.0**20
+LONG = 2.0**20
 """A mean is sent longer than any bound, so that every clip makes it as long as its bound."""
 
 _AT_ONCE = 64  # clients
@@ -36,7 +36,8 @@ _ROWS = 4096  # examples that are added up at a time
 @dataclass(frozen=True, kw_only=True)
 class Centre:
     """How weights and centre go together for a linear model, [outputs, features + 1], whose last feature is `constant`
-    in every example and is not centred. Both in one vector are what clients start a round with.
+    in every example and is not centred. Both in one vector are what clients start a round with. Means are told in units
+    of `length`.
 
     Guarantee: at any centre a model around it and `published` of it give the same outputs.
     """
@@ -44,10 +45,11 @@ class Centre:
     features: int
     outputs: int
     constant: float
+    length: float = 1.0
 
     @classmethod
-    def of(cls, model: Model, data: ClientTensors) -> "Centre":
-        """That of a model of these data.
+    def of(cls, model: Model, data: ClientTensors, *, length: float = 1.0) -> "Centre":
+        """That of a model of these data, of which no mean counts for longer than `length`.
 
         Edge cases: a model that is not linear, or has a bias of its own, and examples of one number are refused.
         """
@@ -56,7 +58,7 @@ class Centre:
         if not isinstance(only, nn.Linear) or len(list(only.parameters())) > 1 or only.in_features < 2:
             remedy = "it is for a linear model without a bias of its own, of examples with a constant: leave it out"
             raise ConfigError(field="local.centre", value=type(model.module).__name__, remedy=remedy)
-        return cls(features=only.in_features - 1, outputs=only.out_features, constant=data.constant)
+        return cls(features=only.in_features - 1, outputs=only.out_features, constant=data.constant, length=length)
 
     @property
     def size(self) -> int:
@@ -72,7 +74,7 @@ class Centre:
 
         The noise is bent towards zero where there is nothing else: see `shrunk`.
         """
-        return np.concatenate([start[: -self.features], shrunk(mean[: self.features], noise_std)])
+        return np.concatenate([start[: -self.features], self.length * shrunk(mean[: self.features], noise_std)])
 
     def published(self, start: Floats) -> Floats:
         """The weights of the model that takes examples as they are."""
@@ -110,15 +112,16 @@ def shrunk(noised: Floats, noise_std: float) -> Floats:
 
 
 class Means(TrainingPath):
-    """What clients contribute to a centre: the mean of their examples, longer than any bound (`_LONG`), and as the last
-    number so much that all contributions are of the same length: a clip shortens all of them alike, so that the mean of
-    what is sent is that of the means.
+    """What clients contribute to a centre: the mean of their examples in units of `length`, longer than any bound
+    (`LONG`), and as the last number so much that all contributions are of the same length: a clip shortens all of them
+    alike, so that the mean of what is sent is that of the means.
 
-    Edge cases: a mean that is longer than one, which is none of examples of length one, is made as long as that.
+    Edge cases: a mean that is longer than `length` is made as long as that.
     """
 
-    def __init__(self, task: TrainingTask) -> None:
+    def __init__(self, task: TrainingTask, *, length: float = 1.0) -> None:
         self.task = task
+        self.length = length
         self.takes = task.everyone
         self.at_once = task.execution.chunk or _AT_ONCE
 
@@ -126,12 +129,12 @@ class Means(TrainingPath):
         """See `TrainingPath.train`."""
         rows = weights.new_zeros(len(clients), self.task.model.size)
         for row, one in zip(rows, clients, strict=True):
-            mean = self._mean(one.client)
+            mean = self._mean(one.client) / self.length
             length = float(torch.linalg.vector_norm(mean))
             if length > 1:
                 mean, length = mean / length, 1.0
-            row[: len(mean)] = _LONG * mean
-            row[-1] = _LONG * math.sqrt(1 - length**2) if length <= 1 else math.nan
+            row[: len(mean)] = LONG * mean
+            row[-1] = LONG * math.sqrt(1 - length**2) if length <= 1 else math.nan
         return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
 
     def _mean(self, client: int) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class CohortEngine:
         self._makes = paths
         self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
-        self.centre = None if local.centre is None else Centre.of(model, self._data)
+        self.centre = None if local.centre is None else Centre.of(model, self._data, length=local.centre_length)
         self._part: tuple[bytes, CohortEngine] | None = None
 
     @property
@@ -175,8 +176,8 @@ class CohortEngine:
         weights, off = centre.divided(torch.as_tensor(start).to(torch.float32))
         key = b"" if round == 0 else off.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
-            local = self.local.replaced(centre=None)
-            paths = (Means,) if round == 0 else self._makes
+            local = self.local.replaced(centre=None, centre_length=1.0)
+            paths = (partial(Means, length=centre.length),) if round == 0 else self._makes
             data = self._data if round == 0 else centre.around(self._data, off.to(self._data.device))
             self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
         return self._part[1], weights

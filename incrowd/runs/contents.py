@@ -109,7 +109,7 @@ SHOWN = {
              "thousands", "type", "validation"),
     "features": ("bins", "buckets", "centred", "constant", "corners", "deskew", "dimensions", "longest", "mirrored",
                  "name", "padding", "pixels", "reads", "stride", "stroke_width", "whitening"),
-    "local": ("batch_size", "batches", "centre", "engine", "epochs", "label_shares", "learning_rate", "loss",
+    "local": ("batch_size", "batches", "centre", "centre_length", "engine", "epochs", "label_shares", "learning_rate", "loss",
               "momentum", "physical_batch", "proximal", "shuffle", "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "module"),
     "privacy": ("accountant", "allocation", "buffers", "clients", "clip", "clip_norm", "cohort", "count_std", "delta",

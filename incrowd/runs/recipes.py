@@ -67,6 +67,9 @@ less noise the server's own steps come to the same; under more it is all noise.
 OF_THE_CENTRE = 0.04
 """The share of what all rounds are told that the centre of the examples is worth."""
 
+LENGTH_OF_THE_CENTRE = 0.5
+"""About as long as a client's mean is: of held-out Fashion-MNIST and MNIST the median is 0.48 of an example's length."""
+
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
@@ -288,7 +291,7 @@ def mechanism(facts: Outline) -> Tables:
 
 def centre(how: Tables) -> None:
     """Begin with a round for the centre of everyone's examples (`incrowd.learning.centre`)."""
-    how["local"]["centre"] = OF_THE_CENTRE
+    how["local"] |= {"centre": OF_THE_CENTRE, "centre_length": LENGTH_OF_THE_CENTRE}
     how["privacy"]["rounds"] += 1
 
 
@@ -366,6 +369,7 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     """
     advised = recipe.settings(facts)
     if not _takes_centre(settings) and advised["local"].pop("centre", None) is not None:
+        advised["local"].pop("centre_length")
         advised["privacy"]["rounds"] -= 1
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(section, {}):

@@ -92,6 +92,22 @@ def test_the_bound_changes_nothing_of_the_centre(clip: Clip) -> None:
     assert np.linalg.norm(found - np.mean(means, axis=0)) < np.linalg.norm(np.mean(means, axis=0))
 
 
+def test_half_the_length_has_half_the_noise() -> None:
+    data = unit(clients())
+    means = [np.asarray(data.features)[data.examples(client)][:, :-1].mean(axis=0) for client in range(CLIENTS)]
+    plan = plan_with()
+
+    def error(length: float) -> float:
+        shortened = [mean * min(1.0, length / np.linalg.norm(mean)) for mean in means]
+        algorithm = made(plan, local=LOCAL.replaced(centre_length=length))
+        release = algorithm.private.round(0, carry=algorithm.private.start())
+        release.ask(algorithm._trainer(algorithm.init().weights, None), present=lambda cohort: cohort)
+        told = length * release.release().mean[:FEATURES]
+        return float(np.linalg.norm(told - np.mean(shortened, axis=0)))
+
+    assert error(0.5) == pytest.approx(error(1.0) / 2, rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["sgd", "momentum"])
 def test_the_servers_rounds_count_from_the_next(kind: str) -> None:
     server = SERVER.replaced(kind=kind)
@@ -152,6 +168,7 @@ REFUSED: dict[str, Callable[[], FedAvg]] = {
     "noise": lambda: made(CorrelatedPlan(clients=CLIENTS, rounds=4, groups=2, budget=BUDGET)),
     "rounds": lambda: made(plan_with(schedule=constant(rounds=1, cohort=CLIENTS))),
     "constant": lambda: made(constant=0.0),
+    "clip_norm": lambda: made(plan_with(clip=FixedClip(clip_norm=2.0**21))),
 }
 
 

@@ -60,6 +60,17 @@ def test_the_first_round_asks_for_the_mean_of_each_clients_examples(
         assert not shortened[FEATURES:-1].any()
 
 
+def test_means_are_told_in_units_of_a_length_and_longer_ones_are_as_long_as_that(data: ClientTensors) -> None:
+    means = {client: rows_of(data, client)[:, :-1].mean(axis=0) for client in WHO}
+    length = float(np.median([np.linalg.norm(mean) for mean in means.values()]))
+    found = trained(CohortEngine(MODEL, data, LOCAL.replaced(centre_length=length)), start(data), WHO, round=0)
+    for client, row in found.items():
+        told = NormalisedClip().clip(row[None].astype(np.float64))[0]
+        expected = means[client] / max(length, float(np.linalg.norm(means[client])))
+        assert told[:FEATURES] == pytest.approx(expected, abs=1e-6)
+        assert np.linalg.norm(told) == pytest.approx(1, abs=1e-6)
+
+
 def test_every_contribution_to_it_is_as_long_so_that_no_clip_prefers_any(data: ClientTensors) -> None:
     longer = replace(data, features=single(data.features) * 5)
     for one in (data, longer):
@@ -154,6 +165,8 @@ def test_what_is_learnt_is_the_shrunk_mean_and_leaves_the_weights(data: ClientTe
     found = centre.learnt(begun, released, 0.3)
     assert np.array_equal(found[:-FEATURES], begun[:-FEATURES])
     assert np.array_equal(found[-FEATURES:], shrunk(released[:FEATURES], 0.3))
+    half = Centre.of(MODEL, data, length=0.5).learnt(begun, released, 0.3)
+    assert np.array_equal(half[-FEATURES:], found[-FEATURES:] / 2)
 
 
 def test_bands_are_shrunk_by_what_is_noise_in_them() -> None:

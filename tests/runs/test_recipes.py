@@ -12,7 +12,18 @@ from incrowd.learning.features import GreyPictures
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
-from incrowd.runs.recipes import MANY, OF_THE_CENTRE, RECIPES, SHARES, STRONG, Outline, completed, named, with_recipe
+from incrowd.runs.recipes import (
+    LENGTH_OF_THE_CENTRE,
+    MANY,
+    OF_THE_CENTRE,
+    RECIPES,
+    SHARES,
+    STRONG,
+    Outline,
+    completed,
+    named,
+    with_recipe,
+)
 from incrowd.runs.settings import settings_of, tables
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6)
@@ -131,7 +142,7 @@ def test_of_pictures_clients_take_several_steps_where_noise_and_signal_are_alike
         return dict(named("images").settings(facts(**{"shape": (28, 28), "budget": USUAL, **known}))["local"])
 
     steps = {"learning_rate": 8.0, "epochs": 4, "shuffle": False, "label_shares": SHARES}
-    assert local() == {**steps, "centre": OF_THE_CENTRE}
+    assert local() == {**steps, "centre": OF_THE_CENTRE, "centre_length": LENGTH_OF_THE_CENTRE}
     for once in (MANY_MORE, {"clients": 60}, {"classes": 2}, {"classes": None}):
         assert "epochs" not in local(**once), once
 

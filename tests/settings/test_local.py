@@ -17,6 +17,9 @@ from incrowd.errors import ConfigError
         {"weight_decay": -1},
         {"proximal": -1},
         {"batches": 2, "batch_size": 3},
+        {"centre_length": 0.5},
+        {"centre_length": 0.0, "centre": 0.1},
+        {"centre_length": float("inf"), "centre": 0.1},
     ],
     ids=str,
 )
