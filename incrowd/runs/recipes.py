@@ -64,7 +64,7 @@ SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
 less noise the server's own steps come to the same; under more it is all noise.
 """
 
-OF_THE_CENTRE = 0.04
+OF_THE_CENTRE = 0.06
 """The share of what all rounds are told that the centre of the examples is worth."""
 
 LENGTH_OF_THE_CENTRE = 0.5
