@@ -123,6 +123,7 @@ LEARNED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offered", LEARNED)
 @pytest.mark.parametrize("unit", ["client", "record"])
 def test_what_only_some_classes_fit_is_refused_whatever_the_classes_are(

@@ -204,6 +204,7 @@ def test_the_small_cnn_learns_what_the_slow_twin_learns(momentum: float) -> None
     assert_close(found, twin(model, data, local, weights, range(3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0.5, 0.8])
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("model", ["linear", "wide", "layer norm"])

@@ -115,7 +115,6 @@ def test_a_place_sees_what_its_mask_lets_it_see(hint: bool, place: int) -> None:
     assert share(plain, x) < 0.65
 
 
-@pytest.mark.slow
 def test_masks_of_each_head_stay_as_they_are() -> None:
     module, x = encoder(), examples()
     masks = MASK.expand(3 * 2, LENGTH, LENGTH)
@@ -290,7 +289,6 @@ LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.slow
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), max_size=6),
     dim=st.integers(0, 2),

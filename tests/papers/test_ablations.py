@@ -40,6 +40,7 @@ def test_without_the_public_examples_nobody_learns_from_what_settings_were_chose
     assert found.test is split.test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", ROWS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: int) -> None:

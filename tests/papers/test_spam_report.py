@@ -39,6 +39,7 @@ def small(noise: str = "laplace") -> Problem:
 NAMED = {attack.name: attack for attack in ATTACKS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_every_attack_goes_through_every_test(name: str) -> None:
     study = Study(problem=small(), attackers=0.3, updates=60)

@@ -137,6 +137,7 @@ def test_the_odds_of_a_promise_are_never_rounded_down(share: float) -> None:
     assert float(Wording("en").odds(share).removesuffix("\u00a0%")) >= 100 * share
 
 
+@pytest.mark.slow
 @given(st.text(), st.text())
 def test_a_text_stays_text(first: str, second: str) -> None:
     found = tag("p", first, title=second)

@@ -308,7 +308,6 @@ def test_repetition_by_ten_thousands_changes_nothing() -> None:
     assert even.epsilon(1e-5) < curve.epsilon(1e-5)
 
 
-@pytest.mark.slow
 def test_extreme_losses_take_a_coarser_grid_or_prove_nothing() -> None:
     coarser = LossDistributionCurve([(poisson(0.1, 0.1), 3)], 1e-4)
     assert 150 < coarser.epsilon(1e-5) < RenyiCurve([(poisson(0.1, 0.1), 3)], Relation.ADD_OR_REMOVE_ONE).epsilon(1e-5)

@@ -87,7 +87,6 @@ def test_constant_noise_is_that_of_a_plan_made_at_once_to_the_last_bit() -> None
     assert epsilons[-1] == cost([(GaussianDpEvent(noise[0]), 14)])
 
 
-@pytest.mark.slow
 def test_rounds_of_sampled_steps_with_counts_beside_them_meet_the_budget_too() -> None:
     noise, epsilons = run(CONSTANT_NOISE, 2, runs=sampled, budget=LITTLE)
     assert 0.999 * LITTLE.epsilon < epsilons[-1] <= LITTLE.epsilon
@@ -187,7 +186,6 @@ def test_what_is_spent_leaves_nothing() -> None:
         remaining(spent, rounds=2).noise(everyone)
 
 
-@pytest.mark.slow
 def test_what_no_noise_can_pay_for_is_refused() -> None:
     def with_a_dear_count(multiplier: float) -> list[RepeatedEvent]:
         return [*everyone(multiplier), (GaussianDpEvent(1.0), 1)]

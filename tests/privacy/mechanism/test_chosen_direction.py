@@ -107,7 +107,6 @@ def test_the_best_is_named_e_to_the_epsilon_times_as_often_as_any_other(epsilon:
     assert chi_square(counts, likely) < ODD  # the control
 
 
-@pytest.mark.slow
 def test_what_is_released_points_along_the_gradient_as_far_as_it_says() -> None:
     choice = ChosenDirection.fitting(size=300, clip=2.0, epsilon=4.0)
     gradient = np.random.default_rng(5).normal(size=300)
@@ -136,7 +135,6 @@ def test_a_gradient_of_nothing_has_no_direction() -> None:
 GRADIENTS = arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=True, allow_infinity=True))
 
 
-@pytest.mark.slow
 @settings(max_examples=300)
 @given(GRADIENTS)
 def test_any_gradient_becomes_whole_numbers_that_add_up_exactly(gradient: Floats) -> None:

@@ -18,12 +18,10 @@ def plans_of(**wish: Any) -> list[tuple[int, float]]:
     return [(plan.rounds, plan.config.schedule.steps[-1].cohort) for plan in Wish(**BASE | wish).plans()]
 
 
-@pytest.mark.slow
 def test_every_combination_is_planned() -> None:
     assert plans_of(rounds=(5, 9), cohorts=(50, 100)) == [(5, 50), (5, 100), (9, 50), (9, 100)]
 
 
-@pytest.mark.slow
 def test_what_is_left_out_comes_from_a_grid() -> None:
     assert plans_of(rounds=(5,)) == [(5, 2), (5, 10), (5, 50), (5, 100)]
     assert [rounds for rounds, _ in plans_of(cohorts=(100,))] == [10, 30, 100, 300]
@@ -91,7 +89,6 @@ def test_what_if_there_were_more_clients_or_another_budget() -> None:
         what_ifs(Wish(**BASE, rounds=(2,), cohorts=(50,)), clients=(20, 100))
 
 
-@pytest.mark.slow
 def test_what_if_looks_at_a_tenth_of_the_clients_unless_it_is_told_otherwise() -> None:
     settled: dict[str, Any] = BASE | {"accountant": "rdp", "rounds": (2,), "noise_multiplier": 2.0}
     tenth = Wish(**settled | {"noise_multiplier": None})
@@ -104,7 +101,6 @@ def test_what_if_looks_at_a_tenth_of_the_clients_unless_it_is_told_otherwise() -
         Wish(**BASE, shares=(0.0,))
 
 
-@pytest.mark.slow
 def test_a_row_is_json_and_says_what_the_plan_says() -> None:
     (plan,) = Wish(**BASE | {"accountant": "rdp"}, rounds=(3,), cohorts=(50,), sampling="fixed").plans()
     found = json.loads(json.dumps(row(plan, weights=400)))
