@@ -34,13 +34,13 @@ class Local(Descent):
     is given. With `label_shares` a client adds log(share of the class among its own labels + label_shares) to its
     logits, which is the right likelihood where clients' labels differ; the published model goes without. With `centre`
     the first round asks for the mean of each client's examples instead, and gets that share of what all rounds together
-    are told (the sum of 1 / noise^2); from then on a linear model learns around it (see `incrowd.learning.centre`). A mean that is
-    longer than `centre_length` is told as long as that, and the noise of the centre is proportional to it: examples of
-    length one have no longer mean than one, and mostly a much shorter one.
+    are told (the sum of 1 / noise^2); from then on a linear model learns around it (see `incrowd.learning.centre`). A
+    mean that is longer than `centre_length` is told as long as that, and the noise of the centre is proportional to it:
+    examples of length one have no longer mean than one, and mostly a much shorter one.
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
-    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`, and a `centre_length`
-    without a `centre`: refused.
+    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`, and a
+    `centre_length` without a `centre`: refused.
     """
 
     epochs: int = 1
