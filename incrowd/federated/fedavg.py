@@ -287,7 +287,7 @@ def _check_centred(centre: Centre, private: PrivateRun) -> None:
     clip = private.start().clip
     remedies = {
         "clip": (not isinstance(clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
-        "clip_norm": (clip.clip_norm > LONG, f"bound contributions by {LONG:.0f} at most"),
+        "clip_norm": (isinstance(clip, FixedClip) and clip.clip_norm > LONG, f"give {LONG:.0f} at most"),
         "noise": (private.start().noise is not None, "take independent noise"),
         "rounds": (private.plan.rounds < 2, "plan at least 2, of which the first finds the centre"),
         "constant": (not centre.constant > 0, "let the features have a constant, which is not centred"),

@@ -8,7 +8,6 @@ from incrowd.learning.warm_up import main
 from tests.learning.cohorts import clients
 
 
-@pytest.mark.slow
 def test_machine_code_is_made_ahead_of_its_use(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     assert capsys.readouterr().out.startswith("compiled loops: ready after ")

@@ -110,7 +110,6 @@ SOME = Budget(epsilon=1.2, delta=1e-5)
 MUCH = [(GaussianDpEvent(3.45), 1)]  # leaves little of it, and is priced exactly on any grid
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pace", [SQUARE_ROOT, CONSTANT_EPSILON], ids=lambda pace: pace.name)
 @pytest.mark.parametrize("spent", [quick(2.5), MUCH], ids=["sampled", "exact"])
 @pytest.mark.parametrize("usual", [None, 3.0, 40.0])

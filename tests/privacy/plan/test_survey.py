@@ -37,7 +37,6 @@ def test_given_noise_finds_rounds_or_cohort_or_epsilon() -> None:
     assert plan.price.epsilon > 1.0
 
 
-@pytest.mark.slow
 def test_a_growing_cohort_keeps_noise_squared_over_cohort() -> None:
     (plan,) = Wish(**BASE, rounds=(4,), cohorts=(60,), grow_from=10).plans()
     steps = plan.config.schedule.steps
@@ -118,7 +117,6 @@ def test_a_row_is_json_and_says_what_the_plan_says() -> None:
     assert found["schedule"] == [step]
 
 
-@pytest.mark.slow
 def test_plans_are_ranked_by_the_noise_of_all_rounds_and_then_by_what_is_sent() -> None:
     wish = Wish(**BASE | {"accountant": "rdp"}, rounds=(3, 12), cohorts=(10, 50))
     plans = list(wish.plans())
