@@ -175,7 +175,7 @@ REFUSED: dict[str, Callable[[], FedAvg]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_plans_that_it_does_not_fit_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"local\.centre = '?{name.split(' ')[0]}"):
+    with pytest.raises(ConfigError, match=rf"local\.centre = '?{name.split(maxsplit=1)[0]}"):
         REFUSED[name]()
 
 
