@@ -52,7 +52,6 @@ def engine() -> CohortEngine:
         return CohortEngine(small(), clients(SIZES), ALL, ALWAYS)
 
 
-@pytest.mark.slow
 def test_clients_learn_what_autograd_teaches_them(engine: CohortEngine) -> None:
     model = engine.model
     weights = model.initial(RANDOMNESS)
