@@ -33,12 +33,13 @@ def with_odd(data: ClientTensors, odd: float) -> ClientTensors:
     return replace(data, features=features)
 
 
-def total(data: ClientTensors, number: int, there: list[int]) -> np.ndarray:
+def total(data: ClientTensors, number: int, there: list[int], *, length: float = 1.0) -> np.ndarray:
     """What is released of a round, less its noise: that is the same for the same seed."""
     plan = plan_with()
     ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
     private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
-    trainer = EngineTrainer(CohortEngine(MODEL, data, LOCAL), start(unit(clients())), randomness=RANDOMNESS)
+    engine = CohortEngine(MODEL, data, LOCAL.replaced(centre_length=length))
+    trainer = EngineTrainer(engine, start(unit(clients())), randomness=RANDOMNESS)
     for earlier in range(number):
         private.round(earlier).release()
     opened = private.round(number)
@@ -47,11 +48,12 @@ def total(data: ClientTensors, number: int, there: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-@pytest.mark.parametrize("number", [0, 1])
-def test_nobody_says_more_than_the_bound(odd: float, number: int) -> None:
+@pytest.mark.parametrize(("number", "length"), [(0, 1.0), (1, 1.0), (0, 0.5), (0, 1e-300), (0, 1e300)])
+def test_nobody_says_more_than_the_bound(odd: float, number: int, length: float) -> None:
     data = with_odd(unit(clients()), odd)
     everyone = list(range(CLIENTS))
-    moved = total(data, number, everyone) - total(data, number, [k for k in everyone if k != 1])
+    others = [k for k in everyone if k != 1]
+    moved = total(data, number, everyone, length=length) - total(data, number, others, length=length)
     assert np.linalg.norm(moved) <= NormalisedClip().clip_norm * (1 + 1e-6)
 
 
