@@ -68,7 +68,7 @@ OF_THE_CENTRE = 0.06
 """The share of what all rounds are told that the centre of the examples is worth."""
 
 LENGTH_OF_THE_CENTRE = 0.5
-"""About as long as a client's mean is: of Fashion-MNIST and MNIST, held out, the median is 0.48 of an example's."""
+"""About as long as a client's mean is, beside an example: looked at on held-out images of Fashion-MNIST and MNIST."""
 
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
