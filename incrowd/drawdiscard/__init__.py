@@ -2,7 +2,7 @@
 
 from incrowd.drawdiscard.desk import Desk, Drawn, Reason, Returned
 from incrowd.drawdiscard.device import Device, Fit
-from incrowd.drawdiscard.direction_test import DirectionTest
+from incrowd.drawdiscard.direction import DirectionTest
 from incrowd.drawdiscard.fast_gradients import GlmGradients, OwnLayout, split_among_devices, with_intercept
 from incrowd.drawdiscard.genealogy import Coins, Genealogy, accept_one_in, draw_and_discard, same_instance
 from incrowd.drawdiscard.glm import LOGISTIC, MULTINOMIAL, FlatModel, Glm

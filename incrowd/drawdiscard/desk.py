@@ -10,7 +10,7 @@ from typing import NamedTuple
 from numpy.typing import ArrayLike
 
 from incrowd._random import Randomness
-from incrowd.drawdiscard.direction_test import answer_test
+from incrowd.drawdiscard.direction import answer_test
 from incrowd.drawdiscard.pool import Instance, as_weights
 from incrowd.drawdiscard.residual import check_rounding
 from incrowd.drawdiscard.snapshot import DIGEST

@@ -1,4 +1,4 @@
-"""Which direction an answer is, compiled: what `direction_test.named_seed` says."""
+"""Which direction an answer is, compiled: what `direction.named_seed` says."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def _mixed(word: np.uint32) -> np.uint32:
 
 @compiled
 def named_seed(answer: Instance, parent: Instance, length: float) -> int:
-    """See `direction_test.named_seed`."""
+    """See `direction.named_seed`."""
     seed, first = np.uint32(0), min(SEED_BITS, answer.size)
     for place in range(first):
         wide, mine = np.float64(parent[place]), answer[place]

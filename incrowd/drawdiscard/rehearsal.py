@@ -12,7 +12,7 @@ from incrowd import _validate
 from incrowd._random import Floats, Integers, SeededRandomness
 from incrowd._ranks import roc_auc
 from incrowd.drawdiscard.device import Device, Fit
-from incrowd.drawdiscard.direction_test import answer_test
+from incrowd.drawdiscard.direction import answer_test
 from incrowd.drawdiscard.fast_gradients import DeviceGradients, GlmGradients, ModelGradients, split_among_devices
 from incrowd.drawdiscard.fields import BooleanField, CategoryField
 from incrowd.drawdiscard.genealogy import draw_and_discard

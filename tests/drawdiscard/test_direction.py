@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from incrowd import SeededRandomness, Server
-from incrowd.drawdiscard import Reason, Rehearsal, direction_kernel, direction_test
-from incrowd.drawdiscard.direction_test import MEMORY, DirectionTest, answer_test
+from incrowd.drawdiscard import Reason, Rehearsal, direction, direction_kernel
+from incrowd.drawdiscard.direction import MEMORY, DirectionTest, answer_test
 from incrowd.drawdiscard.outbox import stepped
 from incrowd.drawdiscard.residual import ResidualTest
 from incrowd.drawdiscard.server import Outcome
@@ -58,7 +58,7 @@ def test_every_honest_answer_passes_and_no_neighbour_of_it(
     turned = sent.copy()
     turned[place] = np.float32(np.float64(parent[place]) + math.copysign(length, float(parent[place] - sent[place])))
     for row in (sent, other, turned):
-        assert direction_test.named_seed(row, parent, length) == direction_kernel.named_seed(row, parent, length)
+        assert direction.named_seed(row, parent, length) == direction_kernel.named_seed(row, parent, length)
     assert not test.accepts(other, parent, gamma)
     if size > 60 and place >= 20:  # of so few signs every one is a direction's
         assert not test.accepts(turned, parent, gamma)
@@ -219,7 +219,7 @@ def test_without_numba_it_is_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "incrowd.drawdiscard.direction_kernel", None)
-    assert DirectionTest(MECHANISM)._named is direction_test.named_seed
+    assert DirectionTest(MECHANISM)._named is direction.named_seed
 
 
 def test_a_server_takes_directions_and_goes_on_with_them(tmp_path: Path) -> None:
