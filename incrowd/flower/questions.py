@@ -17,10 +17,15 @@ class _Open:
     end: float
     message: str = ""
     life: str = ""
+    latest: bool = True
 
 
 class Questions:
-    """Open questions. Of a party, the latest is the one that is sent to a new life; an answer to any counts."""
+    """Open questions. Of a party, the latest is the one that is sent to a new life; an answer to any counts.
+
+    Guarantee: a question is sent as it was asked or not at all: one that was followed by another has no content any
+    more, and is not sent again when the other is answered.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -31,7 +36,7 @@ class Questions:
         number = f"question {next(self._numbers)}"
         for each in self._open.values():
             if each.party == party:  # a party that is away for long is not to fill the memory
-                each.content = b""
+                each.content, each.latest = b"", False
         self._open[number] = _Open(party, content, end)
         return number
 
@@ -51,11 +56,10 @@ class Questions:
 
     def due(self, lives: Mapping[str, str]) -> dict[str, str]:
         """The questions to be sent now, and the party of each: the latest of a party whose life has not heard it."""
-        latest = {each.party: number for number, each in self._open.items()}
         return {
-            number: party
-            for party, number in latest.items()
-            if party in lives and self._open[number].life != lives[party]
+            number: each.party
+            for number, each in self._open.items()
+            if each.latest and each.party in lives and each.life != lives[each.party]
         }
 
     def content(self, number: str) -> bytes:
