@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contest.lean import flat, parts
+from contest.lean import flat, parts, settle
 from contest.opacus_modules import visible
 from contest.peak import describe, one_processor
 from contest.report import RecordReport, RecordResult
@@ -29,6 +30,7 @@ from incrowd.learning import (
     GridNoise,
     Records,
     StepNoise,
+    ieee,
     one_thread,
     poisson_batches,
 )
@@ -56,7 +58,7 @@ class Competitor(Protocol):
         ...
 
     def steps(self, number: int) -> tuple[int, float]:
-        """Take some steps; how many records took part, and how many seconds of a processor that took."""
+        """Take some steps; how many records took part, and how many seconds that took: see `RecordTask.clock`."""
         ...
 
 
@@ -71,6 +73,13 @@ class RecordTask:
     def name(self) -> str:
         """How results call it."""
         return f"records {self.task.name}"
+
+    def clock(self) -> float:
+        """Seconds: of this process on a processor, where others compute, too; of the day on an accelerator."""
+        if self.task.device == "cpu":
+            return time.process_time()
+        settle(self.task.device)
+        return time.perf_counter()
 
     def training(self, steps: int) -> RecordTraining:
         """The settings of so many steps."""
@@ -105,7 +114,7 @@ class Ours:
             task.task.work.model(),
             records,
             Descent(learning_rate=LEARNING_RATE),
-            execution=Execution(contributions=_RECORDS),
+            execution=Execution(contributions=_RECORDS, device=task.task.device),
         )
         self.weights = task.task.start
 
@@ -114,7 +123,7 @@ class Ours:
         seen: list[Floats] = []
 
         def remember(total: Tensor) -> Tensor:
-            seen.append(total.numpy().copy())
+            seen.append(total.cpu().numpy().copy())
             return total
 
         stream = RANDOMNESS.stream("batches", number)
@@ -124,12 +133,12 @@ class Ours:
     def steps(self, number: int) -> tuple[int, float]:
         """See `Competitor.steps`."""
         records = sum(map(len, self.task.batches(number)))
-        begin = time.process_time()
+        begin = self.task.clock()
         training = self.task.training(self.task.steps)
         stream = RANDOMNESS.stream("batches", number)
         noise = self._noise(training, number)
         self.weights = self.engine.train(self.weights, training, noise=noise, batches=stream).weights
-        return records, time.process_time() - begin
+        return records, self.task.clock() - begin
 
     def _noise(self, training: RecordTraining, number: int) -> StepNoise:
         if self.earnest:
@@ -153,6 +162,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.features, self.labels = self.task.task.tensors
         self.module, self.parameters = self._module()
+        self.module.to(self.task.task.device)
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, parts(self.task.task.start, self.parameters))
         self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
@@ -170,10 +180,10 @@ class Loop:
     def steps(self, number: int) -> tuple[int, float]:
         """See `Competitor.steps`."""
         batches = self.task.batches(number)[: max(1, int(self.share * self.task.steps))]
-        begin = time.process_time()
+        begin = self.task.clock()
         for rows in batches:
             self.step(rows)
-        return sum(map(len, batches)), time.process_time() - begin
+        return sum(map(len, batches)), self.task.clock() - begin
 
     def step(self, rows: Tensor) -> None:
         """One step."""
@@ -234,9 +244,11 @@ class RecordContest:
     rounds: int = 5
     steps: int = 40
     models: Sequence[str] = field(default_factory=lambda: MODELS)
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         checks.count(rounds=self.rounds, steps=self.steps)
+        Execution(device=self.device)  # which refuses one that is not there
         if not self.batch_sizes:
             raise ConfigError(field="batch", value=self.batch_sizes, remedy="name at least one")
         for name in self.against:
@@ -250,7 +262,7 @@ class RecordContest:
 
     def run(self, say: Callable[[str], object] = lambda _: None) -> RecordReport:
         """Measure; `say` hears of the progress."""
-        machine = describe() | {"data": "synthetic" if self.folder is None else "MNIST"}
+        machine = describe(self.device) | {"data": "synthetic" if self.folder is None else "MNIST"}
         others: dict[str, Factory] = {
             "incrowd exact noise": partial(Ours, earnest=True),
             "plain": partial(Loop, "plain"),
@@ -261,7 +273,8 @@ class RecordContest:
         results: list[RecordResult] = []
         for model in self.models:
             for size in self.batch_sizes:
-                task = RecordTask(task=Task(work=WORKS[model], batch_size=size, folder=self.folder), steps=self.steps)
+                one = Task(work=WORKS[model], batch_size=size, folder=self.folder, device=self.device)
+                task = RecordTask(task=one, steps=self.steps)
                 say(f"{task.name}: incrowd, {', '.join(others)}")
                 results += match(task, others, rounds=self.rounds)
         return RecordReport(results=results, skipped=self.skipped, machine=machine)
@@ -283,7 +296,8 @@ def match(task: RecordTask, others: dict[str, Factory], *, rounds: int) -> list[
 
     Edge cases: an error that names whoever computes something else than we do, before anything is timed.
     """
-    with one_thread(), one_processor(), warnings.catch_warnings():
+    where = task.task.device
+    with one_thread(), one_processor() if where == "cpu" else nullcontext(), ieee(where), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         players: list[Competitor] = [Ours(task), *(make(task) for make in others.values())]

@@ -56,6 +56,7 @@ class BatchedRecords:
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         self.execution = execution
+        self._place: Tensor | None = None
         self._ways = GradientWays(model, loss, records, execution)
         self._ahead = MadeAhead.of(model, self.records)
         ahead = self._ahead
@@ -88,12 +89,21 @@ class BatchedRecords:
     def _train(
         self, weights: ArrayLike | Tensor, training: RecordTraining, *, noise: StepNoise, batches: Stream
     ) -> Trained:
-        now = self.model.flat(weights).to(self.records.device, copy=True)
+        now = self._place_of(self.model.flat(weights))
         sums = self._sums(now, training)
         walk = _Walk(self.descent, now)
         for noised in sums.steps(training, noise=noise, batches=batches):
             walk.step(noised, training.expected_batch)
         return Trained(weights=now.cpu(), dropped=sums.dropped)
+
+    def _place_of(self, weights: Tensor) -> Tensor:
+        """The weights in memory that training may write to: on an accelerator always the same."""
+        device = self.records.device
+        if device.type == "cpu":
+            return weights.clone()
+        if self._place is None:  # pragma: no cover - where there is one
+            self._place = torch.empty(self.model.size, device=device)
+        return self._place.copy_(weights)  # pragma: no cover - as above
 
     def _sums(self, weights: Tensor, training: RecordTraining) -> NoisedSums:
         if self._ahead is not None and self._rest is not None and self._ahead.worth(training, self.execution):

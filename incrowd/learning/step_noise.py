@@ -80,8 +80,17 @@ class FastNoise:
 
     def __call__(self, total: Tensor) -> Tensor:
         """The sum with noise on it."""
+        if total.device.type != "cpu":
+            return self._there(total)
         blocks = zip(torch.split(self._noised.resize_(total.shape), _BLOCK), torch.split(total, _BLOCK), strict=True)
         for noised, exact in blocks:
             noise = self._noise[: len(noised)].normal_(generator=self.generator)
             noised.copy_(exact).add_(noise, alpha=self.std)
-        return self._noised.to(total.device)
+        return self._noised
+
+    def _there(self, total: Tensor) -> Tensor:
+        """The same where the sum is on an accelerator, which goes on computing it while the noise is drawn."""
+        if self._noise.shape != total.shape:
+            self._noise = torch.empty(total.shape, pin_memory=True)  # from other memory copies take longer than drawing
+        noise = self._noise.normal_(generator=self.generator).to(total.device)
+        return total.float().add_(noise, alpha=self.std)

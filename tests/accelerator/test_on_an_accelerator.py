@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from incrowd import Local
 from incrowd.learning import CohortEngine, Execution, Model, mlp, small_cnn
 from incrowd.learning.deltas import halved_squares
 from incrowd.learning.gradients.ghost import Ghost
+from incrowd.learning.gradients.replayed import Replayed
 from incrowd.learning.gradients.side_by_side import SideBySide
 from incrowd.learning.record_engine import BatchedRecords
+from incrowd.privacy.mechanism import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.attacks.test_alone import (
     CHAOS,
@@ -164,13 +166,43 @@ def test_frozen_layers_are_computed_once_there_too() -> None:
     )
 
 
+def noted(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> Replayed:
+    found = engine._ways.gradients(weights.to(DEVICE), settings)
+    assert isinstance(found, Replayed)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "normalised", "convolutions"])
+def test_a_record_has_the_same_bits_in_every_company(kind: str) -> None:
+    build, _, records = KINDS[kind]
+    model, settings = build(), training(expected_batch=4.0, physical_batch=8)
+    there = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=Execution(device=DEVICE))
+    way, seen = noted(there, start(model), settings), set[tuple[float, bytes]]()
+    features, labels = there.records.features.float(), there.records.labels
+    for others in ([], [1, 2], [4, 5, 3, 6, 7], [1] * 7):
+        for place in {0, len(others)}:
+            chosen = [*others[:place], 0, *others[place:]]
+            company = features[chosen] * 10.0 ** torch.arange(len(chosen), device=DEVICE).view(
+                -1, *[1] * (features.ndim - 1)
+            )
+            company[place] = features[0]
+            way.begin(len(chosen))
+            norm = float(way.norms(company, labels[chosen])[place])
+            factors = torch.zeros(len(chosen), dtype=torch.float64, device=DEVICE)
+            factors[place] = 0.5
+            way.add(factors)
+            seen.add((norm, way.total.cpu().numpy().tobytes()))
+    assert len(seen) == 1
+    assert next(iter(seen))[0] > 0
+
+
 @pytest.mark.parametrize("kind", ["linear", "perceptron", "images", "normalised", "convolutions", "shared path"])
 def test_records_take_the_steps_that_they_take_on_a_processor(kind: str) -> None:
     build, _, records = KINDS[kind]
     model, settings = build(), training(steps=3, clip_norm=0.5, physical_batch=7)
     there = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=Execution(device=DEVICE))
     expected = {"linear": Ghost, "perceptron": Ghost, "images": Ghost}.get(kind, SideBySide)
-    assert type(there._ways.gradients(start(model).to(DEVICE), settings)) is expected
+    assert type(noted(there, start(model), settings)._block) is expected
     found: list[Any] = []
     for execution in (Execution(), Execution(device="cuda")):
         engine = BatchedRecords(model, records, Descent(learning_rate=0.3), execution=execution)

@@ -33,10 +33,14 @@ class Ghost:
     """The clipped sum of the gradients of up to `rows` records at a time, at the weights of each parameter.
 
     Guarantee: as `incrowd.learning.gradients.sums.RecordGradients`.
+
+    Edge cases: where it is `blockwise`, always as many records come, whatever of them counts, and sums are in float64:
+    what is then done to memory does not depend on the records, and can be repeated without being told.
     """
 
-    def __init__(self, program: Program, weights: Sequence[Tensor], *, rows: int) -> None:
+    def __init__(self, program: Program, weights: Sequence[Tensor], *, rows: int, blockwise: bool = False) -> None:
         left = iter(weights)
+        self.blockwise = blockwise
         self.layers = [_GhostLayer(dense, left, rows) for dense in program.layers]
         self.loss = program.loss
         self.rows = rows
@@ -56,9 +60,10 @@ class Ghost:
 
     def begin(self, records: int) -> None:
         """See `RecordGradients.begin`."""
-        self._kind = torch.float32 if records <= FLOAT32_RECORDS else torch.float64
-        self._beta = 0  # the first gradients overwrite what was there, which spares a pass over the memory
-        if records == 0:
+        few = records <= FLOAT32_RECORDS and not self.blockwise
+        self._kind = torch.float32 if few else torch.float64
+        self._beta = int(self.blockwise)  # else the first overwrite what was there, which spares a pass over the memory
+        if records == 0 or self.blockwise:
             self.total.zero_()
 
     def norms(self, features: Tensor, labels: Tensor) -> Floats:
@@ -79,7 +84,7 @@ class Ghost:
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
-        rows = factors.nonzero().view(-1)
+        rows = None if self.blockwise else factors.nonzero().view(-1)
         for layer in self.layers:
             layer.add(factors, rows, kind=self._kind, beta=self._beta)
         self._beta = 1
@@ -165,13 +170,18 @@ class _GhostLayer:
         squares: Tensor = torch.linalg.vector_norm(d, dim=1).square_().mul_(length)
         return squares
 
-    def add(self, factors: Tensor, kept: Tensor, *, kind: torch.dtype, beta: int) -> None:
-        """Add the gradients of the records that are kept, times their factors, to beta times the sum of a kind."""
+    def add(self, factors: Tensor, kept: Tensor | None, *, kind: torch.dtype, beta: int) -> None:
+        """Add the gradients of the records that are kept, times their factors, to beta times the sum of a kind.
+
+        Edge cases: where it is not said who is kept, those are whose factors are not 0.
+        """
         d, inputs = self._exact_d[: self.rows].mul_(factors[:, None]), self._exact_inputs[: self.rows]
         if kind == torch.float32:
             # Numbers too small for all digits of a float32 become 0, so that rounding lengthens no gradient.
             d, inputs = self.d.copy_(torch.nn.functional.hardshrink(d, _LEAST)), self._inputs
-        if len(kept) < self.rows:  # what is left out may hold anything, and zero times infinity is not zero
+        if kept is None:  # what is left out may hold anything, and zero times infinity is not zero
+            d, inputs = (torch.where((factors != 0)[:, None], one, 0.0) for one in (d, inputs))
+        elif len(kept) < self.rows:
             d, inputs = d[kept], inputs[kept]
         weight_sum, bias_sum = self._sums[kind]
         weight_sum.addmm_(d.t(), inputs, beta=beta)

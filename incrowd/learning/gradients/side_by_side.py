@@ -91,14 +91,21 @@ class SideBySide:
 
     def norms(self, features: Inputs, labels: Tensor) -> Floats:
         """See `RecordGradients.norms`."""
-        inputs, targets = self._filled_up(features, labels)
-        with torch.no_grad(), one_thread(), in_one_order(targets.device):
-            found = self.way.gradients(self._now, inputs, targets)
-        return self._formed.norms([one.reshape(self.rows, -1)[: len(labels)] for one in found])
+        norms: Floats = self._squares(*self._filled_up(features, labels), len(labels)).sqrt_().cpu().numpy()
+        return norms
+
+    def squares(self, features: Inputs, labels: Tensor) -> Tensor:
+        """The squares of the norms of always as many records: see `Block`."""
+        return self._squares(features, labels, self.rows)
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
         self._formed.add(factors)
+
+    def _squares(self, inputs: Inputs, targets: Tensor, records: int) -> Tensor:
+        with torch.no_grad(), one_thread(), in_one_order(targets.device):
+            found = self.way.gradients(self._now, inputs, targets)
+        return self._formed.squares([one.reshape(self.rows, -1)[:records] for one in found])
 
     def _filled_up(self, features: Inputs, labels: Tensor) -> tuple[Inputs, Tensor]:
         """The same in memory of their own, and zeros behind them."""
@@ -126,7 +133,8 @@ def way_of(model: Model, loss: Loss, records: Records, execution: Execution, tra
     """
     here = execution.device == "cpu"
     rows = min(training.physical_batch, (_NUMBERS if here else _NUMBERS_THERE) // model.size)
-    plainly = min(_PLAINLY if here else _THERE, rows, _power_of_two(training.expected_batch))
+    few = _power_of_two(training.expected_batch)
+    plainly = min(_PLAINLY, rows, few) if here else min(_THERE, rows, 2 * few)  # there one block is to hold a batch
     stored = tuple((name, one.dtype, one.shape[1:]) for name, one in named(records.features).items())
     labels = records.labels.dtype, records.labels.shape[1:]
     together = min(_COMPILED, rows, _power_of_two(training.expected_batch / 4))

@@ -87,6 +87,7 @@ class Formed:
         self.total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         self.places = self.total.split_with_sizes(list(sizes))
         self._gradients: Sequence[Tensor] = []
+        self._here = device.type == "cpu"
         self._work: type[_ByTorch] = _InLoops if device.type == "cpu" else _ByTorch
 
     def squares(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -103,8 +104,13 @@ class Formed:
         return norms
 
     def add(self, factors: Tensor) -> None:
-        """See `RecordGradients.add`. Edge cases: the gradients are not kept."""
-        gradients, self._gradients = self._gradients, []
+        """See `RecordGradients.add`.
+
+        Edge cases: the gradients are not kept, but on an accelerator, which may repeat this by itself in their memory.
+        """
+        gradients = self._gradients
+        if self._here:
+            self._gradients = []
         for gradient, place in zip(gradients, self.places, strict=True):
             self._work.add_rows(gradient, factors, place)
 
@@ -120,8 +126,8 @@ class _ByTorch:
     @staticmethod
     def add_rows(gradient: Tensor, factors: Tensor, place: Tensor) -> None:
         """Add the rows, times their factors, but those whose factor is 0."""
-        rows = factors.nonzero().view(-1)
-        place.addmv_(gradient[rows].double().t(), factors[rows])
+        kept = torch.where((factors != 0)[:, None], gradient, 0.0)  # zero times infinity is not zero
+        place.addmv_(kept.double().t(), factors)
 
 
 class _InLoops(_ByTorch):

@@ -6,6 +6,7 @@ from incrowd.learning.convolved.layers import convolutions_of
 from incrowd.learning.execution import Execution
 from incrowd.learning.gradients.ghost import Ghost, alone
 from incrowd.learning.gradients.one_by_one import OneByOne
+from incrowd.learning.gradients.replayed import Replayed
 from incrowd.learning.gradients.side_by_side import SideBySide, way_of
 from incrowd.learning.gradients.sums import RecordGradients
 from incrowd.learning.losses import Loss
@@ -18,20 +19,44 @@ from incrowd.privacy.mechanism.steps import RecordTraining
 _WINDOWS = 2**22  # numbers of copied windows that are in memory at once
 
 
+def _most_at_once(expected_batch: float) -> int:
+    """Records for a block that holds a whole batch nearly always, and is not much larger."""
+    return int(expected_batch + 4 * expected_batch**0.5) + 8
+
+
 class GradientWays:
     """The ways that there are for a model and such records, of which only shapes and types are read."""
 
     def __init__(self, model: Model, loss: Loss, records: Records, execution: Execution) -> None:
         self.model, self.loss, self.records, self.execution = model, loss, records, execution
         self._program = compile_program(model.module, loss, records)
+        self._replayed: tuple[object, RecordGradients] | None = None
         self._table = None if execution.device != "cpu" else convolutions_of(model.module, loss, records)
 
     def gradients(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
         """The fastest, at weights that may change from step to step."""
+        if weights.device.type != "cpu":
+            return self._there(weights, training)
         parameters, rows = self.model.by_parameter(weights), training.physical_batch
         if self._program is not None and alone(self._program, rows=rows, device=weights.device):
             return Ghost(self._program, parameters, rows=rows)
         return self._pictured(parameters, rows) or self._one_or_several(weights, training)
+
+    def _there(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
+        """The same on an accelerator: what was noted is for the weights in this place, and kept while they are."""
+        kind = weights.data_ptr(), training.physical_batch, training.expected_batch
+        if self._replayed is None or self._replayed[0] != kind:
+            self._replayed = None  # which lets go of its memory first
+            self._replayed = kind, self._noted(weights, training)
+        return self._replayed[1]
+
+    def _noted(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
+        device, rows = weights.device, min(training.physical_batch, _most_at_once(training.expected_batch))
+        if self._program is not None and alone(self._program, rows=rows, device=device):
+            ghost = Ghost(self._program, self.model.by_parameter(weights), rows=rows, blockwise=True)
+            return Replayed(ghost, device)
+        found = self._one_or_several(weights, training)
+        return Replayed(found, device) if isinstance(found, SideBySide) else found
 
     def _pictured(self, parameters: list[Tensor], rows: int) -> RecordGradients | None:
         """The way for convolutions."""

@@ -1,13 +1,13 @@
 """The path for accelerators: many clients take their steps in the same operations, each in matrices of its own.
 
 There, telling the machine what to do takes longer than doing it for one client. So torch's `vmap` makes one step of a
-client the step of hundreds, and what the accelerator was told once it repeats by itself, step after step.
+client the step of hundreds, and what the accelerator was told once it repeats by itself, step after step: see
+`incrowd.learning.replay`.
 
 | file       | what                                                                     |
 | ---------- | ------------------------------------------------------------------------ |
 | `step`     | a step of many clients, for any module that `vmap` can take              |
 | `plan`     | whose batches are how wide, and which examples they have                 |
-| `replay`   | a step that the accelerator repeats by itself                            |
 | `training` | the path                                                                 |
 """
 

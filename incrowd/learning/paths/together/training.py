@@ -18,9 +18,9 @@ from incrowd.learning.dropout import has_dropout
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.paths.together.plan import steps_of, widened, width_of
-from incrowd.learning.paths.together.replay import Notes, Take
 from incrowd.learning.paths.together.step import Abreast, OfClients, step
 from incrowd.learning.paths.together.trial import SideBySideTrial, most_at_once
+from incrowd.learning.replay import Notes, Take
 from incrowd.learning.threads import one_thread
 from incrowd.learning.trial import MadeUp
 
