@@ -1,7 +1,9 @@
 """`incrowd bench`: how fast the engine is."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
@@ -9,13 +11,16 @@ from harness.results import say
 from incrowd import ConfigError
 from incrowd.cli import Json, need_training, print_json, whole_numbers, words
 
+_OWN = ("records", "simulation", "service")
+"""What is measured in a way of its own."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def bench(
     work: Annotated[
-        str, typer.Option(help="What to measure, commas between; or records, simulation or service, on its own.")
+        str, typer.Option(help="What to measure, commas between: works of clients, records, service; simulation alone.")
     ] = "linear,mlp,mlp600,cnn",
     against: Annotated[
         str, typer.Option(help="Whom to compare with, commas between; without it lean,pfl,flower, at records opacus.")
@@ -36,60 +41,143 @@ def bench(
 
     Example: incrowd bench --work mlp --against lean --data data
     """
-    if words(work)[:1] in (("records",), ("simulation",), ("service",)):
-        _only_as_it_is(words(work)[0], device=device, clients=clients, examples=examples)
-    if words(work) == ("service",):
-        _service(quick=quick, as_json=as_json)
-        return
-    need_training()
-    from contest import records
-    from contest.compare import PEERS, Contest
-    from contest.records import RecordContest
-    from contest.simulation import MODELS, SimulationContest
-    from contest.works import named
-
-    contest: Contest | RecordContest | SimulationContest
-    if words(work)[:1] == ("simulation",) and not memory:
-        contest = SimulationContest(
-            works=[named(name) for name in words(work)[1:] or MODELS],
-            workers=whole_numbers("workers", workers),
-            batch_size=whole_numbers("batch", batch or "10")[0],
-            folder=data,
-            rounds=1 if quick else 3,
-        )
-    elif words(work)[:1] == ("records",) and not memory:
-        contest = RecordContest(
-            models=[named(name).name for name in words(work)[1:]] or records.MODELS,
-            batch_sizes=whole_numbers("batch", batch or "100"),
-            against=words(against or "opacus"),
-            folder=data,
-            rounds=1 if quick else 9,
-            device=device,
-        )
+    asked = words(work)
+    alone = asked[:1] if asked[:1] in (("records",), ("simulation",)) and not memory else ()
+    parts = {alone[0]: asked[1:]} if alone and not set(asked[1:]) & set(_OWN) else _by_kind(asked, memory=memory)
+    for name in parts:
+        _only_as_it_is(name, device=device, clients=clients, examples=examples)
+    if set(parts) - {"service"}:
+        need_training()
+    settings = _Settings(
+        against=words(against),
+        batch=whole_numbers("batch", batch) if batch else None,
+        folder=data,
+        quick=quick,
+        workers=whole_numbers("workers", workers),
+        device=device,
+        clients=clients,
+        examples=examples,
+        memory=memory,
+    )
+    contests = [settings.contest(name, networks, alone=len(parts) == 1) for name, networks in parts.items()]
+    reports = [contest.run(say) for contest in contests]
+    if as_json:
+        print_json(_together([report.to_dict() for report in reports]))
     else:
-        contest = Contest(
-            works=[named(name).of(clients=clients, examples=examples) for name in words(work)],
-            batch_sizes=whole_numbers("batch", batch or "10,100"),
-            against=words(against or ",".join(PEERS)),
-            folder=data,
-            rounds=1 if quick else 3,
-            memory=memory,
-            device=device,
+        typer.echo("\n\n".join(report.to_text() for report in reports))
+
+
+class _Report(Protocol):
+    def to_dict(self) -> dict[str, object]:
+        """As JSON can hold it."""
+        ...
+
+    def to_text(self) -> str:
+        """For people."""
+        ...
+
+
+class _Contest(Protocol):
+    def run(self, say: Callable[[str], object]) -> _Report:
+        """Measure."""
+        ...
+
+
+def _by_kind(asked: Sequence[str], *, memory: bool) -> dict[str, tuple[str, ...]]:
+    """What is measured in ways of its own, and the works that clients do."""
+    own = [name for name in _OWN if name in asked]
+    if own and ("simulation" in own or memory):
+        raise ConfigError(field="work", value=own[0], remedy="measure it on its own, without --memory")
+    others = tuple(name for name in asked if name not in own)
+    return {**({"works": others} if others or not own else {}), **dict.fromkeys(own, ())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """What was asked for, of whichever contest there is."""
+
+    against: tuple[str, ...]
+    batch: tuple[int, ...] | None
+    folder: Path | None
+    quick: bool
+    workers: tuple[int, ...]
+    device: str
+    clients: int | None
+    examples: int | None
+    memory: bool
+
+    def contest(self, name: str, networks: tuple[str, ...], *, alone: bool) -> _Contest:
+        """Of the works, or of one that has a way of its own; peers that are for others only count where there are."""
+        if name == "service":
+            from contest.service import ServiceContest
+
+            return ServiceContest(seconds=2.0 if self.quick else 8.0)
+        if name == "simulation":
+            return self._simulation(networks)
+        return self._records(networks, alone=alone) if name == "records" else self._works(networks, alone=alone)
+
+    def _works(self, works: tuple[str, ...], *, alone: bool) -> _Contest:
+        from contest import records
+        from contest.compare import PEERS, Contest
+        from contest.works import named
+
+        against = self.against if alone else tuple(one for one in self.against if one not in records.PEERS)
+        return Contest(
+            works=[named(name).of(clients=self.clients, examples=self.examples) for name in works],
+            batch_sizes=(10, 100) if self.batch is None else self.batch,
+            against=against or (() if self.against else tuple(PEERS)),
+            folder=self.folder,
+            rounds=1 if self.quick else 3,
+            memory=self.memory,
+            device=self.device,
         )
-    report = contest.run(say)
-    print_json(report.to_dict()) if as_json else typer.echo(report.to_text())
+
+    def _records(self, networks: tuple[str, ...], *, alone: bool) -> _Contest:
+        from contest import compare, records
+        from contest.works import named
+
+        against = self.against if alone else tuple(one for one in self.against if one not in compare.PEERS)
+        return records.RecordContest(
+            models=[named(name).name for name in networks] or records.MODELS,
+            batch_sizes=(100,) if self.batch is None else self.batch,
+            against=against or (() if self.against else records.PEERS),
+            folder=self.folder,
+            rounds=1 if self.quick else 9,
+            device=self.device,
+        )
+
+    def _simulation(self, networks: tuple[str, ...]) -> _Contest:
+        from contest.simulation import MODELS, SimulationContest
+        from contest.works import named
+
+        return SimulationContest(
+            works=[named(name) for name in networks or MODELS],
+            workers=self.workers,
+            batch_size=(self.batch or (10,))[0],
+            folder=self.folder,
+            rounds=1 if self.quick else 3,
+        )
+
+
+def _together(found: Sequence[dict[str, object]]) -> dict[str, object]:
+    """Several reports as one: what they list after each other, what they name beside each other."""
+    merged: dict[str, object] = {}
+    for report in found:
+        for name, value in report.items():
+            before = merged.get(name)
+            if isinstance(before, list) and isinstance(value, list):
+                merged[name] = before + value
+            elif isinstance(before, dict) and isinstance(value, dict):
+                merged[name] = before | value
+            else:
+                merged[name] = value
+    return merged
 
 
 def _only_as_it_is(work: str, *, device: str, clients: int | None, examples: int | None) -> None:
+    if work == "works":
+        return
     for field, value, usual in (("device", device, "cpu"), ("clients", clients, None), ("examples", examples, None)):
         if value != usual and (work, field) != ("records", "device"):
             remedy = f"leave it out: {work} has its own; it is for works such as linear or cnn"
             raise ConfigError(field=field, value=value, remedy=remedy)
-
-
-def _service(*, quick: bool, as_json: bool) -> None:
-    """`--work service`: it needs no torch."""
-    from contest.service import ServiceContest
-
-    report = ServiceContest(seconds=2.0 if quick else 8.0).run(say)
-    print_json(report.to_dict()) if as_json else typer.echo(report.to_text())

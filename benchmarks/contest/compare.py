@@ -97,7 +97,7 @@ class Contest:
                 raise ConfigError(field=field, value=values, remedy="name at least one")
         for name in self.against:
             if name not in PEERS:
-                remedy = ELSEWHERE.get(name, f"give one or several of {', '.join(PEERS)}")
+                remedy = ELSEWHERE.get(name, f"give one or several of {', '.join((*PEERS, *ELSEWHERE))}")
                 raise ConfigError(field="against", value=name, remedy=remedy)
 
     @property

@@ -20,13 +20,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--work", "mlp,records"], "work = 'records': measure it on its own"),
+        (["--work", "mlp,simulation"], "work = 'simulation': measure it on its own"),
+        (["--work", "mlp,records", "--against", "lean,nobody"], "against = 'nobody': give one or several of lean, pfl"),
         (["--work", "records", "--memory"], "work = 'records': measure it on its own"),
         (["--work", "records", "--against", "lean"], "against = 'lean': at records, give opacus"),
         (["--work", "records", "--batch", "0"], "batch_size = 0"),
         (["--work", "records", "--batch", ","], "batch = "),
-        (["--work", "mlp,service"], "work = 'service': measure it on its own"),
+        (["--work", "mlp,service", "--device", "cpu:1"], "device = 'cpu:1': leave it out: service has its own"),
         (["--work", "mpl"], "work = 'mpl': give one or several of linear, mlp, mlp600, cnn"),
+        (["--work", "mpl"], "lora, records, simulation, service"),
         (["--work", ","], "work = "),
         (["--against", "lean,nobody"], "against = 'nobody'"),
         (["--against", "opacus"], "against = 'opacus': it trains on records: give --work records"),
@@ -76,6 +78,22 @@ def test_json_is_one_object_and_nothing_else(
 def test_the_table_is_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--work", "small", "--batch", "10", "--against", "lean", "--quick") == 0
     assert "| small | 10 | lean | 1 |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_works_and_records_are_measured_after_each_other_each_against_its_own_peers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(records, "MODELS", ("small",))
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+    words = ["--work", "small,records", "--against", "lean,opacus", "--batch", "10", "--quick"]
+    assert run(monkeypatch, *words, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"small b10 vs lean", "records small b10 vs opacus-ghost"} <= set(found["ratios"])
+    assert {one["work"] for one in found["results"]} == {"small", "records small"}
+    assert not any("pfl" in name for name in found["ratios"])
+    assert run(monkeypatch, *words) == 0
+    assert capsys.readouterr().out.count("were compared with ours first") == 2
 
 
 @pytest.mark.slow

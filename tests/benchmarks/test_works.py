@@ -31,13 +31,6 @@ def test_the_perceptrons_operations_are_counted_one_by_one() -> None:
     assert work.operations == 7 * (forward + weights + inputs)
 
 
-def test_works_that_stand_alone_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"work = 'service': .*measure it on its own"):
-        named("service")
-    with pytest.raises(ConfigError, match="work = 'records': measure it on its own"):
-        named("records")
-
-
 def test_an_unknown_work_is_refused() -> None:
     with pytest.raises(ConfigError, match="give one or several of linear, mlp, mlp600, cnn, normed, dense"):
         named("perceptron")
