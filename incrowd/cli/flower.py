@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from incrowd.cli._options import DataFolder, Json, Overrides, SettingsFile, need_training
+from incrowd.cli._options import (
+    DataFolder,
+    Json,
+    LedgerOption,
+    Overrides,
+    SettingsFile,
+    WitnessOption,
+    ledger_overrides,
+    need_training,
+)
 from incrowd.cli._print import print_facts, print_json
 from incrowd.cli.train import finish
 from incrowd.errors import ConfigError
@@ -49,6 +58,8 @@ def simulate(
     blocks: Annotated[int | None, typer.Option(help="Into how many blocks a cohort is dealt; one a worker.")] = None,
     gpus: Annotated[float, typer.Option(help="The share of an accelerator that each worker has.")] = 0.0,
     address: Annotated[str | None, typer.Option(help="A Ray cluster that runs; without one, Ray is started.")] = None,
+    ledger: LedgerOption = None,
+    witness: WitnessOption = None,
     as_json: Json = False,
 ) -> None:
     """Train one private federation, its clients in blocks on Flower's simulation engine (Ray).
@@ -65,7 +76,8 @@ def simulate(
 
     need_flower()
     simulation = Simulation(workers=workers, blocks=blocks, gpus=gpus, address=address)
-    federation = Federation.from_settings(config, overrides=override or [], data=data)
+    overrides = [*(override or []), *ledger_overrides(ledger, witness)]
+    federation = Federation.from_settings(config, overrides=overrides, data=data)
     run = federation.run_in(free_folder(Path("out")) if out is None else out)
     finish(run, as_json, train=simulation.train)
 
@@ -114,6 +126,8 @@ def serve(
     least: Annotated[int | None, typer.Option(help="Begin with so many parties; with all of them without it.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a round waits for its parties.")] = 600.0,
     try_out: Annotated[bool, typer.Option("--try", help="Ask the parties whether they would, and stop there.")] = False,
+    ledger: LedgerOption = None,
+    witness: WitnessOption = None,
     as_json: Json = False,
 ) -> None:
     """Train one private federation with real parties, who hold the data and are asked over the network.
@@ -130,7 +144,7 @@ def serve(
     from incrowd.runs.run import free_folder
 
     server = PartyServer(keys=keys, host=host, port=port, least=least, patience=Patience(timeout=timeout))
-    federation = Federation.from_settings(config, overrides=override or [])
+    federation = Federation.from_settings(config, overrides=[*(override or []), *ledger_overrides(ledger, witness)])
     server.check(federation)
     if try_out:
         found = server.try_out(federation)
@@ -145,6 +159,7 @@ def serve(
 def pause(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that is served.")],
     off: Annotated[bool, typer.Option("--off", help="Go on.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Let no further round of a served run begin, or go on; its parties stay.
 
@@ -162,16 +177,20 @@ def pause(
         _files.remove(folder / PAUSED)
     else:
         _files.write(folder / PAUSED, "")
+    if as_json:
+        print_json({"run": str(folder), "paused": not off})
 
 
 @app.command()
 def join(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder: `incrowd party new`.")],
     idle_poll: Annotated[float, typer.Option(help="Seconds between looks while nothing comes.")] = 1.0,
+    as_json: Json = False,
 ) -> None:
     """Take part as a party, on its own ledger and under its owner's rules, until it is stopped.
 
-    Nothing that the server sends is run. The data stay here, and are read once, before the first question.
+    Nothing that the server sends is run. The data stay here, and are read once, before the first question. With --json
+    what the party has given is printed when it is stopped, as `incrowd party show` does.
 
     Example: incrowd flower join amber
     """
@@ -179,6 +198,7 @@ def join(
     need_flower()
     import logging
 
+    from incrowd.flower.given import given
     from incrowd.flower.join import Member
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -187,6 +207,8 @@ def join(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     Member.in_folder(folder).join(stop, idle_poll=idle_poll)
+    if as_json:
+        print_json(given(folder, begun=False))
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -105,7 +105,9 @@ def check(
 
 
 @app.command()
-def leave(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")]) -> None:
+def leave(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's folder.")], as_json: Json = False
+) -> None:
     """Take part in nothing any more: what was reserved and not spent is given back. What was given stays given.
 
     Example: incrowd party leave amber
@@ -115,7 +117,10 @@ def leave(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A party's 
     from incrowd.flower.join import Member
 
     Member.in_folder(folder).leave()
-    typer.echo(f"{folder} has left; what it gave is still in: incrowd party show {folder}")
+    if as_json:
+        print_json({"party": str(folder), "left": True})
+    else:
+        typer.echo(f"{folder} has left; what it gave is still in: incrowd party show {folder}")
 
 
 def _need_keys() -> None:

@@ -11,23 +11,23 @@ LEDGER, MEMORY = "ledger.sqlite", "answers.sqlite"
 _UNSPENT = {"intact": True, "problem": None, "events": 0, "epsilon": 0.0, "delta": None, "head": None}
 
 
-def given(file: Path) -> dict[str, Any]:
+def given(file: Path, *, begun: bool = True) -> dict[str, Any]:
     """What was charged to a party's ledger, a row a round, what it comes to, and what the party refused.
 
     Guarantee: nothing is made or changed.
 
     Edge cases: the folder of a party stands for its ledger. A ledger that is not intact is shown with its problem and
     without rows. Without the party's answers beside it, nobody knows what was refused. A party that has accepted no
-    offer has no ledger yet, and has given nothing.
+    offer has no ledger yet, and has given nothing; unless it was `begun`, a party that was never asked has neither.
     """
     path = file / LEDGER if file.is_dir() else file
     beside = path.with_name(MEMORY)
     asked, refused = _remembered(beside) if beside.exists() else (set(), [])
-    begun = any(path.parent.glob(f"{path.name}*"))  # a witness without its ledger, too
-    if not begun and (asked or not refused):
+    there = any(path.parent.glob(f"{path.name}*"))  # a witness without its ledger, too
+    if not there and (asked or (begun and not refused)):
         raise ConfigError(field="file", value=str(file), remedy="give the ledger of a party, or its folder")
-    found: dict[str, Any] = {**(verify(path) if begun else _UNSPENT), "events": [], "refused": refused}
-    if begun and found["intact"]:
+    found: dict[str, Any] = {**(verify(path) if there else _UNSPENT), "events": [], "refused": refused}
+    if there and found["intact"]:
         with Ledger.read(path) as ledger:
             found["budget"] = {"epsilon": ledger.budget.epsilon, "delta": ledger.budget.delta}
             found["promised"] = ledger.promised().epsilon

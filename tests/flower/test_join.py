@@ -1,6 +1,9 @@
 """A party's folder, its owner's file, and what it does not do."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from incrowd.flower.keys import read_enrolment
 from incrowd.flower.node import attending
 from incrowd.flower.party_file import PARTY_FILE, PartyFile
 from tests.command import command
+from tests.flower.deployment import wait_for
 from tests.flower.members import ALLOW, Hospitals, MemberLine, party_text
 from tests.flower.test_serve import run_of
 
@@ -145,8 +149,21 @@ def test_the_commands_of_a_party(
     assert run("new", str(folder / "dune"), "--invitation", invitation).status == 2
     found = run("check", str(folder / "amber"), "--json").object()
     assert (found["party"], found["rows"], found["fields"]) == ("amber", 30, ["age", "dose", "sex"])
-    assert run("leave", str(folder / "amber")).status == 0
+    assert run("leave", str(folder / "amber"), "--json").object() == {"party": str(folder / "amber"), "left": True}
     assert "left for good" in run("check", str(folder / "amber")).err
+
+
+@pytest.mark.slow
+def test_a_party_that_is_stopped_says_what_it_has_given(hospitals: Hospitals) -> None:
+    party = hospitals.folder / "amber"
+    words = [sys.executable, "-m", "incrowd", "flower", "join", str(party), "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        wait_for((party / "lock").exists, 60)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    found = json.loads(said)
+    assert (found["intact"], found["events"], found["epsilon"], found["refused"]) == (True, [], 0.0, [])
 
 
 def test_new_keys_leave_rules_and_ledger_as_they_are(hospitals: Hospitals) -> None:

@@ -13,6 +13,7 @@ from incrowd.flower.serve import PAUSED
 from incrowd.flower.simulation import Simulation
 from incrowd.runs.folder import Summary
 from incrowd.runs.run import Run
+from tests.command import command
 from tests.flower.members import NAMES, Hospitals, MemberLine, settings_text
 
 PRIVACIES = {
@@ -131,6 +132,15 @@ def test_a_party_whose_enrolment_is_taken_away_is_not_asked_any_more(hospitals: 
     assert line.removed == {"amber"}
     line.close()
     assert [row["round"] for row in given(hospitals.folder / "amber")["events"]] == [0]
+
+
+def test_pausing_says_so(
+    hospitals: Hospitals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, flower = run_of(hospitals), command(monkeypatch, capsys, "flower")
+    for words, paused in ((), True), (("--off",), False):
+        assert flower("pause", str(run.folder), *words, "--json").object() == {"run": str(run.folder), "paused": paused}
+        assert (run.folder / PAUSED).exists() == paused
 
 
 def test_no_round_begins_while_a_run_is_paused(hospitals: Hospitals, line: MemberLine) -> None:
