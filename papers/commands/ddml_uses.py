@@ -75,6 +75,7 @@ def ddml_ranking(
     items: Annotated[int, typer.Option(help="Items to rank.")] = 7_000,
     weights: Annotated[int, typer.Option(help="Weights of the model.")] = 50_000,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
+    out: Out = DRAWN,
     as_json: Json = False,
 ) -> None:
     """7,000 made-up items ranked by what people write, with 50,000 weights: quality, load, memory, hot keys.
@@ -82,14 +83,15 @@ def ddml_ranking(
     Example: incrowd reproduce ddml-ranking --updates 1000000
     """
     from papers.ddml.ranked_items import World
-    from papers.ddml.ranking import Ranking
+    from papers.ddml.ranking import Ranking, plot_ranking
 
     world = World.of_size(weights, items=items, seed=seed)
     report = Ranking(world=world, devices=devices, updates=updates, seed=seed, say=say).report()
+    report["files"] = plot_ranking(out, report["series"])
     keys = [
         columns(rows, list(rows[0]), digits=6, none="none") for rows in (report["hot_keys"], report["instances_needed"])
     ]
-    show(report, report["table"], report["load"], *keys, report["promise"], as_json=as_json)
+    show(report, report["table"], report["load"], *keys, report["promise"], *report["files"], as_json=as_json)
 
 
 @app.command("ddml-spam")

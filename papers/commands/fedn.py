@@ -2,13 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from harness.results import columns, say, show
 from incrowd.cli import Json, need_training, numbers, whole_numbers, words
-from papers.commands.options import FEATURES, Cache, Data, Seeds
+from papers.commands.options import DRAWN, FEATURES, Cache, Data, Out, Seeds
 
 app = typer.Typer()
 
@@ -33,6 +33,7 @@ def fedn_silos(
     engine: Annotated[EngineName, typer.Option(help="Who computes the gradients.")] = EngineName.OWN,
     seeds: Seeds = 1,
     cache: Cache = FEATURES,
+    out: Out = DRAWN,
     as_json: Json = False,
 ) -> None:
     """DP-SGD in silos over ten rounds: accuracy, epsilon after each round, and the published schedule beside it.
@@ -42,6 +43,7 @@ def fedn_silos(
     need_training()
     from harness import checks
     from incrowd.privacy.account import PACES
+    from papers.fedn.pictures import plot_silos
     from papers.fedn.silos import Silos, shown, shown_published
     from papers.shared import load
 
@@ -58,8 +60,9 @@ def fedn_silos(
         cache=cache,
         say=say,
     )
-    report = {"runs": wanted.runs(), "published": wanted.published()}
-    published = "the published schedule, priced by composition:", shown_published(report["published"])
+    report: dict[str, Any] = {"runs": wanted.runs(), "published": wanted.published()}
+    report["files"] = plot_silos(out, report["runs"], report["published"])
+    published = "the published schedule, priced by composition:", shown_published(report["published"]), *report["files"]
     show(report, shown(report["runs"]), *published, as_json=as_json)
 
 

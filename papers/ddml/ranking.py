@@ -7,14 +7,16 @@ is to be seen is that a model of this size works: its load, its memory, and what
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from harness import checks
 from harness.arrays import Floats, Integers
+from harness.pictures import SIMULATED, axes, dress, files, logarithmic
 from harness.results import Finding
 from harness.seeds import Entry, Say, silent
 from incrowd import Budget, Ledger, Relation, SeededRandomness, SystemRandomness
@@ -41,6 +43,9 @@ TEXTS_A_DEVICE = 5
 
 TEST_TEXTS = 500
 TOP = 100
+WITHIN = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+"""Of so many items ranked highest: how often the chosen one is among them."""
+
 PAPER = {"items": 7_000, "weights": 50_000, "model_bytes": 1_000_000, "updates_per_second": 200}
 
 PRIVATE = Case(
@@ -75,12 +80,15 @@ class Ranking:
         bounds = [self._row("the writers' own likings", self.world.likings[self._test[1]])]
         bounds.append(self._row("no model", np.zeros((TEST_TEXTS, self.world.items))))
         load = self.load()
+        rows = [*table, *bounds]
+        series = [{"label": row["label"], "within": list(WITHIN), "share": row.pop("share")} for row in rows]
         report = {
             "items": self.world.items,
             "weights": self.world.weights,
             "active_features": 1 + len(self._features.values) / len(self._features),
             "updates": self.updates,
-            "table": [*table, *bounds],
+            "table": rows,
+            "series": series,
             "load": load,
             "paper": PAPER,
             "hot_keys": keys(Store()),
@@ -157,6 +165,7 @@ class Ranking:
             "median_place": statistics.median(place.tolist()),
             f"in_top_{TOP}": float((place < TOP).mean()),
             "roc_auc": float(1 - place.mean() / (self.world.items - 1)),
+            "share": [float((place < most).mean()) for most in WITHIN],
         }
 
     @cached_property
@@ -181,6 +190,17 @@ class Ranking:
         stream = SeededRandomness(self.seed).stream("test")
         words, topics = self.world.texts(TEST_TEXTS, stream)
         return words, topics, self.world.choices(topics, stream)
+
+
+def plot_ranking(folder: Path, series: Sequence[Entry]) -> list[str]:
+    """How often the chosen item is among so many, a curve a model; gives the names of the files."""
+    paths = files(folder, "ddml-ranking")
+    with axes(*paths) as (panel,):
+        for one in series:
+            panel.plot(one["within"], one["share"], label=one["label"])
+        logarithmic(panel, "x")
+        dress(panel, "items ranked highest", "texts whose item is among them", title=SIMULATED, loc="upper left")
+    return [str(path) for path in paths]
 
 
 def _places(scores: Floats, chosen: Integers) -> Floats:

@@ -52,7 +52,11 @@ def test_ranking_has_quality_load_and_hot_keys(reproduce: Command) -> None:
     assert finished.status == 0
     for word in ("mean place", "updates per second", "busiest key", "writes a key", "agrees"):
         assert word in finished.out
-    found = reproduce(*words, "--json").object()
+    found = reproduce(*words, "--out", "drawn", "--json").object()
+    assert found["files"] == ["drawn/ddml-ranking.png", "drawn/ddml-ranking.svg"]
+    assert all(Path(name).stat().st_size > 1000 for name in found["files"])
+    assert [one["share"][-1] for one in found["series"]] == [1.0] * 5  # of 200 items all are among 5,000
+    assert all(one["share"] == sorted(one["share"]) for one in found["series"])
     assert 4 * 44_900 <= found["load"]["draw_bytes"] <= 4 * 45_000
     assert reproduce("ddml-ranking", "--weights", "10").status == 2
 

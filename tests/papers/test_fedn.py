@@ -141,6 +141,9 @@ def test_the_command_prints_one_json_object_and_progress_beside_it(fedn: Command
     assert len(run["epsilon_by_round"]) == len(published["epsilon_by_round"]) == 2
     assert 0.499 < run["epsilon_by_round"][-1] <= 0.5 < published["epsilon_by_round"][-1]
     assert "best, 2 silos, epsilon 0.5" in finished.err
+    assert found["files"] == ["out/figures/fedn-silos.png", "out/figures/fedn-silos.svg"]
+    drawn = Path(found["files"][1]).read_text()
+    assert all(words in drawn for words in ("best, 2 silos, epsilon 0.5", "the published schedule", "budgets"))
     table = fedn(*quick[:-1], "1")
     assert table.status == 0
     assert "first round over budget" in " ".join(table.out.split())
