@@ -75,7 +75,7 @@ def test_the_total_is_fixed_when_the_ledger_is_begun(contribute: Command) -> Non
         (("--per", "person"), 2, "--per"),
         (("--database", "gone.sqlite"), 2, "no such file"),
         (("--server", "http://learn.example.org"), 2, "give https"),
-        (("--server", "http://127.0.0.1:1"), 1, "refused"),
+        (("--server", "http://127.0.0.1:1"), 1, "connection refused: see that the service runs there"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_costs_nothing(

@@ -1,5 +1,6 @@
 """`incrowd watch`: the page of `incrowd report`, live while runs train."""
 
+import signal
 import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,7 @@ def watch(
 
     A folder is that of a run, a search, a pool or of `incrowd flower serve`, or one that holds several of them, where
     new ones appear; an address is that of `incrowd serve`. Only this machine is answered unless --host says otherwise.
+    SIGTERM ends it.
 
     Example: incrowd watch out --open
     """
@@ -54,4 +56,10 @@ def watch(
             webbrowser.open(url)
 
     token = None if token_file is None else token_of(token_file)
-    watching.watch(places, host=host, port=port, token=token, language=language, listening=listening)
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: None
+    )  # the server hears it first, and sends it on when it has ended
+    try:
+        watching.watch(places, host=host, port=port, token=token, language=language, listening=listening)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -235,6 +235,8 @@ def _why(error: Exception) -> str:
         return "it took too long"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate does not hold: {error.verify_message}"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: see that the service runs there, and that the port is its own"
     if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException):
         return error.strerror or type(error).__name__
     return f"what it sent is no reply ({type(error).__name__})"

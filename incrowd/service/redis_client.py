@@ -227,7 +227,9 @@ class RedisClient:
                 await self._prepare(self)
         except (OSError, TimeoutError) as error:
             self._forget()
-            raise StoreAway(f"Redis does not answer: {str(error) or 'no reply in time'}") from error
+            where = place.path or f"{place.host}:{place.port}"
+            why = f"{str(error) or 'no reply in time'}: start it, or give its address as --store"
+            raise StoreAway(f"Redis does not answer at {where}: {why}") from error
         except RedisRefused as error:
             self._forget()
             raise StoreAway(f"Redis refuses: {error}") from error
