@@ -102,7 +102,7 @@ clients = 0                    # how many clients there are at most: a public nu
 [privacy]
 epsilon = 0.0                  # the budget: how much may be learned about any one client at most, say 3.0
 delta = 0.0                    # well below 1 / clients, say 1e-5
-rounds = 20
+rounds = 20                    # with --recipe tables, which chooses them, delete this line
 """.replace("{blank}", BLANK)
 
 

@@ -59,7 +59,8 @@ class GridNoise:
 class FastNoise:
     """Gaussian noise in float32 from torch's generator, a small part of a step's time. For simulations only.
 
-    Guarantee: the same seed and indices give the same noise; torch's global generator is neither read nor changed.
+    Guarantee: the same seed and indices give the same noise, on one kind of device; torch's global generator is neither
+    read nor changed.
 
     Edge cases: randomness that is not simulated is refused: this noise hides nothing from who studies its low bits.
     What a call gives is overwritten by the next.
@@ -69,6 +70,7 @@ class FastNoise:
         self.std = training.noise_multiplier * training.sensitivity
         self.generator = generator
         self._noised, self._noise = torch.empty(0), torch.empty(_BLOCK)
+        self._generator_there: torch.Generator | None = None
 
     @classmethod
     def of(cls, training: RecordTraining, randomness: Randomness, *indices: int) -> "FastNoise":
@@ -89,8 +91,9 @@ class FastNoise:
         return self._noised
 
     def _there(self, total: Tensor) -> Tensor:
-        """The same where the sum is on an accelerator, which goes on computing it while the noise is drawn."""
-        if self._noise.shape != total.shape:
-            self._noise = torch.empty(total.shape, pin_memory=True)  # from other memory copies take longer than drawing
-        noise = self._noise.normal_(generator=self.generator).to(total.device)
+        """The same where the sum is on an accelerator, by a generator of its own: drawn here it would be waited for."""
+        if self._generator_there is None:
+            seed = self.generator.initial_seed()
+            self._generator_there = torch.Generator(total.device).manual_seed(seed)
+        noise = torch.empty_like(total, dtype=torch.float32).normal_(generator=self._generator_there)
         return total.float().add_(noise, alpha=self.std)

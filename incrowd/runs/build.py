@@ -268,6 +268,7 @@ def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
 def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if not is_picture(shape):
         remedy = f"it needs pictures of 6 x 6 pixels or more, [h, w] or three colours; these examples are {shape}"
+        remedy += ": the recipe general takes any"
         raise ConfigError(field="name", value="pictures", remedy=remedy)
     # Its own cache may be seen by all: it knows made-up pictures alone.
     cache = _cache(wanted) or state_folder() / "features"
@@ -278,6 +279,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
         pixels=wanted.pixels,
+        raw=wanted.raw,
         cache=cache,
     )
 

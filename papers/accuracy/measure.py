@@ -183,6 +183,7 @@ class Bench:
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
                 pixels=wanted.pixels,
+                raw=wanted.raw,
                 cache=self.cache,
             )
         if wanted.name == "tokens":

@@ -17,6 +17,7 @@ from incrowd.learning.gradients.ghost import Ghost
 from incrowd.learning.gradients.replayed import Replayed
 from incrowd.learning.gradients.side_by_side import SideBySide
 from incrowd.learning.record_engine import BatchedRecords
+from incrowd.learning.step_noise import FastNoise
 from incrowd.privacy.mechanism import RecordTraining
 from incrowd.settings.descent import Descent
 from tests.attacks.test_alone import (
@@ -170,6 +171,21 @@ def noted(engine: BatchedRecords, weights: Tensor, settings: RecordTraining) -> 
     found = engine._ways.gradients(weights.to(DEVICE), settings)
     assert isinstance(found, Replayed)
     return found
+
+
+def test_fast_noise_is_drawn_there_from_its_seed() -> None:
+    settings, total = training(clip_norm=0.5), torch.zeros(100_000, dtype=torch.float64, device=DEVICE)
+    before = torch.cuda.get_rng_state()
+    one, again = ([FastNoise.of(settings, RANDOMNESS, 3)(total) for _ in range(2)] for _ in range(2))
+    ways = FastNoise.of(settings, RANDOMNESS, 3)
+    first, second = ways(total), ways(total)
+    assert torch.equal(first, one[0])
+    assert torch.equal(one[0], one[1])
+    assert torch.equal(one[0], again[0])
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, FastNoise.of(settings, RANDOMNESS, 4)(total))
+    assert float(first.std()) == pytest.approx(settings.noise_multiplier * settings.sensitivity, rel=0.02)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "normalised", "convolutions"])

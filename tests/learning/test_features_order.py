@@ -18,7 +18,9 @@ from incrowd.learning.features import (
     from_callable,
     picture_map,
 )
+from incrowd.learning.features.norms import unit
 from incrowd.learning.features.order import order
+from incrowd.learning.features.pictures import as_pictures
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.config import PictureFeatures
 
@@ -68,7 +70,7 @@ def test_pixels_in_random_order_have_order_zero_give_or_take_one() -> None:
 @pytest.mark.parametrize("shape", [(28, 28), (3, 32, 32)])
 def test_a_picture_is_seen_by_the_base_and_what_is_none_by_its_pixels(shape: tuple[int, ...]) -> None:
     pictures, size = smooth(*shape), int(np.prod(shape))
-    looked = of(shape, pixels=size)
+    looked = of(shape, pixels=size, moved=0.0)
     seen = looked(pictures)
     assert seen.shape == (len(pictures), 2 + size)
     assert (np.abs(seen[:, 2:]).max(axis=1) == 0).mean() > 0.9
@@ -78,6 +80,52 @@ def test_a_picture_is_seen_by_the_base_and_what_is_none_by_its_pixels(shape: tup
     assert certain.mean() > 0.5
     as_pixels = UnitNorm(centred=True)(disordered)
     assert np.allclose(looked(disordered)[certain, 2:], as_pixels[certain], atol=1e-5)
+
+
+def spot(row: int, column: int, side: int = 28) -> Values:
+    """A spot on a blank ground."""
+    y, x = np.mgrid[:side, :side]
+    return np.exp(-((y - row) ** 2 + (x - column) ** 2) / 4, dtype=np.float32)[None]
+
+
+@pytest.mark.parametrize(("beside", "pixels"), [(0, 0.0), (1, 0.0), (2, 0.032), (4, 0.139), (8, 0.3), (11, 0.3)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_farther_a_thing_lay_from_the_middle_the_more_its_pixels_are_seen(
+    beside: int, pixels: float, axis: int
+) -> None:
+    places = [13, 13]
+    places[axis] += beside
+    found = of((28, 28))(spot(*places))[0]
+    assert np.square(found[2:]).sum() == pytest.approx(pixels, abs=1e-3)
+    assert np.square(found).sum() == pytest.approx(1, abs=1e-3)
+    quarter = of((28, 28), moved=0.15)(spot(*places))[0]
+    assert np.square(quarter[2:]).sum() == pytest.approx(pixels / 2, abs=1e-3)
+
+
+def test_where_a_thing_lay_is_told_apart() -> None:
+    middle = from_callable(lambda values: unit(as_pictures(values).flatten(1)).numpy(), name="in the middle")
+    above, below = (middle(spot(row, 13))[0] for row in (6, 20))
+    assert above @ below > 0.999
+    above, below = (of((28, 28), middle)(spot(row, 13))[0] for row in (6, 20))
+    assert above @ below < 0.8
+
+
+def test_of_every_picture_pixels_have_a_share() -> None:
+    pictures = smooth(28, 28)
+    known = of((28, 28), moved=0.0)(pictures)
+    certain = np.abs(known[:, 2:]).max(axis=1) == 0
+    seen = of((28, 28), moved=0.0, raw=0.04)(pictures)[certain]
+    assert np.allclose(seen[:, :2], known[certain, :2] * 0.96**0.5)
+    assert np.allclose(seen[:, 2:], 0.2 * UnitNorm(centred=True)(pictures[certain]), atol=1e-5)
+    more = of((28, 28), raw=0.04)(spot(13, 13 + 11))[0]  # what was moved has the larger of both
+    assert np.square(more[2:]).sum() == pytest.approx(0.3, abs=1e-3)
+
+
+@pytest.mark.parametrize("share", ["moved", "raw"])
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+def test_shares_are_between_nothing_and_all(share: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=share):
+        of((8, 8), **{share: value})
 
 
 def test_real_digits_are_pictures_and_shuffled_ones_are_not() -> None:
@@ -133,7 +181,8 @@ def test_many_pixels_become_random_sums_that_keep_angles() -> None:
 
 def test_the_name_says_what_it_depends_on() -> None:
     names = {of(shape, pixels=pixels).name for shape in ((8, 8), (8, 9)) for pixels in (5, 6)}
-    assert len(names) == 4
+    names |= {of((8, 8), pixels=5, moved=0.2).name, of((8, 8), pixels=5, raw=0.2).name}
+    assert len(names) == 6
     assert KNOWN.name in of((8, 8)).name
 
 
@@ -148,6 +197,6 @@ def test_pixels_are_counted_and_may_be_left_out() -> None:
 
 def test_settings_say_how_many_pixels() -> None:
     alone = feature_map_of(PictureFeatures(pixels=0), (8, 8))
-    both = feature_map_of(PictureFeatures(pixels=20), (8, 8))
+    both = feature_map_of(PictureFeatures(pixels=20, raw=0.02), (8, 8))
     assert "PicturesOrPixels" not in alone.name
-    assert "; (8, 8), 20)" in both.name
+    assert "; (8, 8), 20, 0.3, 0.02)" in both.name

@@ -16,7 +16,7 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.advice import advice, verdict
 from incrowd.runs.client_work import ClientWork, assemble
-from incrowd.runs.config import Config, PictureFeatures
+from incrowd.runs.config import Config, PictureFeatures, StrokeFeatures, UnitFeatures
 from incrowd.runs.database import Record
 from incrowd.runs.examples_advice import first_steps, of_examples
 from incrowd.runs.settings import parse, settings_of
@@ -194,6 +194,22 @@ def test_features_of_pictures_that_are_zeros_are_said_with_their_share() -> None
         one for one in of_examples(told, Examples(features=seen, labels=np.arange(10), classes=10)) if "pictures" in one
     ]
     assert said.startswith("features.name = pictures, and 70 % of the test examples are none")
+
+
+@pytest.mark.parametrize("features", [PictureFeatures(), StrokeFeatures(), UnitFeatures()])
+@pytest.mark.parametrize("largest", [16, 240])
+def test_pixels_that_nobody_scaled_are_said_where_features_know_pictures(features: object, largest: int) -> None:
+    found = work()
+    assert found.held is not None
+    assert found.held.test is not None
+    pixels = np.zeros((10, 8, 8), np.uint8)  # 16 of them are 1
+    pixels[3, 2, 5] = largest
+    test = replace(found.held.test, features=pixels, labels=np.arange(10))
+    told = replace(found, config=found.config.replaced(features=features), held=replace(found.held, test=test))
+    said = [one for one in of_examples(told, test) if "between 0 and 1" in one]
+    assert len(said) == (largest > 32 and not isinstance(features, UnitFeatures))
+    assert all("go up to 15. Divide them" in one for one in said)
+    assert not [one for one in of_examples(replace(told, held=None), test) if "between 0 and 1" in one]
 
 
 @pytest.mark.slow

@@ -21,6 +21,25 @@ def centred(pictures: Tensor) -> Tensor:
     The ground is the median of the edge, in each channel. Where a tenth of the edge or more is something else, as in
     a landscape, the picture stays as it is.
     """
+    rows, columns = (_from(moved) for moved in _moves(pictures))
+    numbers = torch.arange(len(pictures))[:, None, None]
+    return pictures.transpose(0, 1)[:, numbers, rows[:, :, None], columns[:, None, :]].transpose(0, 1).contiguous()
+
+
+def how_far(pictures: Tensor) -> Tensor:
+    """How far `centred` moves each of these pictures, as a share of the side along which it is more [n]."""
+    rows, columns = _moves(pictures)
+    return torch.maximum(rows.offset.abs() / rows.side, columns.offset.abs() / columns.side)
+
+
+class _Move(NamedTuple):
+    """Along an axis of so many pixels, by how many each picture is moved."""
+
+    side: int
+    offset: Tensor
+
+
+def _moves(pictures: Tensor) -> tuple[_Move, _Move]:
     edges = torch.cat([pictures[:, :, 0], pictures[:, :, -1], pictures[..., 0], pictures[..., -1]], dim=2)
     ground = edges.median(dim=2, keepdim=True).values
     apart = (pictures - ground[..., None]).abs().amax(dim=1)
@@ -30,9 +49,8 @@ def centred(pictures: Tensor) -> Tensor:
     weights = apart * there
     by_row, by_column = (_offsets(weights.sum(dim=axis)) for axis in (2, 1))
     small = by_row.room & by_column.room
-    rows, columns = (_from(axis, small) for axis in (by_row, by_column))
-    numbers = torch.arange(len(pictures))[:, None, None]
-    return pictures.transpose(0, 1)[:, numbers, rows[:, :, None], columns[:, None, :]].transpose(0, 1).contiguous()
+    rows, columns = (_Move(axis.side, torch.where(small, axis.mass, axis.box).long()) for axis in (by_row, by_column))
+    return rows, columns
 
 
 class _Placement(NamedTuple):
@@ -55,7 +73,6 @@ def _offsets(weights: Tensor) -> _Placement:
     return _Placement(side, ((before - after) / 2).trunc(), mass, before + after >= _ROOM * side)
 
 
-def _from(axis: _Placement, small: Tensor) -> Tensor:
+def _from(axis: _Move) -> Tensor:
     """For each place the one whose content moves there [n, side]."""
-    offset = torch.where(small, axis.mass, axis.box).long()
-    return (torch.arange(axis.side) + offset[:, None]).clamp(0, axis.side - 1)
+    return (torch.arange(axis.side) + axis.offset[:, None]).clamp(0, axis.side - 1)

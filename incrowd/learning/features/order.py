@@ -9,11 +9,13 @@ from torch import Tensor
 
 from incrowd import _validate
 from incrowd._random import SeededRandomness
+from incrowd.learning.features.centred import how_far
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
 from incrowd.learning.features.norms import unit
-from incrowd.learning.features.pictures import PictureShape, channels_first, in_colour, sides_of
+from incrowd.learning.features.pictures import PictureShape, channels_first, in_colour, sides_of, smaller
 
+_FAR = 0.05, 0.25  # of a side: what people put in the middle lies a pixel beside it
 _NONE, _CERTAIN = 1.0, 3.0  # standard errors of the alikeness of pixels in random order
 
 
@@ -26,8 +28,12 @@ class PicturesOrPixels:
     (Geary 1954). Such an example has zeros in place of the base's features, and its pixels in more features, which
     are zero for all others: as many as there are pixels, or `pixels` random sums of them. In between, both fade.
 
+    A thing on a blank ground is looked at in the middle, so where it lay would be lost. Of an example whose thing lay
+    far from there, pixels have `moved` of the square of its length, of one that lay nearer less, and of every picture
+    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly.
+
     Guarantee: each example decides for itself, so one cannot change how others are seen. Where no example is in
-    disorder, a linear model of both is that of the base's features alone.
+    disorder or moved and `raw` is 0, a linear model of both is that of the base's features alone.
 
     Edge cases: an example whose pixels are all the same, or too large for float32 to hold their squares, has the base's
     features.
@@ -36,19 +42,24 @@ class PicturesOrPixels:
     base: FeatureMap
     shape: PictureShape
     pixels: int = 1024
+    moved: float = 0.3
+    raw: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.count(pixels=self.pixels)
+        _validate.non_negative(moved=self.moved, raw=self.raw)
+        _validate.at_most(1, "all of it", moved=self.moved, raw=self.raw)
 
     @property
     def name(self) -> str:
         """See `FeatureMap.name`."""
-        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels})"
+        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {self.moved}, {self.raw})"
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         pictures = channels_first(as_tensor(values))
-        share = _faded(order(pictures))[:, None]
+        plainly = (self.moved * _risen(how_far(smaller(pictures)), *_FAR)).clamp_min(self.raw)
+        share = (_risen(order(pictures), _NONE, _CERTAIN) * (1 - plainly).sqrt())[:, None]
         seen = as_tensor(self.base(values))
         flat = pictures.flatten(1)
         pixels = unit(self._summed(flat - flat.mean(1, keepdim=True)))
@@ -89,6 +100,6 @@ def _squares(numbers: Tensor) -> Tensor:
     return numbers.square().sum(dim=(1, 2, 3))
 
 
-def _faded(found: Tensor) -> Tensor:
-    """How much of a picture there is, from 0 to 1."""
-    return ((found - _NONE) / (_CERTAIN - _NONE)).clamp(0, 1)
+def _risen(found: Tensor, first: float, last: float) -> Tensor:
+    """0 up to the first number, 1 from the last."""
+    return ((found - first) / (last - first)).clamp(0, 1)

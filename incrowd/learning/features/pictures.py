@@ -54,7 +54,10 @@ def reduced(shape: PictureShape) -> tuple[int, int]:
     """The sides of pictures of this shape when they are looked at."""
     sides = sides_of(shape)
     if sides is None or min(sides) < _SMALL:
-        raise DataError(f"examples of the shape {shape} are no pictures: give [height, width], or three colours of it")
+        raise DataError(
+            f"examples of the shape {shape} are no pictures: give [height, width], or three colours of it, or take the "
+            "recipe general, which takes any numbers"
+        )
     by = math.ceil(max(sides) / _LARGE)
     return sides[0] // by, sides[1] // by
 
@@ -68,11 +71,15 @@ def channels_first(pictures: Tensor) -> Tensor:
 
 def as_pictures(values: Values) -> Tensor:
     """Pictures [n, 1 or 3, h, w], small enough to be looked at, with what is on a blank ground in the middle."""
-    height, width = reduced(values.shape[1:])
-    pictures = channels_first(as_tensor(values))
+    return centred(smaller(channels_first(as_tensor(values))))
+
+
+def smaller(pictures: Tensor) -> Tensor:
+    """Pictures [n, c, h, w] of `reduced` sides: means of whole pixels."""
+    height, width = reduced(pictures.shape[1:])
     by = math.ceil(max(pictures.shape[2:]) / _LARGE)
     pictures = pictures if by == 1 else avg_pool2d(pictures, by)
-    return centred(pictures[:, :, :height, :width])
+    return pictures[:, :, :height, :width]
 
 
 @dataclass(frozen=True, kw_only=True)

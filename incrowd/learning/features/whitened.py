@@ -105,15 +105,18 @@ def picture_map(
     whitening: float | None = None,
     mirrored: bool | None = None,
     pixels: int = 1024,
+    raw: float | None = None,
     cache: Path | None = None,
 ) -> FeatureMap:
     """The features of pictures of this shape, along so many directions: grey ones, or colours. `mirrored` pictures mean
     the same in a mirror (`Mirrored`); unless told, those in colours do, which are taken for photographs. What is no
-    picture has at most `pixels` features of its own (`PicturesOrPixels`); if that is 0, it is taken for a picture.
+    picture has at most `pixels` features of its own (`PicturesOrPixels`), and a picture has `raw` of the square of its
+    length there, or more where its thing was moved; if `pixels` is 0, there are none: all is taken for pictures.
     """
     colour = in_colour(shape)
     base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
     usual = 0.3 if colour else 0.5
+    own = (0.03 if colour else 0.01) if raw is None else raw
     known = Whitened(
         base=Mirrored(base=base) if (colour if mirrored is None else mirrored) else base,
         shape=reduced(shape),
@@ -122,7 +125,7 @@ def picture_map(
         whitening=usual if whitening is None else whitening,
         cache=cache,
     )
-    return PicturesOrPixels(base=known, shape=shape, pixels=pixels) if pixels else known
+    return PicturesOrPixels(base=known, shape=shape, pixels=pixels, raw=own) if pixels else known
 
 
 def principal(rows: Tensor, count: int, *, seed: int) -> tuple[Tensor, Tensor]:
