@@ -157,10 +157,11 @@ def test_a_blank_example_is_a_picture() -> None:
 
 def test_each_example_decides_for_itself() -> None:
     pictures = smooth(10, 10)
-    mixed = np.concatenate([pictures[:3], shuffled(pictures[:3])])
+    spots = [spot(row, column, side=20)[:, ::2, ::2] for row, column in ((5, 5), (10, 10), (14, 6))]
+    mixed = np.concatenate([pictures[:3], shuffled(pictures[:3]), *spots])
     looked = of((10, 10), pixels=30)
     together = looked(mixed)
-    for k in range(6):
+    for k in range(9):
         assert np.array_equal(looked(mixed[k : k + 1])[0], together[k])
 
 

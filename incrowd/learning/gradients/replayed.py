@@ -14,7 +14,7 @@ from incrowd.learning.arithmetic import in_one_order
 from incrowd.learning.replay import Notes, Take
 
 
-class Block(Protocol):
+class RecordBlock(Protocol):
     """The clipped sum of the gradients of always as many records, told without asking the device for a number."""
 
     @property
@@ -46,7 +46,7 @@ class Replayed:
     Guarantee: as `incrowd.learning.gradients.sums.RecordGradients`.
     """
 
-    def __init__(self, block: Block, device: torch.device) -> None:
+    def __init__(self, block: RecordBlock, device: torch.device) -> None:
         self.rows = block.rows
         self._block, self._device, self._notes = block, device, Notes(device)
         self._squares, self._factors = (torch.zeros(block.rows, dtype=torch.float64, device=device) for _ in range(2))

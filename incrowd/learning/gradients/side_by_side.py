@@ -95,7 +95,7 @@ class SideBySide:
         return norms
 
     def squares(self, features: Inputs, labels: Tensor) -> Tensor:
-        """The squares of the norms of always as many records: see `Block`."""
+        """The squares of the norms of always as many records: see `RecordBlock`."""
         return self._squares(features, labels, self.rows)
 
     def add(self, factors: Tensor) -> None:
