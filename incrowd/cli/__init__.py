@@ -52,7 +52,7 @@ __all__ = [
 
 app = typer.Typer(
     name="incrowd",
-    help="Differentially private federated learning: plan it, run it, check what was spent.",
+    help="Differentially private federated learning: plan it, run it, check what was spent.\n\nExample: incrowd train",
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -93,7 +93,10 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Differentially private federated learning: plan it, run it, check what was spent."""
+    """Differentially private federated learning: plan it, run it, check what was spent.
+
+    Example: incrowd train
+    """
     if version:
         typer.echo(f"incrowd {__version__}")
 

@@ -10,12 +10,18 @@ from incrowd.cli._options import Json
 from incrowd.cli._print import print_facts, print_json, print_table
 from incrowd.errors import ConfigError
 
-app = typer.Typer(help="Draw and discard, before any device is asked.", no_args_is_help=True)
+app = typer.Typer(
+    help="Draw and discard, before any device is asked.\n\nExample: incrowd ddml simulate mail.json --csv mail.csv",
+    no_args_is_help=True,
+)
 
 
 @app.callback()
 def ddml() -> None:
-    """Draw and discard, before any device is asked."""
+    """Draw and discard, before any device is asked.
+
+    Example: incrowd ddml simulate mail.json --csv mail.csv
+    """
 
 
 @app.command("simulate")

@@ -23,7 +23,10 @@ from incrowd.cli.train import finish
 from incrowd.errors import ConfigError
 from incrowd.flower._needed import need_flower
 
-app = typer.Typer(help="The same federations beyond one machine, on Flower.", no_args_is_help=True)
+app = typer.Typer(
+    help="The same federations beyond one machine, on Flower.\n\nExample: incrowd flower new heart",
+    no_args_is_help=True,
+)
 
 
 @app.command()

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from incrowd.privacy.ledger.registry import Registered
 
 app = typer.Typer(
-    help="What has been spent, whether the record is intact, and care for ledgers: one for one data set.",
+    help="What has been spent, whether the record is intact, and care for ledgers: one for one data set.\n\n"
+    "Example: incrowd ledger verify shop.sqlite",
     no_args_is_help=True,
 )
 

@@ -10,12 +10,18 @@ from incrowd.cli._options import Json, need_training
 from incrowd.cli._print import print_facts, print_json, print_table
 from incrowd.errors import ConfigError
 
-app = typer.Typer(help="A party of a federation: its keys, its rules, what it has given.", no_args_is_help=True)
+app = typer.Typer(
+    help="A party of a federation: its keys, its rules, what it has given.\n\nExample: incrowd party show amber",
+    no_args_is_help=True,
+)
 
 
 @app.callback()
 def root() -> None:
-    """A party of a federation: its keys, its rules, what it has given."""
+    """A party of a federation: its keys, its rules, what it has given.
+
+    Example: incrowd party show amber
+    """
 
 
 @app.command()

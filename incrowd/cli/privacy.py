@@ -10,7 +10,10 @@ from incrowd.cli._print import print_facts, print_json
 
 _MOST = 700.0
 
-app = typer.Typer(help="What a way of learning promises, and to whom.", no_args_is_help=True)
+app = typer.Typer(
+    help="What a way of learning promises, and to whom.\n\nExample: incrowd privacy ddml --k 20 --epsilon 2",
+    no_args_is_help=True,
+)
 
 
 @app.command("ddml")

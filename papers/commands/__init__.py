@@ -5,7 +5,7 @@ import typer
 from papers.commands import ddml, ddml_uses, fedn, geyer
 
 app = typer.Typer(
-    help="The papers' tables and figures, measured anew.",
+    help="The papers' tables and figures, measured anew.\n\nExample: incrowd reproduce ddml-figure1",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
