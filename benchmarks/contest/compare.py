@@ -40,6 +40,9 @@ Rounding alone moves a sum by 1e-7 of its norm, and whole steps of our grid by u
 over the kink of its rectifier, a client goes another way from there on, so no fixed tolerance fits all models.
 """
 
+LEAST = 2e-3
+"""So far two sums may be apart in any case: where a batch is all examples, other batches change nothing."""
+
 SHORT = 100
 """Of how many examples a pass is short: it carries rounding less far than a whole one may, to wholly other weights."""
 
@@ -188,7 +191,7 @@ def differences(task: Task, ours: Ours, players: Sequence[Competitor], *, alike:
     found = []
     for player in players:
         found.append(0.0 if player is ours else _apart(player.update(), expected))
-        if not found[-1] <= alike * other_batches:
+        if not found[-1] <= max(alike * other_batches, LEAST):
             raise OtherWork(
                 f"{player.name} does other work than incrowd at {task.name}: their sums of contributions differ by "
                 f"{found[-1]:.2g}, where other batches make {other_batches:.2g}; nothing was timed"

@@ -56,6 +56,14 @@ def test_unequal_work_is_found_before_anything_is_timed(mistake: Callable[[Float
         match(task(), {"different": partial(Different, mistake=mistake)}, rounds=1)
 
 
+def test_where_a_batch_is_all_examples_work_is_compared_within_rounding_and_the_grid() -> None:
+    whole = task(batch_size=PERCEPTRON.examples)
+    found = match(whole, {"lean": Lean}, rounds=1)
+    assert found.timings[1].difference < 2e-3
+    with pytest.raises(IncrowdError, match="different does other work"):
+        match(whole, {"different": partial(Different, mistake=lambda total: 1.01 * total)}, rounds=1)
+
+
 @dataclass
 class Chaotic(Different):
     """The same, but on long passes alone, as rounding goes astray."""
