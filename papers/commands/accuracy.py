@@ -11,19 +11,22 @@ from papers.commands.options import FEATURES, Cache
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-Sets = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds mnist/, fashion/, cifar10/.")]
+Sets = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds mnist/, adult/ and others.")]
+_SETS = "mnist,fashion,cifar10,adult"
 _SHOWN = ("data_set", "unit", "clients", "epsilon", "recipe", "accuracy", "standard_error", "without_noise", "majority")
 
 
 @app.command("bench-accuracy")
 def bench_accuracy(
     data: Sets,
-    sets: Annotated[str, typer.Option("--sets", help="Data sets by name, commas between.")] = "mnist,fashion,cifar10",
+    sets: Annotated[
+        str, typer.Option("--sets", help="Data sets by name, commas between.")
+    ] = "mnist,fashion,cifar10,adult",
     clients: Annotated[str, typer.Option(help="Numbers of clients, commas between.")] = "100,1000",
     epsilon: Annotated[str, typer.Option(help="Budgets, commas between.")] = "8",
     recipe: Annotated[
         str, typer.Option(help="How to learn, commas between; general is raw pixels, the same mechanism.")
-    ] = "images,text,general",
+    ] = "images,tables,text,general",
     records: Annotated[
         bool, typer.Option("--records", help="Protect single records, of delta 1e-5, instead of clients.")
     ] = False,
