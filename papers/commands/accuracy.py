@@ -12,7 +12,6 @@ from papers.commands.options import FEATURES, Cache
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Sets = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds mnist/, adult/ and others.")]
-_SETS = "mnist,fashion,cifar10,adult"
 _SHOWN = ("data_set", "unit", "clients", "epsilon", "recipe", "accuracy", "standard_error", "without_noise", "majority")
 
 
