@@ -12,6 +12,8 @@
 | `letters` | the capitals A to J of the fonts that matplotlib brings, turned, slanted and moved |
 | `adult` | a census table of 25,000 rows, the ranges and levels of its columns stated |
 | `adult-raw` | its six numbers as they are |
+
+Beside them those of `papers.accuracy.made_up_sets`.
 """
 
 import io
@@ -26,6 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from harness import checks
 from incrowd import DataError
 from incrowd.data import Columns, Examples, Split, load_mnist, read_table
+from papers.accuracy.made_up_sets import MADE_UP
 
 Pixels = NDArray[np.uint8]
 
@@ -232,4 +235,5 @@ SETS: dict[str, Callable[[Path], Split]] = {
     "letters": _letters,
     "adult": _adult,
     "adult-raw": _adult_raw,
+    **MADE_UP,
 }

@@ -62,7 +62,8 @@ def test_every_set_is_two_parts_of_pictures(name: str, data: Path) -> None:
     split = load_set(name, data)
     assert split.name == name
     assert split.test is not None
-    assert split.train.shape == ((3, 32, 32) if name == "cifar10" else (32, 32) if "cifar" in name else (28, 28))
+    others = {"cifar10": (3, 32, 32), "cifar10-grey": (32, 32), "spot-sides": (3, 16, 16)}
+    assert split.train.shape == others.get(name, (28, 28))
     assert split.train.shape == split.test.shape
 
 
@@ -95,6 +96,19 @@ def test_the_changed_digits_are_the_digits_changed(data: Path) -> None:
     moved = [(np.roll(digits, move, (1, 2))[inner] == changed["mnist-shifted"][inner]).all((1, 2)) for move in moves]
     assert np.any(moved, axis=0).all()
     assert all(one.any() for one in moved)
+
+
+def test_made_up_sets_are_the_same_each_time_and_raw_pixels_tell_their_classes(data: Path) -> None:
+    for name, least in (("spot-places", 0.99), ("spot-sides", 0.95), ("templates", 0.85), ("levels", 0.8)):
+        split = load_set(name, data)
+        assert split.test is not None
+        assert np.array_equal(split.train.features, load_set(name, data).train.features)
+        train, test = (np.asarray(one.features).reshape(len(one), -1) for one in (split.train, split.test))
+        assert train.min() >= 0
+        assert train.max() <= 1
+        means = np.stack([train[split.train.labels == each].mean(0) for each in range(split.train.classes or 0)])
+        nearest = (test @ means.T - np.square(means).sum(1) / 2).argmax(1)
+        assert (nearest == split.test.labels).mean() > least, name
 
 
 def test_an_unknown_set_and_a_missing_file_are_refused_by_name(data: Path, tmp_path: Path) -> None:
