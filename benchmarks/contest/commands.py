@@ -8,7 +8,7 @@ from typing import Annotated, Protocol
 import typer
 
 from harness.results import say
-from incrowd import ConfigError
+from incrowd import ConfigError, IncrowdError
 from incrowd.cli import Json, need_training, print_json, whole_numbers, words
 
 _OWN = ("records", "simulation", "service")
@@ -59,12 +59,22 @@ def bench(
         examples=examples,
         memory=memory,
     )
-    contests = [settings.contest(name, networks, alone=len(parts) == 1) for name, networks in parts.items()]
-    reports = [contest.run(say) for contest in contests]
+    contests = {name: settings.contest(name, networks, alone=len(parts) == 1) for name, networks in parts.items()}
+    found: list[dict[str, object]] = []
+    for name, contest in contests.items():
+        try:
+            report = contest.run(say)
+        except IncrowdError as error:  # what the others took minutes for is not lost
+            if len(contests) == 1:
+                raise
+            found.append({"skipped": {name: str(error)}})
+            say(f"{name} was left out: {error}")
+            continue
+        found.append(report.to_dict())
+        if not as_json:
+            typer.echo(report.to_text() + "\n")
     if as_json:
-        print_json(_together([report.to_dict() for report in reports]))
-    else:
-        typer.echo("\n\n".join(report.to_text() for report in reports))
+        print_json(_together(found))
 
 
 class _Report(Protocol):
@@ -87,7 +97,8 @@ def _by_kind(asked: Sequence[str], *, memory: bool) -> dict[str, tuple[str, ...]
     """What is measured in ways of its own, and the works that clients do."""
     own = [name for name in _OWN if name in asked]
     if own and ("simulation" in own or memory):
-        raise ConfigError(field="work", value=own[0], remedy="measure it on its own, without --memory")
+        value = "simulation" if "simulation" in own else own[0]
+        raise ConfigError(field="work", value=value, remedy="measure it on its own, without --memory")
     others = tuple(name for name in asked if name not in own)
     return {**({"works": others} if others or not own else {}), **dict.fromkeys(own, ())}
 

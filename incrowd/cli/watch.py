@@ -4,7 +4,8 @@ import signal
 import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -56,10 +57,12 @@ def watch(
             webbrowser.open(url)
 
     token = None if token_file is None else token_of(token_file)
-    before = signal.signal(
-        signal.SIGTERM, lambda *_: None
-    )  # the server hears it first, and sends it on when it has ended
+    before = signal.signal(signal.SIGTERM, _end)  # while the server listens it hears it, and sends it on in the end
     try:
         watching.watch(places, host=host, port=port, token=token, language=language, listening=listening)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)

@@ -56,7 +56,8 @@ class BatchedRecords:
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         self.execution = execution
-        self._place: Tensor | None = None
+        there = None if execution.device == "cpu" else torch.empty(model.size, device=execution.device)
+        self._place = there  # a rehearsal has the same, and what is noted for it
         self._ways = GradientWays(model, loss, records, execution)
         self._ahead = MadeAhead.of(model, self.records)
         ahead = self._ahead
@@ -98,12 +99,9 @@ class BatchedRecords:
 
     def _place_of(self, weights: Tensor) -> Tensor:
         """The weights in memory that training may write to: on an accelerator always the same."""
-        device = self.records.device
-        if device.type == "cpu":
+        if self._place is None:
             return weights.clone()
-        if self._place is None:  # pragma: no cover - where there is one
-            self._place = torch.empty(self.model.size, device=device)
-        return self._place.copy_(weights)  # pragma: no cover - as above
+        return self._place.copy_(weights)  # pragma: no cover - where there is one
 
     def _sums(self, weights: Tensor, training: RecordTraining) -> NoisedSums:
         if self._ahead is not None and self._rest is not None and self._ahead.worth(training, self.execution):

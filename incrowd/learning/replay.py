@@ -24,18 +24,22 @@ class Notes:
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def noted(self, step: Take) -> Take:
-        """The step, noted if it can be.
+        """The step, noted if it can be. Edge cases: as `noted_together`."""
+        return self.noted_together(step)[0]
 
-        Edge cases: it is taken a few times to be noted, so do that before there is anything to lose. What asks the
+    def noted_together(self, *steps: Take) -> tuple[Take, ...]:
+        """Steps that work on each other's memory, in their order: all of them noted, or none.
+
+        Edge cases: each is taken a few times to be noted, so do that before there is anything to lose. What asks the
         device for a number on the way cannot be noted: it is told each operation again.
         """
         if self._memory is None:
-            return step
+            return steps
         try:  # pragma: no cover - where there is one
-            return self._graph(step)
+            return tuple([self._graph(step) for step in steps])
         except RuntimeError as error:  # pragma: no cover - as above
             _log.warning("a step is not repeated by the device itself: %s", type(error).__name__)
-            return step
+            return steps
 
     def _graph(self, step: Take) -> Take:  # pragma: no cover - where there is one
         with torch.cuda.device(self._device):

@@ -96,4 +96,4 @@ class FastNoise:
             seed = self.generator.initial_seed()
             self._generator_there = torch.Generator(total.device).manual_seed(seed)
         noise = torch.empty_like(total, dtype=torch.float32).normal_(generator=self._generator_there)
-        return total.float().add_(noise, alpha=self.std)
+        return noise.mul_(self.std).add_(total)

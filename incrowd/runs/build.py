@@ -273,6 +273,9 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     # Its own cache may be seen by all: it knows made-up pictures alone.
     cache = _cache(wanted) or state_folder() / "features"
     _validate.natural(pixels=wanted.pixels)
+    for share, value in (("raw", wanted.raw), ("moved", wanted.moved)):
+        _validate.non_negative(**{share: value or 0.0})
+        _validate.at_most(1, "all of it", **{share: value or 0.0})
     return picture_map(
         shape,
         dimensions=wanted.dimensions,
@@ -280,6 +283,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         mirrored=wanted.mirrored,
         pixels=wanted.pixels,
         raw=wanted.raw,
+        moved=wanted.moved,
         cache=cache,
     )
 

@@ -108,7 +108,7 @@ SHOWN = {
              "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma", "test_clients",
              "thousands", "type", "validation"),
     "features": ("bins", "buckets", "centred", "constant", "corners", "deskew", "dimensions", "longest", "mirrored",
-                 "name", "padding", "pixels", "raw", "reads", "stride", "stroke_width", "whitening"),
+                 "moved", "name", "padding", "pixels", "raw", "reads", "stride", "stroke_width", "whitening"),
     "local": ("batch_size", "batches", "centre", "centre_length", "engine", "epochs", "label_shares", "learning_rate",
               "loss", "momentum", "physical_batch", "proximal", "shuffle", "weight_decay"),
     "model": ("bias", "hidden", "init_scale", "kind", "module"),

@@ -184,6 +184,7 @@ class Bench:
                 mirrored=wanted.mirrored,
                 pixels=wanted.pixels,
                 raw=wanted.raw,
+                moved=wanted.moved,
                 cache=self.cache,
             )
         if wanted.name == "tokens":

@@ -14,7 +14,7 @@ from typing import get_args
 from harness import checks
 from harness.results import columns
 from harness.seeds import Entry, Say, repeated, silent, summary
-from incrowd import Budget, DataError, Ledger, Randomness, Relation, SeededRandomness, ServerOptimizer
+from incrowd import Budget, ConfigError, DataError, Ledger, Randomness, Relation, SeededRandomness, ServerOptimizer
 from incrowd.data import Clients, Examples, Split, iid
 from incrowd.federated import Account, EngineName, Silo, SiloFedAvg, SiloPlan, SiloReport, record_engine, score
 from incrowd.learning import ClientTensors, Descent, Model, Records, linear, mlp
@@ -122,6 +122,9 @@ class Silos:
 
     def __post_init__(self) -> None:
         checks.count(seeds=self.seeds, rounds=self.rounds)
+        for name, several in (("silos", self.silos), ("epsilon", self.epsilons), ("network", self.networks)):
+            if not several:
+                raise ConfigError(field=name, value="", remedy="name at least one")
         for silos in self.silos:
             checks.count(silos=silos)
         for epsilon in self.epsilons:

@@ -6,6 +6,7 @@ import pytest
 
 from contest import records, works
 from incrowd.cli import main
+from incrowd.errors import IncrowdError
 from tests.benchmarks.small import PERCEPTRON
 
 
@@ -21,6 +22,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     ("words", "message"),
     [
         (["--work", "mlp,simulation"], "work = 'simulation': measure it on its own"),
+        (["--work", "records,simulation"], "work = 'simulation': measure it on its own"),
         (["--work", "mlp,records", "--against", "lean,nobody"], "against = 'nobody': give one or several of lean, pfl"),
         (["--work", "records", "--memory"], "work = 'records': measure it on its own"),
         (["--work", "records", "--against", "lean"], "against = 'lean': at records, give opacus"),
@@ -94,6 +96,23 @@ def test_works_and_records_are_measured_after_each_other_each_against_its_own_pe
     assert not any("pfl" in name for name in found["ratios"])
     assert run(monkeypatch, *words) == 0
     assert capsys.readouterr().out.count("were compared with ours first") == 2
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_printed_though_what_follows_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_contest: object, _say: object) -> None:
+        raise IncrowdError("opacus does other work")
+
+    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
+    monkeypatch.setattr(records.RecordContest, "run", fail)
+    words = ["--work", "small,records", "--against", "lean", "--batch", "10", "--quick"]
+    assert run(monkeypatch, *words, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "small b10 vs lean" in found["ratios"]
+    assert found["skipped"]["records"] == "opacus does other work"
+    assert run(monkeypatch, "--work", "records", "--json") == 1
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from incrowd.data import load_digits
-from incrowd.errors import ConfigError
+from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
     FeatureMap,
     MadeUpPictures,
@@ -20,7 +20,7 @@ from incrowd.learning.features import (
 )
 from incrowd.learning.features.norms import unit
 from incrowd.learning.features.order import order
-from incrowd.learning.features.pictures import as_pictures
+from incrowd.learning.features.pictures import as_pictures, is_picture, reduced
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.config import PictureFeatures
 
@@ -85,7 +85,8 @@ def test_a_picture_is_seen_by_the_base_and_what_is_none_by_its_pixels(shape: tup
 def spot(row: int, column: int, side: int = 28) -> Values:
     """A spot on a blank ground."""
     y, x = np.mgrid[:side, :side]
-    return np.exp(-((y - row) ** 2 + (x - column) ** 2) / 4, dtype=np.float32)[None]
+    found: Values = np.exp(-((y - row) ** 2 + (x - column) ** 2) / 4)[None].astype(np.float32)
+    return found
 
 
 @pytest.mark.parametrize(("beside", "pixels"), [(0, 0.0), (1, 0.0), (2, 0.032), (4, 0.139), (8, 0.3), (11, 0.3)])
@@ -125,7 +126,7 @@ def test_of_every_picture_pixels_have_a_share() -> None:
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_shares_are_between_nothing_and_all(share: str, value: float) -> None:
     with pytest.raises(ConfigError, match=share):
-        of((8, 8), **{share: value})
+        of((8, 8), KNOWN, **{share: value})
 
 
 def test_real_digits_are_pictures_and_shuffled_ones_are_not() -> None:
@@ -201,3 +202,15 @@ def test_settings_say_how_many_pixels() -> None:
     both = feature_map_of(PictureFeatures(pixels=20, raw=0.02), (8, 8))
     assert "PicturesOrPixels" not in alone.name
     assert "; (8, 8), 20, 0.3, 0.02)" in both.name
+    assert "; (8, 8), 20, 0.1, 0.01)" in feature_map_of(PictureFeatures(pixels=20, moved=0.1), (8, 8)).name
+    for name, wrong in (("raw", -1.0), ("raw", 1.5), ("moved", 2.0), ("moved", -0.1)):
+        with pytest.raises(ConfigError, match=name):
+            feature_map_of(PictureFeatures(pixels=0).replaced(**{name: wrong}), (8, 8))
+
+
+def test_what_is_too_narrow_beside_its_length_is_no_picture() -> None:
+    assert is_picture((9, 400))
+    assert not is_picture((8, 400))
+    with pytest.raises(DataError, match="no pictures"):
+        reduced((6, 400))
+    assert as_pictures(np.zeros((2, 9, 400), np.float32)).shape == (2, 1, 1, 44)

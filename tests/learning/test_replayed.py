@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY
 from incrowd.learning.program import compile_program
 from incrowd.learning.records import Records
+from incrowd.learning.replay import Notes, Take
 from incrowd.privacy.mechanism.clipping import FixedClip
 from tests.learning.cohorts import RANDOMNESS
 from tests.learning.test_records import training
@@ -93,6 +95,34 @@ def test_what_was_noted_is_kept_while_the_weights_stay_in_their_place() -> None:
     assert ways._there(weights, SETTINGS) is first
     assert ways._there(weights, training(expected_batch=5.0, physical_batch=16)) is not first
     assert ways._there(weights.clone(), SETTINGS) is not first
+
+
+def test_of_several_engines_the_last_one_is_noted_alone() -> None:
+    model = mlp((12, 6, 4))
+    weights = model.initial(RANDOMNESS)
+    first, second = (GradientWays(model, CROSS_ENTROPY, records(), NEVER) for _ in range(2))
+    noted_first = first._there(weights, SETTINGS)
+    second._there(weights, SETTINGS)
+    assert first._replayed is None
+    assert second._replayed is not None
+    assert first._there(weights, SETTINGS) is not noted_first
+    assert second._replayed is None
+
+
+def test_steps_that_follow_each_other_are_noted_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_second(step: Take) -> Take:
+        if step is one:
+            raise RuntimeError("out of memory")
+        return step
+
+    taken: list[int] = []
+    one, two = (lambda number=number: taken.append(number) for number in (1, 2))
+    notes: Any = Notes(CPU)
+    notes._memory = "there is some"
+    monkeypatch.setattr(notes, "_graph", only_the_second)
+    assert notes.noted_together(one, two) == (one, two)
+    monkeypatch.setattr(notes, "_graph", lambda _step: two)
+    assert notes.noted_together(one, one) == (two, two)
 
 
 def test_records_one_by_one_are_not_noted() -> None:

@@ -155,6 +155,8 @@ def test_the_command_prints_one_json_object_and_progress_beside_it(fedn: Command
         (["--network", "deep"], "network = 'deep'"),
         (["--pace", "fast"], "pace = 'fast'"),
         (["--silos", "some"], "silos = 'some'"),
+        (["--silos", ","], "silos = '': name at least one"),
+        (["--network", ","], "network = '': name at least one"),
         (["--data", "nowhere"], "give the folder"),
     ],
 )

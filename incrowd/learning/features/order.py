@@ -36,7 +36,7 @@ class PicturesOrPixels:
     disorder or moved and `raw` is 0, a linear model of both is that of the base's features alone.
 
     Edge cases: an example whose pixels are all the same, or too large for float32 to hold their squares, has the base's
-    features.
+    features alone, for so much of its length as a picture has.
     """
 
     base: FeatureMap

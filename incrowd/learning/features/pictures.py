@@ -31,7 +31,7 @@ PictureShape = tuple[int, ...]
 def is_picture(shape: PictureShape) -> bool:
     """Whether examples of this shape are pictures: [h, w], [1, h, w], [3, h, w] or [h, w, 3]."""
     sides = sides_of(shape)
-    return sides is not None and min(sides) >= _SMALL
+    return sides is not None and min(sides) >= max(_SMALL, _by(sides))
 
 
 def sides_of(shape: PictureShape) -> tuple[int, int] | None:
@@ -53,13 +53,18 @@ def in_colour(shape: PictureShape) -> bool:
 def reduced(shape: PictureShape) -> tuple[int, int]:
     """The sides of pictures of this shape when they are looked at."""
     sides = sides_of(shape)
-    if sides is None or min(sides) < _SMALL:
+    if sides is None or not is_picture(shape):
         raise DataError(
             f"examples of the shape {shape} are no pictures: give [height, width], or three colours of it, or take the "
             "recipe general, which takes any numbers"
         )
-    by = math.ceil(max(sides) / _LARGE)
+    by = _by(sides)
     return sides[0] // by, sides[1] // by
+
+
+def _by(sides: Sequence[int]) -> int:
+    """Of how many pixels a side a mean is taken, so that pictures are small enough."""
+    return math.ceil(max(sides) / _LARGE)
 
 
 def channels_first(pictures: Tensor) -> Tensor:
@@ -77,7 +82,7 @@ def as_pictures(values: Values) -> Tensor:
 def smaller(pictures: Tensor) -> Tensor:
     """Pictures [n, c, h, w] of `reduced` sides: means of whole pixels."""
     height, width = reduced(pictures.shape[1:])
-    by = math.ceil(max(pictures.shape[2:]) / _LARGE)
+    by = _by(pictures.shape[2:])
     pictures = pictures if by == 1 else avg_pool2d(pictures, by)
     return pictures[:, :, :height, :width]
 

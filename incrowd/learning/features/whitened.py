@@ -106,12 +106,13 @@ def picture_map(
     mirrored: bool | None = None,
     pixels: int = 1024,
     raw: float | None = None,
+    moved: float = 0.3,
     cache: Path | None = None,
 ) -> FeatureMap:
     """The features of pictures of this shape, along so many directions: grey ones, or colours. `mirrored` pictures mean
     the same in a mirror (`Mirrored`); unless told, those in colours do, which are taken for photographs. What is no
     picture has at most `pixels` features of its own (`PicturesOrPixels`), and a picture has `raw` of the square of its
-    length there, or more where its thing was moved; if `pixels` is 0, there are none: all is taken for pictures.
+    length there, up to `moved` where its thing was moved; if `pixels` is 0, there are none: all is taken for pictures.
     """
     colour = in_colour(shape)
     base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
@@ -125,7 +126,7 @@ def picture_map(
         whitening=usual if whitening is None else whitening,
         cache=cache,
     )
-    return PicturesOrPixels(base=known, shape=shape, pixels=pixels, raw=own) if pixels else known
+    return PicturesOrPixels(base=known, shape=shape, pixels=pixels, raw=own, moved=moved) if pixels else known
 
 
 def principal(rows: Tensor, count: int, *, seed: int) -> tuple[Tensor, Tensor]:

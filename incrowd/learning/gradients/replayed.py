@@ -88,8 +88,9 @@ class Replayed:
             self._squares.copy_(self._block.squares(inputs, targets))
 
         with in_one_order(self._device):
-            self._measure = self._notes.noted(measure)
-            self._sum = self._notes.noted(lambda: self._block.add(self._factors))
+            # The second half reads what the first has left: where one is told anew each time, both are.
+            halves = self._notes.noted_together(measure, lambda: self._block.add(self._factors))
+        self._measure, self._sum = halves
 
     def _empty(self, like: Tensor) -> Tensor:
         return like.new_zeros(self.rows, *like.shape[1:])

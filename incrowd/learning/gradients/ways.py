@@ -1,5 +1,7 @@
 """Which way the gradients of records go: what the model is decides, and what this processor does with it."""
 
+from weakref import WeakSet
+
 from torch import Tensor
 
 from incrowd.learning.convolved.layers import convolutions_of
@@ -24,6 +26,10 @@ def _most_at_once(expected_batch: float) -> int:
     return int(expected_batch + 4 * expected_batch**0.5) + 8
 
 
+_NOTING: "WeakSet[GradientWays]" = WeakSet()
+"""Whose block is noted: one at a time, however many silos are simulated."""
+
+
 class GradientWays:
     """The ways that there are for a model and such records, of which only shapes and types are read."""
 
@@ -46,8 +52,11 @@ class GradientWays:
         """The same on an accelerator: what was noted is for the weights in this place, and kept while they are."""
         kind = weights.data_ptr(), training.physical_batch, training.expected_batch
         if self._replayed is None or self._replayed[0] != kind:
-            self._replayed = None  # which lets go of its memory first
+            for holder in list(_NOTING):  # what is noted keeps memory of the device that nobody else can have
+                holder._replayed = None
+            _NOTING.clear()
             self._replayed = kind, self._noted(weights, training)
+            _NOTING.add(self)
         return self._replayed[1]
 
     def _noted(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
