@@ -86,7 +86,9 @@ def test_the_contest_runs() -> None:
     assert report.runs[1].redis_us > 0
 
 
-def test_service_is_measured_on_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    got = command(monkeypatch, capsys)("bench", "--work", "service,linear")
+def test_with_the_memory_of_a_round_it_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    got = command(monkeypatch, capsys)("bench", "--work", "service,linear", "--memory")
     assert got.status == 2
     assert "measure it on its own" in got.err

@@ -12,7 +12,7 @@ from incrowd.learning.gradients.ghost import Ghost
 from incrowd.learning.gradients.one_by_one import OneByOne
 from incrowd.learning.gradients.replayed import Replayed
 from incrowd.learning.gradients.side_by_side import SideBySide, Way, _Trial
-from incrowd.learning.gradients.sums import RecordGradients
+from incrowd.learning.gradients.sums import Formed, RecordGradients, _ByTorch
 from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY
 from incrowd.learning.program import compile_program
@@ -95,6 +95,24 @@ def test_what_was_noted_is_kept_while_the_weights_stay_in_their_place() -> None:
     assert ways._there(weights, SETTINGS) is first
     assert ways._there(weights, training(expected_batch=5.0, physical_batch=16)) is not first
     assert ways._there(weights.clone(), SETTINGS) is not first
+
+
+def test_nothing_is_added_before_anything_was_measured() -> None:
+    model = mlp((12, 6, 4))
+    block = noted(model, model.initial(RANDOMNESS))
+    block.begin(1)
+    with pytest.raises(AssertionError, match="before the first records"):
+        block.add(torch.ones(1, dtype=torch.float64))
+
+
+def test_gradients_stay_in_their_memory_where_a_device_adds_them_by_itself() -> None:
+    formed = Formed([3], CPU)
+    formed._here, formed._work = False, _ByTorch
+    factors = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    formed.squares([torch.tensor([[1.0, 2.0, 3.0], [torch.inf, 1.0, 1.0]])])
+    for times in (1, 2):
+        formed.add(factors)
+        assert formed.total.tolist() == [times, 2 * times, 3 * times]
 
 
 def test_of_several_engines_the_last_one_is_noted_alone() -> None:

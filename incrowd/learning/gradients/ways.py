@@ -42,7 +42,7 @@ class GradientWays:
     def gradients(self, weights: Tensor, training: RecordTraining) -> RecordGradients:
         """The fastest, at weights that may change from step to step."""
         if weights.device.type != "cpu":
-            return self._there(weights, training)
+            return self._there(weights, training)  # pragma: no cover - where there is one
         parameters, rows = self.model.by_parameter(weights), training.physical_batch
         if self._program is not None and alone(self._program, rows=rows, device=weights.device):
             return Ghost(self._program, parameters, rows=rows)
