@@ -56,7 +56,9 @@ class BatchedRecords:
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
         self.execution = execution
-        there = None if execution.device == "cpu" else torch.empty(model.size, device=execution.device)
+        there = (
+            None if execution.device == "cpu" else torch.empty(model.size, dtype=torch.float32, device=execution.device)
+        )
         self._place = there  # a rehearsal has the same, and what is noted for it
         self._ways = GradientWays(model, loss, records, execution)
         self._ahead = MadeAhead.of(model, self.records)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.data.inputs import Inputs, each, named
+from incrowd.data.inputs import Inputs
 from incrowd.learning.arithmetic import in_one_order
+from incrowd.learning.gradients.room import Room, fill
 from incrowd.learning.replay import Notes, Take
 
 
@@ -50,7 +51,7 @@ class Replayed:
         self.rows = block.rows
         self._block, self._device, self._notes = block, device, Notes(device)
         self._squares, self._factors = (torch.zeros(block.rows, dtype=torch.float64, device=device) for _ in range(2))
-        self._room: tuple[Inputs, Tensor] | None = None
+        self._room = Room(block.rows)
         self._measure: Take = _nothing
         self._sum: Take = _nothing
 
@@ -65,20 +66,16 @@ class Replayed:
 
     def norms(self, features: Inputs, labels: Tensor) -> Floats:
         """See `RecordGradients.norms`."""
-        if self._room is None:
-            self._room = each(self._empty, features), self._empty(labels)
-            self._note(*self._room)
-        inputs, targets = self._room
-        rooms, several = [*named(inputs).values(), targets], [*named(features).values(), labels]
-        for room, given in zip(rooms, several, strict=True):
-            _fill(room, given)
+        inputs, targets = self._room.filled(features, labels)
+        if self._measure is _nothing:
+            self._note(inputs, targets)
         self._measure()
         norms: Floats = self._squares.sqrt().cpu().numpy()[: len(labels)]
         return norms
 
     def add(self, factors: Tensor) -> None:
         """See `RecordGradients.add`."""
-        _fill(self._factors, factors)
+        fill(self._factors, factors)
         self._sum()
 
     def _note(self, inputs: Inputs, targets: Tensor) -> None:
@@ -91,14 +88,6 @@ class Replayed:
             # The second half reads what the first has left: where one is told anew each time, both are.
             halves = self._notes.noted_together(measure, lambda: self._block.add(self._factors))
         self._measure, self._sum = halves
-
-    def _empty(self, like: Tensor) -> Tensor:
-        return like.new_zeros(self.rows, *like.shape[1:])
-
-
-def _fill(room: Tensor, given: Tensor) -> None:
-    room[: len(given)] = given
-    room[len(given) :] = 0
 
 
 def _nothing() -> None:

@@ -28,6 +28,7 @@ from incrowd.learning.compiling.unrolled import unroll
 from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.execution import Execution
 from incrowd.learning.gradients.one_by_one import OneByOne
+from incrowd.learning.gradients.room import Room
 from incrowd.learning.gradients.sums import Formed
 from incrowd.learning.inputs import WithInputs, meant, noise
 from incrowd.learning.losses import Loss
@@ -73,7 +74,7 @@ class SideBySide:
         self._now = [weight.clone() for weight in weights]  # where it begins in memory is compiled in
         self._formed = Formed([weight.numel() for weight in weights], weights[0].device)
         self._before: Untouched | None = None
-        self._room: tuple[Inputs, Tensor] | None = None
+        self._room = Room(way.records)
 
     @property
     def total(self) -> Tensor:
@@ -91,7 +92,7 @@ class SideBySide:
 
     def norms(self, features: Inputs, labels: Tensor) -> Floats:
         """See `RecordGradients.norms`."""
-        norms: Floats = self._squares(*self._filled_up(features, labels), len(labels)).sqrt_().cpu().numpy()
+        norms: Floats = self._squares(*self._room.filled(features, labels), len(labels)).sqrt_().cpu().numpy()
         return norms
 
     def squares(self, features: Inputs, labels: Tensor) -> Tensor:
@@ -106,20 +107,6 @@ class SideBySide:
         with torch.no_grad(), one_thread(), in_one_order(targets.device):
             found = self.way.gradients(self._now, inputs, targets)
         return self._formed.squares([one.reshape(self.rows, -1)[:records] for one in found])
-
-    def _filled_up(self, features: Inputs, labels: Tensor) -> tuple[Inputs, Tensor]:
-        """The same in memory of their own, and zeros behind them."""
-        if self._room is None:
-            self._room = each(self._empty, features), self._empty(labels)
-        inputs, targets = self._room
-        rooms, several = [*named(inputs).values(), targets], [*named(features).values(), labels]
-        for room, given in zip(rooms, several, strict=True):
-            room[: len(labels)] = given
-            room[len(labels) :] = 0
-        return inputs, targets
-
-    def _empty(self, like: Tensor) -> Tensor:
-        return like.new_zeros(self.rows, *like.shape[1:])
 
 
 _FOUND: WeakKeyDictionary[Model, dict[tuple[object, ...], Way | None]] = WeakKeyDictionary()
