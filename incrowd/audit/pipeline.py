@@ -159,7 +159,7 @@ def _independent(work: ClientWork, *, seed: int) -> Check:
     weights = _algorithm(work, seed=seed).init().weights
     clients = engine.present(np.arange(min(work.data.present, 4 * _ALONE)))
     among: dict[int, Floats] = {}
-    number = 0 if engine.centre is None else 1  # the first of a centre trains nobody
+    number = 0 if engine.opening is None else engine.opening.rounds  # which train nobody
     for chunk in engine.train(weights, clients.tolist(), randomness=randomness, round=number):
         among.update(zip(chunk.clients, chunk.rows(), strict=True))
     changed = 0

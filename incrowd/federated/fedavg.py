@@ -19,6 +19,7 @@ from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
 from incrowd.learning.centre import LONG, Centre
 from incrowd.learning.cohort import EngineTrainer
+from incrowd.learning.opening import Opening
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
@@ -32,8 +33,9 @@ from incrowd.settings.server import ServerOptimizer
 class State:
     """Where a federation stands: the next round, the weights, and what the server and the plan remember.
 
-    With a `centre` the weights are those around it, and the centre itself comes after them in the same vector, which
-    is what clients start a round with. Round 0 is its own: the server's rates and averages count from the next.
+    With an `opening` the weights are those of prepared examples, and what it found comes after them in the same vector,
+    which is what clients start a round with. The first rounds are its own: the server's rates and averages count from
+    the next.
 
     All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
     the server alone and only until the last round is over.
@@ -47,7 +49,7 @@ class State:
     tail: Floats
     tail_rounds: int
     carry: Carry
-    centre: Centre | None = None
+    opening: Opening | None = None
 
     @property
     def secret(self) -> NoiseState | None:
@@ -60,28 +62,30 @@ class State:
         otherwise the latest.
         """
         found = self.tail / self.tail_rounds if self.tail_rounds else self.weights
-        return found if self.centre is None else self.centre.published(found)
+        return found if self.opening is None else self.opening.published(found)
 
     @classmethod
-    def first(cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, centre: Centre | None = None) -> "State":
+    def first(
+        cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, opening: Opening | None = None
+    ) -> "State":
         """The state before the first round, from these weights."""
         memory = server.start(weights.size)
-        start = weights if centre is None else centre.start(weights)
+        start = weights if opening is None else opening.start(weights)
         tail = np.zeros_like(start)
-        return cls(round=0, weights=start, memory=memory, tail=tail, tail_rounds=0, carry=carry, centre=centre)
+        return cls(round=0, weights=start, memory=memory, tail=tail, tail_rounds=0, carry=carry, opening=opening)
 
     def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, that released this."""
-        if self.centre is None or self.round > 0:
+        if self.opening is None or self.round >= self.opening.rounds:
             return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
         bound = release.clip_norm
         deviation = release.noise_std / release.cohort / bound
-        start = self.centre.learnt(self.weights, release.mean / bound, deviation)
-        return replace(self, round=1, weights=start, carry=carry)
+        start = self.opening.learnt(self.weights, self.round, release.mean / bound, deviation)
+        return replace(self, round=self.round + 1, weights=start, carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
-        number, of = server_round(self.round, rounds, centred=self.centre is not None)
+        number, of = server_round(self.round, rounds, opening=self.opening)
         direction, memory = server.direction(mean, self.memory)
         weights = self.weights.copy()
         weights[: direction.size] += server.rate(number, of) * direction
@@ -216,8 +220,8 @@ class FedAvg:
             raise ConfigError(field="diagnose", value=True, remedy=remedy)
         if private.size != engine.model.size:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
-        if engine.centre is not None:
-            _check_centred(engine.centre, private)
+        if engine.opening is not None:
+            _check_opening(engine.opening, private)
         check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
         self.engine = engine
         self.private = private
@@ -231,7 +235,7 @@ class FedAvg:
         """The state before the first round, from the model's `initial` weights."""
         first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        return State.first(weights, server=self.server, carry=self.private.start(), centre=self.engine.centre)
+        return State.first(weights, server=self.server, carry=self.private.start(), opening=self.engine.opening)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
@@ -243,7 +247,7 @@ class FedAvg:
         release = open_round.release()
         rounds = self.private.plan.rounds
         after = state.after(release, server=self.server, rounds=rounds, carry=open_round.after)
-        number, of = server_round(state.round, rounds, centred=state.centre is not None)
+        number, of = server_round(state.round, rounds, opening=state.opening)
         simulated = self.private.randomness.simulated
         report = RoundReport(
             round=state.round,
@@ -277,24 +281,27 @@ class FedAvg:
         return self.engine.present(cohort[stays])
 
 
-def server_round(round: int, rounds: int, *, centred: bool) -> tuple[int, int]:
-    """A round and how many there are as the server counts them: without that of a centre, whose own number is -1."""
-    return round - centred, rounds - centred
+def server_round(round: int, rounds: int, *, opening: Opening | None) -> tuple[int, int]:
+    """A round and how many there are as the server counts them: without those of an opening, of numbers below 0."""
+    before = 0 if opening is None else opening.rounds
+    return round - before, rounds - before
 
 
-def _check_centred(centre: Centre, private: PrivateRun) -> None:
+def _check_opening(opening: Opening, private: PrivateRun) -> None:
     """Refuse plans in which a mean would not come out as it went in, or no round would be left to learn."""
-    clip = private.start().clip
+    clip, before = private.start().clip, opening.rounds
     remedies = {
         "clip": (not isinstance(clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
         "clip_norm": (isinstance(clip, FixedClip) and clip.clip_norm > LONG, f"give {LONG:.0f} at most"),
         "noise": (private.start().noise is not None, "take independent noise"),
-        "rounds": (private.plan.rounds < 2, "plan at least 2, of which the first finds the centre"),
-        "constant": (not centre.constant > 0, "let the features have a constant, which is not centred"),
+        "rounds": (private.plan.rounds <= before, f"plan at least {before + 1}, of which the first seek it"),
     }
-    for field, (refused, remedy) in remedies.items():
-        if refused:
-            raise ConfigError(field="local.centre", value=field, remedy=f"{remedy}, or leave it out")
+    for one in opening.sought:
+        without = isinstance(one, Centre) and not one.constant > 0
+        own = {"constant": (without, "let the features have a constant, which is not centred")}
+        for field, (refused, remedy) in {**remedies, **own}.items():
+            if refused:
+                raise ConfigError(field=one.field, value=field, remedy=f"{remedy}, or leave it out")
 
 
 def _check_forms(arrays: Mapping[str, NDArray[np.generic]], expected: Mapping[str, object]) -> None:

@@ -26,8 +26,8 @@ class Offer:
     """A plan with the size of a contribution, the columns that are learnt from, and the settings of model and training.
 
     A contribution has a number for each weight. Where the settings have a section `evaluate`, it is a score: then the
-    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). `centred` is how many
-    numbers a request has beside the weights: the centre that clients train around. Real `parties` are named
+    section says what is measured, and of how many weights (see `incrowd.flower.evaluation`). `beside` is how many
+    numbers a request has beside the weights: what rounds before those of training found. Real `parties` are named
     in the order of their numbers as clients; simulated ones have no names.
 
     Guarantee: who reads it has recomputed the plan's price: one with less noise than its budget needs cannot be read.
@@ -62,18 +62,18 @@ class Offer:
 
     @property
     def weights(self) -> int:
-        """How many weights a request has; with a centre, that as well."""
+        """How many weights a request has; and what is beside them."""
         if self.scoring is None:
-            return self.size + self._centred
+            return self.size + self._beside
         found: int = self.settings["evaluate"].get("weights")
         _validate.count(weights=found)
         return found
 
     @property
-    def _centred(self) -> int:
-        """How many numbers the centre has that clients train around."""
-        found: int = self.settings.get("centred", 0)
-        _validate.natural(centred=found)
+    def _beside(self) -> int:
+        """How many numbers there are of what was found before."""
+        found: int = self.settings.get("beside", 0)
+        _validate.natural(beside=found)
         return found
 
     @property

@@ -9,8 +9,9 @@ published takes examples as they are, because the constant that each has takes u
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,11 +37,12 @@ _ROWS = 4096  # examples that are added up at a time
 @dataclass(frozen=True, kw_only=True)
 class Centre:
     """How weights and centre go together for a linear model, [outputs, features + 1], whose last feature is `constant`
-    in every example and is not centred. Both in one vector are what clients start a round with. Means are told in units
-    of `length`.
+    in every example and is not centred. Means are told in units of `length`.
 
     Guarantee: at any centre a model around it and `published` of it give the same outputs.
     """
+
+    field: ClassVar[str] = "local.centre"
 
     features: int
     outputs: int
@@ -53,47 +55,47 @@ class Centre:
 
         Edge cases: a model that is not linear, or has a bias of its own, and examples of one number are refused.
         """
-        layers = layers_of_flat(model.module, data.shape) if data.plain else None
-        only = layers[0] if layers and len(layers) == 1 else None
-        if not isinstance(only, nn.Linear) or len(list(only.parameters())) > 1 or only.in_features < 2:
-            remedy = "it is for a linear model without a bias of its own, of examples with a constant: leave it out"
-            raise ConfigError(field="local.centre", value=type(model.module).__name__, remedy=remedy)
-        return cls(features=only.in_features - 1, outputs=only.out_features, constant=data.constant, length=length)
+        linear = linear_alone(model, data, field=cls.field)
+        outputs, inputs = linear.out_features, linear.in_features
+        return cls(features=inputs - 1, outputs=outputs, constant=data.constant, length=length)
 
     @property
     def size(self) -> int:
-        """How many numbers weights and centre have."""
-        return self.outputs * (self.features + 1) + self.features
+        """How many numbers a centre has."""
+        return self.features
 
-    def start(self, weights: Floats) -> Floats:
-        """What the first round starts with: the weights, and no centre."""
-        return np.concatenate([weights, np.zeros(self.features)])
+    def path(self, task: TrainingTask) -> TrainingPath:
+        """What clients contribute to it."""
+        return Means(task, length=self.length)
 
-    def learnt(self, start: Floats, mean: Floats, noise_std: float) -> Floats:
-        """The same weights with a centre: the released mean of everyone's, of this noise, both in units of the bound.
+    def learnt(self, mean: Floats, noise_std: float) -> Floats:
+        """The centre: the released mean of everyone's, of this noise, both in units of the bound.
 
         The noise is bent towards zero where there is nothing else: see `shrunk`.
         """
-        return np.concatenate([start[: -self.features], self.length * shrunk(mean[: self.features], noise_std)])
+        return self.length * shrunk(mean[: self.features], noise_std)
 
-    def published(self, start: Floats) -> Floats:
+    def published(self, weights: Floats, centre: Floats) -> Floats:
         """The weights of the model that takes examples as they are."""
-        weights = start[: -self.features].reshape(self.outputs, -1).copy()
-        weights[:, -1] -= weights[:, :-1] @ start[-self.features :] / self.constant
-        return weights.ravel()
+        found = weights.reshape(self.outputs, -1).copy()
+        found[:, -1] -= found[:, :-1] @ centre / self.constant
+        return found.ravel()
 
-    def divided(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and centre, from one vector of both."""
-        if start.shape != (self.size,):
-            remedy = f"give one vector of {self.size} numbers, weights and centre"
-            raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
-        return start[: -self.features], start[-self.features :]
+    def prepared(self, features: Tensor, centre: Tensor) -> Tensor:
+        """Examples with the centre taken off: of each a function of itself alone."""
+        return features - torch.cat([centre, centre.new_zeros(1)])
 
-    def around(self, data: ClientTensors, centre: Tensor) -> ClientTensors:
-        """The data with the centre taken off every example: of each a function of itself alone."""
-        features = single(meant(data.features, scale=data.scale, offset=data.offset))
-        off = torch.cat([centre, centre.new_zeros(1)])
-        return replace(data, features=features.view(len(features), -1) - off, scale=1.0, offset=0.0)
+
+def linear_alone(model: Model, data: ClientTensors, *, field: str) -> nn.Linear:
+    """The only layer of a linear model without a bias, of examples that have a constant. Edge cases: another model, and
+    examples of one number: refused under this field.
+    """
+    layers = layers_of_flat(model.module, data.shape) if data.plain else None
+    only = layers[0] if layers and len(layers) == 1 else None
+    if not isinstance(only, nn.Linear) or len(list(only.parameters())) > 1 or only.in_features < 2:
+        remedy = "it is for a linear model without a bias of its own, of examples with a constant: leave it out"
+        raise ConfigError(field=field, value=type(model.module).__name__, remedy=remedy)
+    return only
 
 
 def shrunk(noised: Floats, noise_std: float) -> Floats:

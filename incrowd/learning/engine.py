@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -14,13 +13,13 @@ from incrowd._random import Randomness, SeededRandomness
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.arithmetic import ieee
 from incrowd.learning.batches import draw_batches
-from incrowd.learning.centre import Centre, Means
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.dropout import refuse_dropout
 from incrowd.learning.execution import Execution
 from incrowd.learning.label_shares import check_label_shares
 from incrowd.learning.losses import CROSS_ENTROPY, Loss, as_loss
 from incrowd.learning.models import Model
+from incrowd.learning.opening import Opening
 from incrowd.learning.paths import PATHS
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingPath, TrainingTask
 from incrowd.learning.paths.ways import FirstWay
@@ -83,7 +82,7 @@ class CohortEngine:
         self._makes = paths
         self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
-        self.centre = None if local.centre is None else Centre.of(model, self._data, length=local.centre_length)
+        self.opening = Opening.of(model, self._data, local, loss=self.loss)
         self._part: tuple[bytes, CohortEngine] | None = None
 
     @property
@@ -107,8 +106,8 @@ class CohortEngine:
 
     @property
     def start_size(self) -> int:
-        """How many numbers a round starts with: the weights, and the centre where there is one."""
-        return self.model.size if self.centre is None else self.centre.size
+        """How many numbers a round starts with: the weights, and what is found before they are learnt."""
+        return self.model.size if self.opening is None else self.opening.size
 
     @property
     def chunk(self) -> int:
@@ -122,7 +121,7 @@ class CohortEngine:
         """
         execution = replace(self.execution, threads=1, compile="never")
         made_up = CohortEngine(self.model, self._data.made_up(examples), self.local, execution, loss=self.loss)
-        for number in range(1 if self.centre is None else 2):
+        for number in range(1 if self.opening is None else self.opening.rounds + 1):
             for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=number):
                 pass
 
@@ -132,11 +131,11 @@ class CohortEngine:
         """Train these clients from these weights; their contributions come in chunks, always in the same order.
 
         Use a chunk before you take the next one. Until the iterator is used up or closed, torch computes with one
-        thread. With `Local.centre` weights and centre are one vector (`Centre.start`), and round 0 trains nobody: it
-        asks for the means that the centre is made of.
+        thread. With an `opening` the weights and what it finds are one vector (`Opening.start`), and its rounds train
+        nobody: they ask for what it is made of.
         """
-        if self.centre is not None:
-            engine, own = self._of_round(self.centre, weights, round)
+        if self.opening is not None:
+            engine, own = self._of_round(self.opening, weights, round)
             yield from engine.train(own, clients, randomness=randomness, round=round)
             return
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
@@ -161,8 +160,8 @@ class CohortEngine:
 
         Guarantee: the sum is that of the contributions, each as it is when nobody else is there: exact in any order.
         """
-        if self.centre is not None:
-            engine, own = self._of_round(self.centre, weights, round)
+        if self.opening is not None:
+            engine, own = self._of_round(self.opening, weights, round)
             return engine.train_and_sum(own, clients, shortening, randomness=randomness, round=round)
         start, groups = self._start_with(weights, randomness, round), self._groups([int(client) for client in clients])
         with one_thread(), ieee(self.execution.device), self._workers() as pool:
@@ -171,14 +170,15 @@ class CohortEngine:
                 return summed(chunks, shortening, size=self.model.size)
             return pool.summed(start, groups, shortening, here=self._train_group)
 
-    def _of_round(self, centre: Centre, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
-        """What trains in a round that starts so, and its weights. It is kept for rounds that have the same centre."""
-        weights, off = centre.divided(torch.as_tensor(start).to(torch.float32))
-        key = b"" if round == 0 else off.numpy(force=True).tobytes()
+    def _of_round(self, opening: Opening, start: ArrayLike | Tensor, round: int) -> tuple["CohortEngine", Tensor]:
+        """What trains in a round that starts so, and its weights. It is kept for rounds that start alike."""
+        weights, beside = opening.divided(torch.as_tensor(start).to(torch.float32))
+        before = min(round, opening.rounds)
+        key = bytes([before]) + beside.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
-            local = self.local.replaced(centre=None, centre_length=1.0)
-            paths = (partial(Means, length=centre.length),) if round == 0 else self._makes
-            data = self._data if round == 0 else centre.around(self._data, off.to(self._data.device))
+            local = self.local.replaced(choice=None, centre=None, centre_length=1.0)
+            paths = self._makes if before == opening.rounds else (opening.sought[before].path,)
+            data = opening.prepared(self._data, beside, before=before)
             self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
         return self._part[1], weights
 

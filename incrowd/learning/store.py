@@ -23,6 +23,16 @@ _PAYS = 0.9  # features are dropped when at most this share of them is left
 MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """Of features of two kinds: the first so many come from what is `known` beforehand, the others, but for the
+    constant, have in every example the same `share` of the square of its length.
+    """
+
+    known: int
+    share: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientTensors:
     """All that the engine knows about data: client k holds the examples ``indices[offsets[k]:offsets[k + 1]]``.
@@ -40,6 +50,7 @@ class ClientTensors:
     offset: float = 0.0
     declared: int | None = None
     constant: float = 0.0
+    kinds: Kinds | None = None
 
     def __post_init__(self) -> None:
         check_inputs(self.features)
@@ -106,6 +117,8 @@ class ClientTensors:
             indices=np.arange(examples),
             scale=self.scale,
             offset=self.offset,
+            constant=self.constant,
+            kinds=self.kinds,
         )
 
     def to(self, device: torch.device) -> "ClientTensors":
@@ -119,6 +132,7 @@ class ClientTensors:
             offset=self.offset,
             declared=self.declared,
             constant=self.constant,
+            kinds=self.kinds,
         )
 
 

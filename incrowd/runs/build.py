@@ -55,6 +55,7 @@ from incrowd.learning.features import (
     transform,
     transform_federated,
 )
+from incrowd.learning.store import ClientTensors, Kinds
 from incrowd.privacy.ledger.state import state_folder
 from incrowd.runs.config import (
     CnnSection,
@@ -192,9 +193,17 @@ def featured_examples(
         return transform(feature_map_of(wanted, examples.shape, columns), examples, alone=alone)
 
 
-def constant_of(features: FeaturesSection) -> float:
-    """What the last feature is in every example; 0 where none is the same."""
-    return 0.0 if isinstance(features, NoFeatures) else features.constant
+def tensors_of(data: Clients, features: FeaturesSection) -> ClientTensors:
+    """The clients' examples with these features, and what settings say of them."""
+    constant = 0.0 if isinstance(features, NoFeatures) else features.constant
+    return replace(ClientTensors.of(data), constant=constant, kinds=_kinds(features))
+
+
+def _kinds(features: FeaturesSection) -> Kinds | None:
+    """What is known of pictures and what are their pixels, where both are in every example at the same strength."""
+    if not isinstance(features, PictureFeatures) or not features.alike or not features.constant or not features.pixels:
+        return None
+    return Kinds(known=features.dimensions, share=features.raw) if features.raw else None
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:
@@ -284,6 +293,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         pixels=wanted.pixels,
         raw=wanted.raw,
         moved=wanted.moved,
+        alike=wanted.alike,
         cache=cache,
     )
 

@@ -13,7 +13,7 @@ from incrowd.data import Clients
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import FedAvg, RoundReport, State
 from incrowd.federated.fedavg import Trainers
-from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
+from incrowd.learning import CohortEngine, Execution, Loss, Model
 from incrowd.privacy.account.accounting import ACCOUNTANTS, Budget
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
@@ -26,7 +26,6 @@ from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (
     NOTHING,
     Given,
-    constant_of,
     featured,
     federated_data,
     init_scale_of,
@@ -35,6 +34,7 @@ from incrowd.runs.build import (
     processors,
     randomness,
     section,
+    tensors_of,
 )
 from incrowd.runs.clip_config import clip_of
 from incrowd.runs.config import Config
@@ -198,8 +198,10 @@ class ClientSession:
         return after, self._record(report)
 
     def report(self, state: State) -> Summary:
-        """Nothing: a client says nothing of the model."""
-        return {}
+        """What clients chose together, where they were asked: a client says nothing else."""
+        opening = state.opening
+        chosen = None if opening is None or state.round == 0 else opening.chosen(state.weights)
+        return {} if chosen is None else {"chosen": chosen}
 
     def claims(self) -> Statement:
         """What may be claimed. Of a plan that ended early, what it costs is what was charged."""
@@ -280,8 +282,7 @@ def assemble(
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)
     execution = _execution(config, chunk, plan)
-    tensors = replace(ClientTensors.of(data), constant=constant_of(config.features))
-    engine = CohortEngine(model, tensors, config.local, execution, loss=loss)
+    engine = CohortEngine(model, tensors_of(data, config.features), config.local, execution, loss=loss)
     return ClientWork(config=config, data=data, held=held, engine=engine, plan=plan, randomness=randomness(config))
 
 
@@ -348,13 +349,16 @@ def _cohort(config: Config, clients: int) -> float:
 
 
 def _schedule(config: Config, cohort: float) -> Schedule:
-    share, rounds = config.local.centre, config.privacy.rounds
-    if share is None:
-        return _training_schedule(config, cohort, rounds=rounds)
-    if rounds < 2:
-        remedy = "plan at least 2: the first is for the centre (local.centre)"
+    """Those of training, after the rounds that are sought something in, of which each has its share of all."""
+    choice, centre, rounds = config.local.choice, config.local.centre, config.privacy.rounds
+    before = [name for name, share in (("choice", choice), ("centre", centre)) if share is not None]
+    if rounds <= len(before):
+        remedy = f"plan at least {len(before) + 1}: the first for local.{' and local.'.join(before)}"
         raise ConfigError(field="rounds", value=rounds, remedy=remedy)
-    return preceded(_training_schedule(config, cohort, rounds=rounds - 1), share=share)
+    schedule = _training_schedule(config, cohort, rounds=rounds - len(before))
+    if centre is not None:
+        schedule = preceded(schedule, share=centre / (1 - (choice or 0.0)))
+    return schedule if choice is None else preceded(schedule, share=choice)
 
 
 def _training_schedule(config: Config, cohort: float, *, rounds: int) -> Schedule:

@@ -70,6 +70,15 @@ OF_THE_CENTRE = 0.06
 LENGTH_OF_THE_CENTRE = 0.5
 """About as long as a client's mean is, beside an example: looked at on held-out images of Fashion-MNIST and MNIST."""
 
+OWN_PIXELS, OWN_PIXELS_IN_COLOUR = 0.01, 0.03
+"""What a picture's pixels have of the square of its length, before anything is chosen."""
+
+DOUBT = 0.05
+"""The noise of a choice between pictures and their pixels, as a share of all clients; if that is not too dear."""
+
+LEAST_CHOICE, MOST_CHOICE = 0.001, 0.02
+"""The share of what all rounds are told that a choice is worth."""
+
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
@@ -83,7 +92,8 @@ class Outline:
 
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `stated` whether it is a row of
     a table in which every number has a stated range, `texts` whether every column of one that is learned from is a
-    text, and `own_model` whether somebody brings a model of their own.
+    text, `several` whether an example has more labels than one, and `own_model` whether somebody brings a model of their
+    own.
     """
 
     clients: int
@@ -93,6 +103,7 @@ class Outline:
     whole: bool = False
     stated: bool = False
     texts: bool = False
+    several: bool = False
     own_model: bool = False
 
     @classmethod
@@ -111,6 +122,7 @@ class Outline:
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
             stated=data.table is not None and all_ranged(data.table),
             texts=data.table is not None and all_texts(data.table),
+            several=data.examples.labels.ndim > 1,
             own_model=own_model,
         )
 
@@ -154,6 +166,9 @@ def images(facts: Outline) -> Tables:
         how["privacy"]["rounds"] = 60
     if 60 <= facts.signal < 400:
         centre(how)
+    if facts.signal >= 60 and facts.classes is not None and not facts.several:
+        choice(how, facts)
+        features |= {"alike": True, "raw": OWN_PIXELS_IN_COLOUR if in_colour(facts.shape) else OWN_PIXELS}
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -295,6 +310,13 @@ def centre(how: Tables) -> None:
     how["privacy"]["rounds"] += 1
 
 
+def choice(how: Tables, facts: Outline) -> None:
+    """Begin with a round in which clients choose between pictures and their pixels (`incrowd.learning.choice`)."""
+    share = min(MOST_CHOICE, max(LEAST_CHOICE, (DOUBT * facts.signal) ** -2))
+    how["local"]["choice"] = float(f"{share:.2g}")
+    how["privacy"]["rounds"] += 1
+
+
 def clipped(facts: Outline) -> Tables:
     """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
     rounds = 8 if facts.signal < 25 else 15
@@ -368,9 +390,10 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     keys for others.
     """
     advised = recipe.settings(facts)
-    if not _takes_centre(settings) and advised["local"].pop("centre", None) is not None:
-        advised["local"].pop("centre_length")
-        advised["privacy"]["rounds"] -= 1
+    if not _takes(settings, "choice", rounds=2) and _without(advised, "choice"):
+        advised["features"] = {key: value for key, value in advised["features"].items() if key not in ("alike", "raw")}
+    if not _takes(settings, "centre", rounds=3 if "choice" in advised["local"] else 2):
+        _without(advised, "centre", "centre_length")
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(section, {}):
             advised.pop(section, None)
@@ -386,10 +409,21 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     return {name: {**advised.get(name, {}), **settings.get(name, {})} for name in {**advised, **settings}}
 
 
-def _takes_centre(settings: Mapping[str, Any]) -> bool:
-    """Whether a round for the centre of the recipe's own features goes with what settings state."""
-    privacy = settings.get("privacy", {})
+def _takes(settings: Mapping[str, Any], name: str, *, rounds: int) -> bool:
+    """Whether a round of this name, of the recipe's own features, goes with what settings state."""
+    privacy, features = settings.get("privacy", {}), settings.get("features", {})
     clip = privacy.get("clip", {}).get("kind", "normalised")
-    own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
+    own = "name" in features or {"kind", "module", "bias"} & settings.get("model", {}).keys()
     usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
-    return usual and not own and privacy.get("rounds", 2) > 1
+    kinds = {"moved", "alike"} & features.keys() or 0 in (features.get("pixels"), features.get("raw"))
+    free = settings.get("local", {}).get(name, ...) is not None and not (name == "choice" and kinds)
+    return bool(usual and free and not own and privacy.get("rounds", rounds) >= rounds)
+
+
+def _without(advised: Tables, *names: str) -> bool:
+    """Leave out a round that is advised, with its settings; whether there was one."""
+    found = [advised["local"].pop(name, None) for name in names]
+    if found[0] is None:
+        return False
+    advised["privacy"]["rounds"] -= 1
+    return True

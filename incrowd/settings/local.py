@@ -32,15 +32,18 @@ class Local(Descent):
     g = gradient + weight_decay * w + proximal * (w - w_server), then velocity = momentum * velocity + g and
     w = w - learning_rate * velocity. `loss` is a name (`incrowd.learning.LOSSES`); it follows from the labels unless it
     is given. With `label_shares` a client adds log(share of the class among its own labels + label_shares) to its
-    logits, which is the right likelihood where clients' labels differ; the published model goes without. With `centre`
-    the first round asks for the mean of each client's examples instead, and gets that share of what all rounds together
-    are told (the sum of 1 / noise^2); from then on a linear model learns around it (see `incrowd.learning.centre`). A
-    mean that is longer than `centre_length` is told as long as that, and the noise of the centre is proportional to it:
-    examples of length one have no longer mean than one, and mostly a much shorter one.
+    logits, which is the right likelihood where clients' labels differ; the published model goes without.
+
+    Before all that, there can be rounds that train nobody, each with a share of what all rounds together are told (the
+    sum of 1 / noise^2). With `choice` the first asks each client whether what is known of pictures tells its examples
+    apart better than their pixels do (see `incrowd.learning.choice`). With `centre` the next asks for the mean of each
+    client's examples; from then on a linear model learns around it (see `incrowd.learning.centre`). A mean that is
+    longer than `centre_length` is told as long as that, and the noise of the centre is proportional to it: examples of
+    length one have no longer mean than one, and mostly a much shorter one.
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
-    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`, and a
-    `centre_length` without a `centre`: refused.
+    `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`, a
+    `centre_length` without a `centre`, and shares that leave nothing for training: refused.
     """
 
     epochs: int = 1
@@ -50,6 +53,7 @@ class Local(Descent):
     loss: LossName | None = None
     shuffle: bool = True
     label_shares: float | None = None
+    choice: float | None = None
     centre: float | None = None
     centre_length: float = 1.0
 
@@ -61,8 +65,12 @@ class Local(Descent):
         _validate.non_negative(**self.named("local", "proximal"))
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
-        if self.centre is not None:
-            _validate.fraction(**self.named("local", "centre"))
+        for share in ("choice", "centre"):
+            if getattr(self, share) is not None:
+                _validate.fraction(**self.named("local", share))
+        if (self.choice or 0.0) + (self.centre or 0.0) >= 1:
+            remedy = f"with local.centre = {self.centre} nothing is left for training: give less"
+            raise ConfigError(field="local.choice", value=self.choice, remedy=remedy)
         _validate.positive(**self.named("local", "centre_length"))
         if self.centre is None and self.centre_length != 1:
             remedy = "it is of local.centre: give that, too"

@@ -91,7 +91,8 @@ class Bench:
         """A row in which single records are protected from each other: each is a client of its own, in every round.
 
         That is gradient descent on all records, each gradient at a certain length at most (DP-GD). A record has one
-        label, whose share tells nothing, so that label shares are left out.
+        label, whose share tells nothing, and nothing to tell apart from, so that label shares and the choice between
+        pictures and their pixels are left out.
         """
         self.say(f"{self.split.name}, {recipe}, records, epsilon {epsilon:g}")
         count = len(self.split.train)
@@ -106,7 +107,7 @@ class Bench:
                 recipe,
                 self.held_by(alone),
                 privacy=Private.model_validate(promise),
-                local=Local(label_shares=None),
+                local=Local(label_shares=None, choice=None),
                 server=server,
                 run=seeded(seed),
             )
@@ -185,6 +186,7 @@ class Bench:
                 pixels=wanted.pixels,
                 raw=wanted.raw,
                 moved=wanted.moved,
+                alike=wanted.alike,
                 cache=self.cache,
             )
         if wanted.name == "tokens":

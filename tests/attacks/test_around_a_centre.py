@@ -78,7 +78,7 @@ LIES = {"none": 0, "fewer": 1, "more": 500}
 def test_an_offer_that_lies_about_the_centre_is_refused_before_anything_is_reserved(lie: str, tmp_path: Path) -> None:
     work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
     honest = replace(offer_of(work), parties=NAMES)
-    lying = replace(honest, settings={**honest.settings, "centred": LIES[lie]})
+    lying = replace(honest, settings={**honest.settings, "beside": LIES[lie]})
     member = party(tmp_path, work, 0)
     with pytest.raises(SpecificationRefused, match="weights"):
         member.accept(lying.to_bytes(SERVER))
@@ -88,7 +88,7 @@ def test_an_offer_that_lies_about_the_centre_is_refused_before_anything_is_reser
 def test_an_offer_of_a_boundless_centre_is_refused_by_its_number(tmp_path: Path) -> None:
     work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
     honest = replace(offer_of(work), parties=NAMES)
-    lying = replace(honest, settings={**honest.settings, "centred": 2**50})
+    lying = replace(honest, settings={**honest.settings, "beside": 2**50})
     with pytest.raises(SpecificationRefused, match="more than this party allows"):
         party(tmp_path, work, 0).accept(lying.to_bytes(SERVER))
 
@@ -97,5 +97,5 @@ def test_an_offer_of_a_boundless_centre_is_refused_by_its_number(tmp_path: Path)
 def test_a_centre_is_of_a_whole_number_of_features(wrong: object, tmp_path: Path) -> None:
     work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
     form = offer_of(work).to_json()
-    with pytest.raises(ConfigError, match="centred"):
-        Offer.from_json({**form, "settings": {**form["settings"], "centred": wrong}})
+    with pytest.raises(ConfigError, match="beside"):
+        Offer.from_json({**form, "settings": {**form["settings"], "beside": wrong}})

@@ -12,7 +12,9 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp
-from incrowd.learning.centre import Centre, shrunk
+from incrowd.learning.centre import shrunk
+from incrowd.learning.losses import CROSS_ENTROPY
+from incrowd.learning.opening import Opening
 from incrowd.learning.total import Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained, twin
@@ -44,6 +46,12 @@ def start(data: ClientTensors) -> torch.Tensor:
     """Weights, and a centre near the examples'."""
     centre = rows_of(data, 3)[:, :-1].mean(axis=0)
     return torch.cat([MODEL.initial(RANDOMNESS), torch.tensor(centre, dtype=torch.float32)])
+
+
+def opening(data: ClientTensors, local: Local = LOCAL) -> Opening:
+    found = Opening.of(MODEL, data, local, loss=CROSS_ENTROPY)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("clip", [NormalisedClip(clip_norm=0.5), FixedClip(clip_norm=3.0)])
@@ -140,7 +148,7 @@ def test_a_sum_is_that_of_the_contributions(data: ClientTensors) -> None:
 
 
 def test_the_published_model_takes_examples_as_they_are(data: ClientTensors) -> None:
-    centre = Centre.of(MODEL, data)
+    centre = opening(data)
     begun = start(data).double().numpy()
     weights, off = begun[:-FEATURES].reshape(CLASSES, -1), begun[-FEATURES:]
     for client in WHO:
@@ -152,7 +160,7 @@ def test_the_published_model_takes_examples_as_they_are(data: ClientTensors) -> 
 
 
 def test_it_starts_without_a_centre(data: ClientTensors) -> None:
-    centre, weights = Centre.of(MODEL, data), MODEL.initial(RANDOMNESS).double().numpy()
+    centre, weights = opening(data), MODEL.initial(RANDOMNESS).double().numpy()
     begun = centre.start(weights)
     assert begun.size == centre.size == CohortEngine(MODEL, data, LOCAL).start_size
     assert np.array_equal(centre.published(begun), weights)
@@ -160,12 +168,12 @@ def test_it_starts_without_a_centre(data: ClientTensors) -> None:
 
 
 def test_what_is_learnt_is_the_shrunk_mean_and_leaves_the_weights(data: ClientTensors) -> None:
-    centre, begun = Centre.of(MODEL, data), start(data).double().numpy()
+    centre, begun = opening(data), start(data).double().numpy()
     released = np.random.default_rng(4).normal(size=MODEL.size)
-    found = centre.learnt(begun, released, 0.3)
+    found = centre.learnt(begun, 0, released, 0.3)
     assert np.array_equal(found[:-FEATURES], begun[:-FEATURES])
     assert np.array_equal(found[-FEATURES:], shrunk(released[:FEATURES], 0.3))
-    half = Centre.of(MODEL, data, length=0.5).learnt(begun, released, 0.3)
+    half = opening(data, LOCAL.replaced(centre_length=0.5)).learnt(begun, 0, released, 0.3)
     assert np.array_equal(half[-FEATURES:], found[-FEATURES:] / 2)
 
 
@@ -215,7 +223,7 @@ def test_one_number_is_no_example_with_a_constant(data: ClientTensors) -> None:
 
 
 def test_a_start_without_a_centre_is_refused(data: ClientTensors) -> None:
-    with pytest.raises(ConfigError, match="weights and centre"):
+    with pytest.raises(ConfigError, match="weights and what was found before"):
         trained(CohortEngine(MODEL, data, LOCAL), MODEL.initial(RANDOMNESS), WHO)
 
 
@@ -229,5 +237,5 @@ def test_a_rehearsal_goes_through_both_kinds_of_rounds_and_reads_nobody(data: Cl
     nothing = replace(data, features=torch.full_like(single(data.features), torch.nan))
     engine = CohortEngine(MODEL, nothing, LOCAL)
     engine.rehearse(start(data))
-    with pytest.raises(ConfigError, match="weights and centre"):
+    with pytest.raises(ConfigError, match="weights and what was found before"):
         engine.rehearse(MODEL.initial(RANDOMNESS))

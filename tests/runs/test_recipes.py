@@ -13,9 +13,13 @@ from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.recipes import (
+    LEAST_CHOICE,
     LENGTH_OF_THE_CENTRE,
     MANY,
+    MOST_CHOICE,
     OF_THE_CENTRE,
+    OWN_PIXELS,
+    OWN_PIXELS_IN_COLOUR,
     RECIPES,
     SHARES,
     STRONG,
@@ -142,7 +146,7 @@ def test_of_pictures_clients_take_several_steps_where_noise_and_signal_are_alike
         return dict(named("images").settings(facts(**{"shape": (28, 28), "budget": USUAL, **known}))["local"])
 
     steps = {"learning_rate": 8.0, "epochs": 4, "shuffle": False, "label_shares": SHARES}
-    assert local() == {**steps, "centre": OF_THE_CENTRE, "centre_length": LENGTH_OF_THE_CENTRE}
+    assert local() == {**steps, "choice": 0.0092, "centre": OF_THE_CENTRE, "centre_length": LENGTH_OF_THE_CENTRE}
     for once in (MANY_MORE, {"clients": 60}, {"classes": 2}, {"classes": None}):
         assert "epochs" not in local(**once), once
 
@@ -154,8 +158,59 @@ def test_of_pictures_there_are_more_rounds_where_steps_and_not_noise_are_the_lim
         return count
 
     assert facts(clients=10_000, budget=Budget(epsilon=8.0, delta=1e-6)).signal > STRONG
-    assert [rounds("images", epsilon) for epsilon in (2.0, 8.0)] == [30, 60]
+    assert [rounds("images", epsilon) for epsilon in (2.0, 8.0)] == [31, 61]
     assert rounds("general", 8.0) == 30
+
+
+def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard() -> None:
+    def made(stated: dict[str, Any] | None = None, **known: Any) -> dict[str, Any]:
+        settings = {**PROMISE, **(stated or {})}
+        return completed(settings, named("images"), facts(**{"shape": (28, 28), "budget": USUAL, **known}))
+
+    asked, colours = made(), made(shape=(3, 32, 32))
+    assert (asked["features"]["alike"], asked["features"]["raw"]) == (True, OWN_PIXELS)
+    assert (colours["features"]["alike"], colours["features"]["raw"]) == (True, OWN_PIXELS_IN_COLOUR)
+    assert asked["privacy"]["rounds"] == 32
+    # The noise of the mean vote is a twentieth of all clients, if that is not too dear, or nearly for nothing.
+    assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
+    assert made(budget=Budget(epsilon=2.0, delta=1e-3))["local"]["choice"] == MOST_CHOICE
+    assert made(clients=10_000, budget=BUDGET)["local"]["choice"] == LEAST_CHOICE
+    few = {"budget": Budget(epsilon=1.0, delta=1e-3)}
+    for known in (few, {"classes": None}, {"several": True}):
+        without = made(**known)
+        assert "choice" not in without["local"], known
+        assert not {"alike", "raw"} & without["features"].keys(), known
+    for settings in (asked, colours, made(**few)):
+        settings_of(settings)
+
+
+STATED: dict[str, tuple[dict[str, Any], bool, bool]] = {
+    "no choice": ({"local": {"choice": None}}, False, True),
+    "a choice of its own": ({"local": {"choice": 0.1}}, True, True),
+    "no centre": ({"local": {"centre": None}}, True, False),
+    "moved": ({"features": {"moved": 0.2}}, False, True),
+    "not alike": ({"features": {"alike": False}}, False, True),
+    "no pixels": ({"features": {"pixels": 0}}, False, True),
+    "pixels not in every picture": ({"features": {"raw": 0.0}}, False, True),
+    "more pixels": ({"features": {"raw": 0.1}}, True, True),
+    "others": ({"features": {"name": "unit"}}, False, False),
+    "a bias": ({"model": {"bias": True}}, False, False),
+    "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True, True),
+    "two rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 2}}, True, False),
+    "one round": ({"privacy": {**PROMISE["privacy"], "rounds": 1}}, False, False),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
+    stated, choice, centre = STATED[name]
+    made = completed({**PROMISE, **stated}, named("images"), facts(shape=(28, 28), budget=USUAL))
+    assert (made["local"].get("choice") is not None, made["local"].get("centre") is not None) == (choice, centre)
+    assert ("centre_length" in made["local"]) == centre
+    assert made["features"].get("alike", False) == choice
+    rounds = stated.get("privacy", {}).get("rounds", 30 + choice + centre)
+    assert made["privacy"]["rounds"] == rounds
+    settings_of(made)
 
 
 def test_handwriting_looks_along_more_directions_the_stronger_the_signal() -> None:

@@ -9,11 +9,15 @@ from torch import Tensor
 
 from incrowd import _validate
 from incrowd._random import SeededRandomness
+from incrowd.errors import ConfigError
 from incrowd.learning.features.centred import how_far
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
 from incrowd.learning.features.norms import unit
 from incrowd.learning.features.pictures import PictureShape, channels_first, in_colour, sides_of, smaller
+
+MOVED = 0.3
+"""Of the square of its length, what the pixels have at most of an example whose thing was moved."""
 
 _FAR = 0.05, 0.25  # of a side: what people put in the middle lies a pixel beside it
 _NONE, _CERTAIN = 1.0, 3.0  # standard errors of the alikeness of pixels in random order
@@ -30,7 +34,8 @@ class PicturesOrPixels:
 
     A thing on a blank ground is looked at in the middle, so where it lay would be lost. Of an example whose thing lay
     far from there, pixels have `moved` of the square of its length, of one that lay nearer less, and of every picture
-    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly.
+    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly. With `alike` pixels have just `raw`
+    of every example, in disorder or not: then both kinds are as strong in all.
 
     Guarantee: each example decides for itself, so one cannot change how others are seen. Where no example is in
     disorder or moved and `raw` is 0, a linear model of both is that of the base's features alone.
@@ -42,29 +47,39 @@ class PicturesOrPixels:
     base: FeatureMap
     shape: PictureShape
     pixels: int = 1024
-    moved: float = 0.3
+    moved: float = MOVED
     raw: float = 0.0
+    alike: bool = False
 
     def __post_init__(self) -> None:
         _validate.count(pixels=self.pixels)
         _validate.non_negative(moved=self.moved, raw=self.raw)
         _validate.at_most(1, "all of it", moved=self.moved, raw=self.raw)
+        if self.alike and self.moved:
+            raise ConfigError(field="moved", value=self.moved, remedy="with alike no example has more: give 0")
 
     @property
     def name(self) -> str:
         """See `FeatureMap.name`."""
-        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {self.moved}, {self.raw})"
+        shares = f"{self.moved}, {self.raw}{', alike' * self.alike}"
+        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {shares})"
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
         pictures = channels_first(as_tensor(values))
-        plainly = (self.moved * _risen(how_far(smaller(pictures)), *_FAR)).clamp_min(self.raw)
-        share = (_risen(order(pictures), _NONE, _CERTAIN) * (1 - plainly).sqrt())[:, None]
+        share = self._share(pictures)[:, None]
         seen = as_tensor(self.base(values))
         flat = pictures.flatten(1)
         pixels = unit(self._summed(flat - flat.mean(1, keepdim=True)))
         both: Values = torch.cat([seen * share, pixels * (1 - share.square()).sqrt()], dim=1).numpy()
         return both
+
+    def _share(self, pictures: Tensor) -> Tensor:
+        """What of its length each example has in the base's features."""
+        if self.alike:
+            return pictures.new_full((len(pictures),), math.sqrt(1 - self.raw))
+        plainly = (self.moved * _risen(how_far(smaller(pictures)), *_FAR)).clamp_min(self.raw)
+        return _risen(order(pictures), _NONE, _CERTAIN) * (1 - plainly).sqrt()
 
     def _summed(self, flat: Tensor) -> Tensor:
         """As they are, or in `pixels` sums with random signs."""

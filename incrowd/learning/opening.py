@@ -1,0 +1,116 @@
+"""What the first rounds of a federation find out together, before anybody learns: a choice, a centre, or both.
+
+Each is a round of the plan, noised and charged as any other. What it finds is public, and goes to the clients with the
+weights: one vector of all is what they start a round with.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from incrowd._random import Floats
+from incrowd.data.inputs import single
+from incrowd.errors import ConfigError
+from incrowd.learning.centre import Centre
+from incrowd.learning.choice import Choice
+from incrowd.learning.inputs import meant
+from incrowd.learning.losses import Loss
+from incrowd.learning.models import Model
+from incrowd.learning.store import ClientTensors
+from incrowd.settings.local import Local
+
+Sought = Choice | Centre
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What is sought, in the order of the rounds, for a model of `weights` numbers.
+
+    Guarantee: whatever was found, a model of the prepared examples and `published` of it give the same outputs.
+    """
+
+    weights: int
+    sought: tuple[Sought, ...]
+
+    @classmethod
+    def of(cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss) -> "Opening | None":
+        """What these settings seek, or None. Edge cases: see `Choice.of` and `Centre.of`."""
+        sought: list[Sought] = []
+        if local.choice is not None:
+            sought.append(Choice.of(model, data, loss=loss))
+        if local.centre is not None:
+            sought.append(Centre.of(model, data, length=local.centre_length))
+        return cls(weights=model.size, sought=tuple(sought)) if sought else None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it takes."""
+        return len(self.sought)
+
+    @property
+    def beside(self) -> int:
+        """How many numbers there are beside the weights."""
+        return sum(one.size for one in self.sought)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a round starts with."""
+        return self.weights + self.beside
+
+    def start(self, weights: Floats) -> Floats:
+        """What the first round starts with: the weights, and nothing found."""
+        return np.concatenate([weights, np.zeros(self.beside)])
+
+    def learnt(self, start: Floats, number: int, mean: Floats, noise_std: float) -> Floats:
+        """The same weights with what the round of this number found: the released mean and its noise are in units of
+        the bound.
+        """
+        found = start.copy()
+        for place, (one, where) in enumerate(self._places()):
+            if place == number:
+                found[where] = one.learnt(mean, noise_std)
+        return found
+
+    def published(self, start: Floats) -> Floats:
+        """The weights of the model that takes examples as they are."""
+        weights = start[: self.weights]
+        for one, where in reversed(list(self._places())):
+            weights = one.published(weights, start[where])
+        return weights
+
+    def divided(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and what is beside them, from one vector of both."""
+        if start.shape != (self.size,):
+            remedy = f"give one vector of {self.size} numbers, weights and what was found before"
+            raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
+        return start[: self.weights], start[self.weights :]
+
+    def prepared(self, data: ClientTensors, beside: Tensor, *, before: int) -> ClientTensors:
+        """The data as they are in the round of this number, by what the rounds before it found: of each example a
+        function of itself alone.
+        """
+        if before == 0:
+            return data
+        beside = beside.to(data.device)
+        features = single(meant(data.features, scale=data.scale, offset=data.offset))
+        features = features.view(len(features), -1)
+        for one, where in list(self._places())[:before]:
+            own = slice(where.start - self.weights, where.stop - self.weights)
+            features = one.prepared(features, beside[own])
+        return replace(data, features=features, scale=1.0, offset=0.0)
+
+    def chosen(self, start: Floats) -> str | None:
+        """By what name the choice is known that was made, or None where there was none."""
+        for one, where in self._places():
+            if isinstance(one, Choice):
+                return "pixels" if start[where][0] == 1 else "as they are"
+        return None
+
+    def _places(self) -> Iterator[tuple[Sought, slice]]:
+        """What is sought, and where what was found lies."""
+        begin = self.weights
+        for one in self.sought:
+            yield one, slice(begin, begin + one.size)
+            begin += one.size

@@ -1,0 +1,96 @@
+"""Attack: the round of a choice, by a client who wants to say more than the others, and by a server's offer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from incrowd.data.inputs import single
+from incrowd.errors import SpecificationRefused
+from incrowd.flower.offered import offer_of
+from incrowd.learning import ClientTensors, CohortEngine
+from incrowd.learning.cohort import EngineTrainer
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.mechanism.clipping import NormalisedClip
+from incrowd.privacy.release import PrivateRun
+from incrowd.runs.run import Run
+from tests.attacks.test_around_a_centre import ODD, with_odd
+from tests.federated.test_centre import BUDGET, CLIENTS, plan_with
+from tests.flower.test_parties import KINDS, NAMES, SERVER, party
+from tests.learning.cohorts import FEATURES, RANDOMNESS, clients
+from tests.learning.test_centre import MODEL
+from tests.learning.test_choice import BOTH, told_by
+from tests.runs.small import clients_of, seeded
+
+DATA = told_by(clients(), pixels=True)
+
+
+def total(data: ClientTensors, number: int, there: list[int], *, chosen: float = 0.0) -> np.ndarray:
+    """What is released of a round, less its noise: that is the same for the same seed."""
+    plan = plan_with()
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
+    start = torch.cat([MODEL.initial(RANDOMNESS), torch.tensor([chosen]), torch.zeros(FEATURES)])
+    trainer = EngineTrainer(CohortEngine(MODEL, data, BOTH), start, randomness=RANDOMNESS)
+    for earlier in range(number):
+        private.round(earlier).release()
+    opened = private.round(number)
+    opened.ask(trainer, present=lambda cohort: np.array([k for k in cohort if k in there]))
+    return np.asarray(opened.release().total.values)
+
+
+EVERYONE = list(range(CLIENTS))
+OTHERS = [k for k in EVERYONE if k != 1]
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize(("number", "chosen"), [(0, 0.0), (1, 1.0), (2, 1.0), (2, float("nan"))])
+def test_nobody_says_more_than_the_bound(odd: float, number: int, chosen: float) -> None:
+    data = with_odd(DATA, odd)
+    moved = total(data, number, EVERYONE, chosen=chosen) - total(data, number, OTHERS, chosen=chosen)
+    assert np.linalg.norm(moved) <= NormalisedClip().clip_norm * (1 + 1e-6)
+
+
+def test_control_everyone_who_can_tell_says_something() -> None:
+    for number in (0, 1, 2):
+        moved = total(DATA, number, EVERYONE) - total(DATA, number, OTHERS)
+        assert np.linalg.norm(moved) == pytest.approx(NormalisedClip().clip_norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_an_odd_client_changes_nobody_elses_part(odd: float) -> None:
+    for number in (0, 1, 2):
+        assert np.array_equal(total(with_odd(DATA, odd), number, OTHERS), total(DATA, number, OTHERS))
+
+
+def test_one_client_has_one_vote_whatever_it_holds() -> None:
+    """Labels, and how many examples there are, change what a client votes and not how loudly."""
+    mine = torch.as_tensor(DATA.examples(6), dtype=torch.int64)
+    for change in (lambda labels: labels.roll(1), lambda labels: labels * 0, lambda labels: labels % 2):
+        labels = DATA.labels.clone()
+        labels[mine] = change(labels[mine])
+        moved = total(replace(DATA, labels=labels), 0, EVERYONE) - total(DATA, 0, EVERYONE)
+        assert abs(moved[0]) <= 2 * NormalisedClip().clip_norm * (1 + 1e-6)
+        assert not moved[1:-1].any()
+
+
+def test_votes_tell_nothing_of_how_far_examples_are_apart() -> None:
+    """Examples that are a thousand times as long are told apart as well as ever, and say the same."""
+    longer = replace(DATA, features=single(DATA.features) * 1000)
+    assert np.array_equal(total(longer, 0, EVERYONE), total(DATA, 0, EVERYONE))
+
+
+def test_an_offer_of_a_choice_between_one_kind_of_features_is_refused_before_anything_is_reserved(
+    tmp_path: Path,
+) -> None:
+    work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
+    honest = replace(offer_of(work), parties=NAMES)
+    local = {**honest.settings["local"], "choice": 0.2}
+    beside = honest.settings["beside"] + 1
+    lying = replace(honest, settings={**honest.settings, "local": local, "beside": beside})
+    member = party(tmp_path, work, 0)
+    with pytest.raises(SpecificationRefused, match="weights"):
+        member.accept(lying.to_bytes(SERVER))
+    member.accept(honest.to_bytes(SERVER))

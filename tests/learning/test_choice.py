@@ -1,0 +1,256 @@
+"""The choice between what is known of pictures and their pixels: how clients vote, and what they learn from then."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from incrowd import Local
+from incrowd._random import Floats
+from incrowd.data.inputs import single
+from incrowd.errors import ConfigError
+from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp
+from incrowd.learning.choice import CLEARLY, Choice
+from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, SQUARED, Loss
+from incrowd.learning.opening import Opening
+from incrowd.learning.store import Kinds
+from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
+from tests.learning.test_centre import MODEL, PLAIN, WHO, rows_of, unit
+
+KINDS = Kinds(known=10, share=0.04)
+LOCAL = PLAIN.replaced(choice=0.1)
+BOTH = LOCAL.replaced(centre=0.2)
+
+
+def of_kinds(data: ClientTensors) -> ClientTensors:
+    """The clients' examples, of which each kind has its share of the length in every one."""
+    rows = single(unit(data).features).double().numpy().copy()
+    for part, length in ((slice(0, KINDS.known), 0.96**0.5), (slice(KINDS.known, -1), 0.2)):
+        rows[:, part] *= length / np.maximum(np.linalg.norm(rows[:, part], axis=1, keepdims=True), 1e-9)
+    return replace(unit(data), features=torch.tensor(rows, dtype=torch.float32), kinds=KINDS)
+
+
+def told_by(data: ClientTensors, *, pixels: bool, noise: float = 0.3) -> ClientTensors:
+    """The same, whose classes one kind tells apart and the other does not."""
+    generator = np.random.default_rng(7)
+    classes = generator.normal(size=(CLASSES, FEATURES))
+    rows = generator.normal(size=(len(data.labels), FEATURES))
+    part = slice(KINDS.known, None) if pixels else slice(0, KINDS.known)
+    rows[:, part] = classes[data.labels.numpy()][:, part] + noise * rows[:, part]
+    features = torch.tensor(np.hstack([rows, np.zeros((len(rows), 1))])[:, :FEATURES], dtype=torch.float32)
+    return of_kinds(replace(data, features=features, scale=1.0))
+
+
+@pytest.fixture(scope="module")
+def data() -> ClientTensors:
+    return of_kinds(clients())
+
+
+def opening(data: ClientTensors, local: Local = LOCAL) -> Opening:
+    found = Opening.of(MODEL, data, local, loss=CROSS_ENTROPY)
+    assert found is not None
+    return found
+
+
+def start(*beside: float, features: int = 0) -> torch.Tensor:
+    return torch.cat([MODEL.initial(RANDOMNESS), torch.tensor(beside), torch.zeros(features)])
+
+
+def slowly(rows: Floats, labels: NDArray[np.int64]) -> int:
+    """How many rows are nearest to the mean of the others of their class, one at a time."""
+    right = 0
+    classes = [label for label in np.unique(labels) if (labels == label).sum() > 1]
+    for row, (example, label) in enumerate(zip(rows, labels, strict=True)):
+        if label not in classes:
+            continue
+        distances = {}
+        for other in classes:
+            own = (labels == other) & (np.arange(len(rows)) != row)
+            distances[other] = np.square(example - rows[own].mean(axis=0)).sum()
+        right += all(distances[label] < distances[other] for other in classes if other != label)
+    return right
+
+
+def votes(data: ClientTensors, local: Local = LOCAL, *, threads: int = 1) -> dict[int, float]:
+    engine = CohortEngine(MODEL, data, local, Execution(threads=threads))
+    found = trained(engine, start(*[0.0] * opening(data, local).beside), range(data.clients), round=0)
+    return {client: row[0] / 2.0**20 for client, row in found.items()}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_client_votes_for_what_tells_its_own_examples_apart(data: ClientTensors, threads: int) -> None:
+    mixed = told_by(clients(), pixels=True, noise=2.0)
+    seen = set()
+    for each in (data, mixed, told_by(clients(), pixels=False)):
+        for client, vote in votes(each, threads=threads).items():
+            rows, labels = rows_of(each, client), np.asarray(each.labels[each.examples(client).astype(np.int64)])
+            kept = np.isin(labels, [label for label in labels if (labels == label).sum() > 1])
+            known, pixels = (slowly(rows[kept][:, begin:-1], labels[kept]) for begin in (0, KINDS.known))
+            assert vote == np.sign(pixels - known)
+            seen.add(vote)
+    assert seen == {-1.0, 0.0, 1.0}
+
+
+def test_many_examples_are_looked_at_a_part_at_a_time() -> None:
+    many = told_by(clients((9000, 12)), pixels=True)
+    assert votes(many) == {0: 1.0, 1: 1.0}
+    assert votes(told_by(clients((9000, 12)), pixels=False)) == {0: -1.0, 1: -1.0}
+
+
+def test_who_has_no_two_classes_of_several_examples_says_nothing() -> None:
+    told = told_by(clients(), pixels=True)
+    mine = torch.as_tensor(told.examples(2).astype(np.int64))
+    assert votes(told)[2] == 1
+    for own in ([1] * 30, [0, 2, 3, 4] + [1] * 26):
+        labels = told.labels.clone()
+        labels[mine] = torch.tensor(own)
+        assert votes(replace(told, labels=labels))[2] == 0
+
+
+def test_labels_of_yes_and_no_vote_as_well() -> None:
+    data = told_by(clients(), pixels=True)
+    yes = replace(data, labels=(data.labels > 2).float())
+    engine = CohortEngine(linear(FEATURES + 1, 1, bias=False), yes, LOCAL, loss=LOGISTIC)
+    weights = torch.zeros(FEATURES + 2)
+    found = trained(engine, weights, WHO, round=0)
+    assert np.mean([row[0] for row in found.values()]) > 0
+
+
+@pytest.mark.parametrize("clip", [NormalisedClip(clip_norm=0.5), FixedClip(clip_norm=3.0)])
+def test_every_vote_is_as_long_and_no_longer_than_a_bound(
+    data: ClientTensors, clip: NormalisedClip | FixedClip
+) -> None:
+    for row in trained(CohortEngine(MODEL, data, LOCAL), start(0.0), WHO, round=0).values():
+        shortened = clip.clip(row[None].astype(np.float64))[0] / clip.clip_norm
+        assert np.linalg.norm(shortened) == pytest.approx(1, abs=1e-6)
+        assert round(shortened[0], 6) in (-1, 0, 1)
+        assert not shortened[1:-1].any()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 3e38])
+def test_what_is_no_number_tells_nothing_apart(data: ClientTensors, odd: float) -> None:
+    features = single(data.features).clone()
+    features[torch.as_tensor(data.examples(2), dtype=torch.int64)[0]] = odd
+    spoilt, usual = votes(replace(data, features=features)), votes(data)
+    assert spoilt[2] in (-1, 0, 1)
+    assert {client: vote for client, vote in spoilt.items() if client != 2} == {
+        client: vote for client, vote in usual.items() if client != 2
+    }
+
+
+@pytest.mark.parametrize("round", [0, 1, 2, 7])
+@pytest.mark.parametrize("chosen", [0.0, 1.0])
+def test_nobody_else_changes_what_a_client_sends(data: ClientTensors, round: int, chosen: float) -> None:
+    begun = start(chosen, features=FEATURES)
+    together = trained(CohortEngine(MODEL, data, BOTH, Execution(chunk=3)), begun, WHO, round=round)
+    for client in WHO:
+        alone = trained(CohortEngine(MODEL, data, BOTH), begun, [client], round=round)
+        assert np.array_equal(alone[client], together[client])
+
+
+def pixels_alone(data: ClientTensors) -> ClientTensors:
+    """The examples as pixels alone: the others are zero, the pixels as long as an example."""
+    features = single(data.features).clone()
+    features[:, : KINDS.known] = 0
+    features[:, KINDS.known : -1] *= 5
+    return replace(data, features=features)
+
+
+@pytest.mark.parametrize("local", [LOCAL, LOCAL.replaced(epochs=3, batch_size=None, momentum=0.5)])
+def test_later_rounds_learn_from_what_was_chosen(data: ClientTensors, local: Local) -> None:
+    plain, weights = local.replaced(choice=None), MODEL.initial(RANDOMNESS)
+    engine = CohortEngine(MODEL, data, local)
+    kept, chosen = (trained(engine, start(choice), WHO) for choice in (0.0, 1.0))
+    assert_close(kept, trained(CohortEngine(MODEL, data, plain), weights, WHO), tolerance=0)
+    alone = trained(CohortEngine(MODEL, pixels_alone(data), plain), weights, WHO)
+    assert_close(chosen, alone, tolerance=1e-6)
+    assert max(float(np.abs(chosen[k] - kept[k]).max()) for k in WHO) > 1e-3
+
+
+def test_a_centre_is_that_of_what_was_chosen(data: ClientTensors) -> None:
+    engine = CohortEngine(MODEL, data, BOTH)
+    found = trained(engine, start(1.0, features=FEATURES), WHO, round=1)
+    for client, row in found.items():
+        assert row[:FEATURES] / 2**20 == pytest.approx(
+            rows_of(pixels_alone(data), client)[:, :-1].mean(axis=0), abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("chosen", [0.0, 1.0])
+def test_the_published_model_takes_examples_as_they_are(data: ClientTensors, chosen: float) -> None:
+    found = opening(data, BOTH)
+    off = rows_of(data, 3)[:, :-1].mean(axis=0)
+    begun = np.concatenate([start(chosen).double().numpy(), off])
+    weights, beside = found.divided(torch.tensor(begun, dtype=torch.float32))
+    prepared = found.prepared(data, beside, before=2)
+    published = found.published(begun).reshape(CLASSES, -1)
+    for client in WHO:
+        seen = rows_of(prepared, client) @ weights.double().numpy().reshape(CLASSES, -1).T
+        assert rows_of(data, client) @ published.T == pytest.approx(seen, abs=1e-5)
+
+
+def test_pixels_are_chosen_if_votes_say_so_clearly(data: ClientTensors) -> None:
+    found, begun = opening(data), start(0.0).double().numpy()
+    for mean, chosen in ((0.0, 0), (-1.0, 0), (CLEARLY * 0.1 - 1e-6, 0), (CLEARLY * 0.1 + 1e-6, 1), (1.0, 1)):
+        released = np.zeros(MODEL.size)
+        released[0] = mean
+        learnt = found.learnt(begun, 0, released, 0.1)
+        assert np.array_equal(learnt[:-1], begun[:-1])
+        assert learnt[-1] == chosen
+        assert found.chosen(learnt) == ("pixels" if chosen else "as they are")
+    assert opening(data, LOCAL.replaced(choice=None, centre=0.1)).chosen(start(features=FEATURES).numpy()) is None
+
+
+def test_each_round_finds_its_own(data: ClientTensors) -> None:
+    found, released = opening(data, BOTH), np.random.default_rng(4).normal(size=MODEL.size)
+    begun = found.start(np.zeros(MODEL.size))
+    first, second = (found.learnt(begun, number, released + 5, 0.3) for number in (0, 1))
+    assert (found.rounds, found.beside, found.size) == (2, FEATURES + 1, MODEL.size + FEATURES + 1)
+    assert np.flatnonzero(first).tolist() == [MODEL.size]
+    assert np.flatnonzero(second).min() > MODEL.size
+
+
+MODELS: dict[str, tuple[Model, Loss]] = {
+    "a bias": (linear(FEATURES + 1, CLASSES), CROSS_ENTROPY),
+    "hidden layers": (mlp((FEATURES + 1, 8, CLASSES), bias=False), CROSS_ENTROPY),
+    "another module": (
+        Model(nn.Sequential(nn.Linear(FEATURES + 1, CLASSES, bias=False), nn.Tanh())),
+        CROSS_ENTROPY,
+    ),
+    "numbers": (linear(FEATURES + 1, 1, bias=False), SQUARED),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_for_linear_models_of_classes(data: ClientTensors, name: str) -> None:
+    model, loss = MODELS[name]
+    with pytest.raises(ConfigError, match=r"local\.choice"):
+        Choice.of(model, data, loss=loss)
+
+
+def test_it_is_for_one_label_each(data: ClientTensors) -> None:
+    several = replace(data, labels=torch.zeros(len(data.labels), 3))
+    with pytest.raises(ConfigError, match=r"local\.choice = 'logistic'"):
+        Choice.of(linear(FEATURES + 1, 3, bias=False), several, loss=LOGISTIC)
+
+
+def test_it_is_between_two_kinds(data: ClientTensors) -> None:
+    with pytest.raises(ConfigError, match=r"local\.choice = 'features': it is between pictures and their pixels"):
+        CohortEngine(MODEL, replace(data, kinds=None), LOCAL)
+
+
+@pytest.mark.parametrize("local", [LOCAL, BOTH])
+def test_a_rehearsal_goes_through_all_kinds_of_rounds_and_reads_nobody(data: ClientTensors, local: Local) -> None:
+    nothing = replace(data, features=torch.full_like(single(data.features), torch.nan))
+    engine = CohortEngine(MODEL, nothing, local)
+    engine.rehearse(torch.zeros(engine.start_size))
+    with pytest.raises(ConfigError, match="weights and what was found before"):
+        engine.rehearse(MODEL.initial(RANDOMNESS))
+
+
+def test_clients_of_these_sizes_are_meant() -> None:
+    assert len(SIZES) == len(WHO)
