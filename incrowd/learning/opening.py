@@ -102,10 +102,10 @@ class Opening:
         return replace(data, features=features, scale=1.0, offset=0.0)
 
     def chosen(self, start: Floats) -> str | None:
-        """By what name the choice is known that was made, or None where there was none."""
+        """As what examples are seen since the choice: "pictures", or "pixels" alone; None where there was none."""
         for one, where in self._places():
             if isinstance(one, Choice):
-                return "pixels" if start[where][0] == 1 else "as they are"
+                return "pixels" if start[where][0] == 1 else "pictures"
         return None
 
     def _places(self) -> Iterator[tuple[Sought, slice]]:

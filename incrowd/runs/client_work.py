@@ -201,7 +201,7 @@ class ClientSession:
         """What clients chose together, where they were asked: a client says nothing else."""
         opening = state.opening
         chosen = None if opening is None or state.round == 0 else opening.chosen(state.weights)
-        return {} if chosen is None else {"chosen": chosen}
+        return {} if chosen is None else {"seen_as": chosen}
 
     def claims(self) -> Statement:
         """What may be claimed. Of a plan that ended early, what it costs is what was charged."""

@@ -92,8 +92,8 @@ class Outline:
 
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `stated` whether it is a row of
     a table in which every number has a stated range, `texts` whether every column of one that is learned from is a
-    text, `several` whether an example has more labels than one, and `own_model` whether somebody brings a model of their
-    own.
+    text, `several` whether an example has more labels than one, and `own_model` whether somebody brings a model of
+    their own.
     """
 
     clients: int

@@ -201,7 +201,7 @@ def test_pixels_are_chosen_if_votes_say_so_clearly(data: ClientTensors) -> None:
         learnt = found.learnt(begun, 0, released, 0.1)
         assert np.array_equal(learnt[:-1], begun[:-1])
         assert learnt[-1] == chosen
-        assert found.chosen(learnt) == ("pixels" if chosen else "as they are")
+        assert found.chosen(learnt) == ("pixels" if chosen else "pictures")
     assert opening(data, LOCAL.replaced(choice=None, centre=0.1)).chosen(start(features=FEATURES).numpy()) is None
 
 

@@ -165,11 +165,11 @@ def test_noise_of_weighted_rounds_is_said_as_the_best_mean_of_them_has_it() -> N
 
 
 def seen_as_pictures(images: np.ndarray[Any, Any], **features: object) -> list[str]:
-    """What is said of 8 x 8 pixels that are told to be pictures."""
+    """What is said of 8 x 8 pixels that are told to be pictures, where no clients are asked."""
     labels = np.arange(len(images)) % 2
     owner = np.arange(len(images)) % 100
     data = incrowd.Clients.from_arrays(images, labels, owner=owner, classes=2, public=True, test=(images, labels))
-    privacy = incrowd.Private(epsilon=8, delta=1e-3)
+    privacy = incrowd.Private(epsilon=1, delta=1e-3)
     federation = incrowd.Federation.by_recipe("images", data, privacy=privacy)
     assert isinstance(federation.settings, Config)
     wanted = federation.settings.features.replaced(**features)

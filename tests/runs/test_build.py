@@ -20,7 +20,7 @@ from incrowd.privacy.mechanism.clipping import (
 )
 from incrowd.privacy.plan.plan import Plan
 from incrowd.runs.build import federated_data, model_of, randomness, untouched_test
-from incrowd.runs.client_work import assemble
+from incrowd.runs.client_work import _schedule, assemble
 from incrowd.runs.config import Config
 from incrowd.runs.settings import load, parse
 from incrowd.runs.silo_config import LocalRecords
@@ -217,6 +217,19 @@ def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
         return float(np.linalg.norm(influence * noise))
 
     assert left(weighted) < 0.97 * left(even)
+
+
+@pytest.mark.parametrize("shares", [{"choice": 0.1}, {"centre": 0.2}, {"choice": 0.1, "centre": 0.2}], ids="+".join)
+def test_rounds_before_training_have_their_shares_of_what_all_are_told(shares: dict[str, float]) -> None:
+    config = seeded("privacy.rounds=9", *(f"local.{name}={share}" for name, share in shares.items()))
+    found = _schedule(config, 12)
+    said = [1 / found.at(number).noise_multiplier ** 2 for number in range(found.rounds)]
+    assert found.rounds == 9
+    assert [told / sum(said) for told in said[: len(shares)]] == pytest.approx(list(shares.values()))
+    assert len(set(said[len(shares) :])) == 1
+    for few in range(1, len(shares) + 1):
+        with pytest.raises(ConfigError, match=f"plan at least {len(shares) + 1}: the first for local"):
+            _schedule(seeded(f"privacy.rounds={few}", *(f"local.{name}=0.1" for name in shares)), 12)
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
     assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
     assert made(budget=Budget(epsilon=2.0, delta=1e-3))["local"]["choice"] == MOST_CHOICE
     assert made(clients=10_000, budget=BUDGET)["local"]["choice"] == LEAST_CHOICE
-    few = {"budget": Budget(epsilon=1.0, delta=1e-3)}
+    few: dict[str, Any] = {"budget": Budget(epsilon=1.0, delta=1e-3)}
     for known in (few, {"classes": None}, {"several": True}):
         without = made(**known)
         assert "choice" not in without["local"], known
