@@ -38,7 +38,7 @@ _ROWS = 4096  # examples that are looked at at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class KindChoice:
     """Which of two `kinds` of features a linear model, [outputs, features + 1], learns from. The last feature is a
     constant, and stays.
 
@@ -52,7 +52,7 @@ class Choice:
     kinds: Kinds
 
     @classmethod
-    def of(cls, model: Model, data: ClientTensors, *, loss: Loss) -> "Choice":
+    def of(cls, model: Model, data: ClientTensors, *, loss: Loss) -> "KindChoice":
         """That of a model of these data. Edge cases: a model that is not linear, or has a bias of its own, labels that
         are no classes, and features of one kind are refused.
         """

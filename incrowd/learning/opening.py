@@ -14,14 +14,14 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning.centre import Centre
-from incrowd.learning.choice import Choice
+from incrowd.learning.choice import KindChoice
 from incrowd.learning.inputs import meant
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
 from incrowd.settings.local import Local
 
-Sought = Choice | Centre
+Sought = KindChoice | Centre
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class Opening:
 
     @classmethod
     def of(cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss) -> "Opening | None":
-        """What these settings seek, or None. Edge cases: see `Choice.of` and `Centre.of`."""
+        """What these settings seek, or None. Edge cases: see `KindChoice.of` and `Centre.of`."""
         sought: list[Sought] = []
         if local.choice is not None:
-            sought.append(Choice.of(model, data, loss=loss))
+            sought.append(KindChoice.of(model, data, loss=loss))
         if local.centre is not None:
             sought.append(Centre.of(model, data, length=local.centre_length))
         return cls(weights=model.size, sought=tuple(sought)) if sought else None
@@ -104,7 +104,7 @@ class Opening:
     def chosen(self, start: Floats) -> str | None:
         """As what examples are seen since the choice: "pictures", or "pixels" alone; None where there was none."""
         for one, where in self._places():
-            if isinstance(one, Choice):
+            if isinstance(one, KindChoice):
                 return "pixels" if start[where][0] == 1 else "pictures"
         return None
 

@@ -44,6 +44,7 @@ from incrowd.learning import (
 )
 from incrowd.learning.features import (
     FeatureMap,
+    OwnPixels,
     TableRows,
     TokenGrams,
     UnitNorm,
@@ -281,19 +282,12 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         raise ConfigError(field="name", value="pictures", remedy=remedy)
     # Its own cache may be seen by all: it knows made-up pictures alone.
     cache = _cache(wanted) or state_folder() / "features"
-    _validate.natural(pixels=wanted.pixels)
-    for share, value in (("raw", wanted.raw), ("moved", wanted.moved)):
-        _validate.non_negative(**{share: value or 0.0})
-        _validate.at_most(1, "all of it", **{share: value or 0.0})
     return picture_map(
         shape,
         dimensions=wanted.dimensions,
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
-        pixels=wanted.pixels,
-        raw=wanted.raw,
-        moved=wanted.moved,
-        alike=wanted.alike,
+        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, alike=wanted.alike),
         cache=cache,
     )
 

@@ -23,7 +23,7 @@ from incrowd import (
     ServerOptimizer,
 )
 from incrowd.data import Examples, Partition, Split, hold_out, iid, sorted_shards
-from incrowd.learning.features import FeatureMap, TokenGrams, UnitNorm, picture_map, stroke_map, transform
+from incrowd.learning.features import FeatureMap, OwnPixels, TokenGrams, UnitNorm, picture_map, stroke_map, transform
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.published import published
 
@@ -183,10 +183,7 @@ class Bench:
                 dimensions=wanted.dimensions,
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
-                pixels=wanted.pixels,
-                raw=wanted.raw,
-                moved=wanted.moved,
-                alike=wanted.alike,
+                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, alike=wanted.alike),
                 cache=self.cache,
             )
         if wanted.name == "tokens":

@@ -13,7 +13,7 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp
-from incrowd.learning.choice import CLEARLY, Choice
+from incrowd.learning.choice import CLEARLY, KindChoice
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, SQUARED, Loss
 from incrowd.learning.opening import Opening
 from incrowd.learning.store import Kinds
@@ -229,13 +229,13 @@ MODELS: dict[str, tuple[Model, Loss]] = {
 def test_it_is_for_linear_models_of_classes(data: ClientTensors, name: str) -> None:
     model, loss = MODELS[name]
     with pytest.raises(ConfigError, match=r"local\.choice"):
-        Choice.of(model, data, loss=loss)
+        KindChoice.of(model, data, loss=loss)
 
 
 def test_it_is_for_one_label_each(data: ClientTensors) -> None:
     several = replace(data, labels=torch.zeros(len(data.labels), 3))
     with pytest.raises(ConfigError, match=r"local\.choice = 'logistic'"):
-        Choice.of(linear(FEATURES + 1, 3, bias=False), several, loss=LOGISTIC)
+        KindChoice.of(linear(FEATURES + 1, 3, bias=False), several, loss=LOGISTIC)
 
 
 def test_it_is_between_two_kinds(data: ClientTensors) -> None:

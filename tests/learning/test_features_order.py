@@ -12,6 +12,7 @@ from incrowd.errors import ConfigError, DataError
 from incrowd.learning.features import (
     FeatureMap,
     MadeUpPictures,
+    OwnPixels,
     PicturesOrPixels,
     UnitNorm,
     Whitened,
@@ -135,7 +136,7 @@ def test_alike_every_example_has_as_much_of_both() -> None:
 def test_alike_none_has_more_for_where_it_lies() -> None:
     with pytest.raises(ConfigError, match=r"moved = 0\.3: with alike"):
         of((8, 8), alike=True)
-    with pytest.raises(ConfigError, match=r"features\.moved|moved = 0\.1: with alike"):
+    with pytest.raises(ConfigError, match=r"moved = 0\.1: with alike"):
         feature_map_of(PictureFeatures(moved=0.1, alike=True), (8, 8))
 
 
@@ -212,7 +213,7 @@ def test_pixels_are_counted_and_may_be_left_out() -> None:
     with pytest.raises(ConfigError, match="pixels"):
         feature_map_of(PictureFeatures(pixels=-1), (8, 8))
     assert isinstance(picture_map((8, 8)), PicturesOrPixels)
-    assert isinstance(picture_map((8, 8), pixels=0), Whitened)
+    assert isinstance(picture_map((8, 8), own=OwnPixels(most=0)), Whitened)
 
 
 def test_settings_say_how_many_pixels() -> None:

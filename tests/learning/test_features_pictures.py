@@ -13,6 +13,7 @@ from incrowd.learning.features import (
     GreyPictures,
     MadeUpPictures,
     Mirrored,
+    OwnPixels,
     PatchResponses,
     Whitened,
     from_callable,
@@ -242,7 +243,8 @@ def test_more_directions_than_made_up_pictures_are_refused() -> None:
 
 
 def test_grey_pictures_and_colours_have_maps_of_their_own() -> None:
-    grey, colour = picture_map((28, 28), pixels=0), picture_map((3, 32, 32), dimensions=9, whitening=0.2, pixels=0)
+    none = OwnPixels(most=0)
+    grey, colour = picture_map((28, 28), own=none), picture_map((3, 32, 32), dimensions=9, whitening=0.2, own=none)
     assert isinstance(grey, Whitened)
     assert isinstance(colour, Whitened)
     assert isinstance(grey.base, GreyPictures)
@@ -250,7 +252,7 @@ def test_grey_pictures_and_colours_have_maps_of_their_own() -> None:
     assert isinstance(colour.base.base, ColourPictures)
     assert (grey.whitening, colour.whitening) == (0.5, 0.2)
     for shape, mirrored in (((28, 28), True), ((3, 32, 32), False)):
-        told = picture_map(shape, mirrored=mirrored, pixels=0)
+        told = picture_map(shape, mirrored=mirrored, own=OwnPixels(most=0))
         assert isinstance(told, Whitened)
         assert isinstance(told.base, Mirrored) is mirrored
     assert not grey.pictures.colour

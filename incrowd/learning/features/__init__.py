@@ -16,7 +16,7 @@ from incrowd.learning.features.metric import GlyphMetric
 from incrowd.learning.features.mirrored import Mirrored
 from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm, WithConstant
-from incrowd.learning.features.order import PicturesOrPixels
+from incrowd.learning.features.order import OwnPixels, PicturesOrPixels
 from incrowd.learning.features.patches import PatchResponses
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, is_picture
 from incrowd.learning.features.strokes import stroke_map
@@ -35,6 +35,7 @@ __all__ = [
     "Mirrored",
     "MomentNormalisation",
     "OrientedEnergies",
+    "OwnPixels",
     "PatchResponses",
     "PicturesOrPixels",
     "SecondOrderEnergies",

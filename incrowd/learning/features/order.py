@@ -98,6 +98,44 @@ class PicturesOrPixels:
         return order % self.pixels, torch.from_numpy(stream.normals(count)).sign().float()
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnPixels:
+    """What there is of an example's own pixels beside the features of pictures.
+
+    What is no picture has at most `most` features of its own (`PicturesOrPixels`); if that is 0, there are none: all is
+    taken for pictures. A picture has `raw` of the square of its length there, 0.01, in colours 0.03, and up to `moved`,
+    0.3, where its thing was moved; or with `alike` just as much whatever it shows. Both may not be stated.
+    """
+
+    most: int = 1024
+    raw: float | None = None
+    moved: float | None = None
+    alike: bool = False
+
+    def __post_init__(self) -> None:
+        _validate.natural(pixels=self.most)
+        for name, share in (("raw", self.raw or 0.0), ("moved", self.moved or 0.0)):
+            _validate.non_negative(**{name: share})
+            _validate.at_most(1, "all of it", **{name: share})
+        if self.alike and self.moved is not None:
+            remedy = "with alike no example has more pixels for where its thing lay: leave one of them out"
+            raise ConfigError(field="moved", value=self.moved, remedy=remedy)
+
+    def beside(self, base: FeatureMap, shape: PictureShape) -> FeatureMap:
+        """The map of both."""
+        if not self.most:
+            return base
+        usual = 0.03 if in_colour(shape) else 0.01
+        return PicturesOrPixels(
+            base=base,
+            shape=shape,
+            pixels=self.most,
+            raw=usual if self.raw is None else self.raw,
+            moved=0.0 if self.alike else MOVED if self.moved is None else self.moved,
+            alike=self.alike,
+        )
+
+
 def order(pictures: Tensor) -> Tensor:
     """How much more alike neighbours are than any two pixels of a picture [n, c, h, w]: 0 on average if they are in
     random order, and in units of the standard error of that.

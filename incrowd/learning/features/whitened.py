@@ -17,7 +17,7 @@ from incrowd.learning.features.images import Shape, as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.mirrored import Mirrored
 from incrowd.learning.features.norms import unit
-from incrowd.learning.features.order import MOVED, PicturesOrPixels
+from incrowd.learning.features.order import OwnPixels
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, PictureShape, in_colour, reduced
 from incrowd.learning.features.transform import evaluate
 
@@ -104,22 +104,16 @@ def picture_map(
     dimensions: int = 256,
     whitening: float | None = None,
     mirrored: bool | None = None,
-    pixels: int = 1024,
-    raw: float | None = None,
-    moved: float | None = None,
-    alike: bool = False,
+    own: OwnPixels | None = None,
     cache: Path | None = None,
 ) -> FeatureMap:
     """The features of pictures of this shape, along so many directions: grey ones, or colours. `mirrored` pictures mean
-    the same in a mirror (`Mirrored`); unless told, those in colours do, which are taken for photographs. What is no
-    picture has at most `pixels` features of its own (`PicturesOrPixels`), and a picture has `raw` of the square of its
-    length there, up to `moved` (0.3) where its thing was moved, or with `alike` just as much whatever it shows; if
-    `pixels` is 0, there are none: all is taken for pictures.
+    the same in a mirror (`Mirrored`); unless told, those in colours do, which are taken for photographs. `own` says
+    what there is of an example's pixels beside them.
     """
     colour = in_colour(shape)
     base: FeatureMap = ColourPictures(cache=cache) if colour else GreyPictures(cache=cache)
     usual = 0.3 if colour else 0.5
-    own = (0.03 if colour else 0.01) if raw is None else raw
     known = Whitened(
         base=Mirrored(base=base) if (colour if mirrored is None else mirrored) else base,
         shape=reduced(shape),
@@ -128,15 +122,7 @@ def picture_map(
         whitening=usual if whitening is None else whitening,
         cache=cache,
     )
-    if not pixels:
-        return known
-    if alike:
-        if moved is not None:
-            remedy = "with alike no example has more pixels for where its thing lay: leave one of them out"
-            raise ConfigError(field="moved", value=moved, remedy=remedy)
-        return PicturesOrPixels(base=known, shape=shape, pixels=pixels, raw=own, moved=0.0, alike=True)
-    far = MOVED if moved is None else moved
-    return PicturesOrPixels(base=known, shape=shape, pixels=pixels, raw=own, moved=far)
+    return (own or OwnPixels()).beside(known, shape)
 
 
 def principal(rows: Tensor, count: int, *, seed: int) -> tuple[Tensor, Tensor]:
