@@ -4,7 +4,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from harness import checks
 from harness.seeds import Entry, Say, repeated, silent
 from incrowd import (
     Clients,
+    ConfigError,
     DataError,
     Federation,
     Local,
@@ -63,10 +64,16 @@ class Bench:
         checks.count(seeds=self.seeds)
 
     @classmethod
-    def on(cls, split: Split, *, held_out: int, **others: Any) -> "Bench":
-        """The same on training examples that are held out, if there are such."""
-        if held_out:
-            split = hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(0))
+    def on(cls, split: Split, *, held_out: int, strict: int = 0, **others: Any) -> "Bench":
+        """The same on training examples that are held out, if there are such; or, `strict`, on the test examples
+        without those that would be: who chose settings on them leaves them out of the federation.
+        """
+        checks.natural(held_out=held_out, strict=strict)
+        if held_out and strict:
+            raise ConfigError(field="strict", value=strict, remedy="leave out one: held_out measures on those examples")
+        if public := held_out or strict:
+            parts = hold_out(split.train, name=split.name, test_examples=public, randomness=SeededRandomness(0))
+            split = replace(parts, test=split.test) if strict else parts
         return cls(split=split, **others)
 
     @property

@@ -43,11 +43,10 @@ class Table:
 
     def __post_init__(self) -> None:
         checks.natural(pfl=self.pfl)
-        if self.plays and self.bench.get("held_out"):
-            remedy = (
-                "plays are measured on their test speakers: leave out one of the two, or settings are chosen on them"
-            )
-            raise ConfigError(field="held_out", value=self.bench["held_out"], remedy=remedy)
+        for name in ("held_out", "strict"):
+            if self.plays and self.bench.get(name):
+                remedy = "plays are measured on their test speakers, and no example of theirs is public"
+                raise ConfigError(field=name, value=self.bench[name], remedy=f"{remedy}: leave out one of the two")
         for name in self.sets:
             checks.known(SETS, data_set=name)
         for clients in self.clients:

@@ -33,6 +33,10 @@ def bench_accuracy(
     held_out: Annotated[
         int, typer.Option(metavar="N", help="Measure on N training examples: for choosing settings.")
     ] = 0,
+    strict: Annotated[
+        int,
+        typer.Option(metavar="N", help="Measure on the test examples, without the N that --held-out N measures on."),
+    ] = 0,
     ceiling: Annotated[bool, typer.Option(help="Also fit the same features without noise.")] = True,
     cache: Cache = FEATURES,
     pfl: Annotated[
@@ -53,6 +57,7 @@ def bench_accuracy(
     from papers.accuracy.table import Table
 
     repeats = 2 if quick else seeds
+    public = {"held_out": held_out, "strict": strict}
     table = Table(
         folder=data,
         sets=words(sets),
@@ -62,7 +67,7 @@ def bench_accuracy(
         records=records,
         pfl=pfl,
         plays=plays,
-        bench={"held_out": held_out, "seeds": repeats, "cache": cache, "ceiling": ceiling, "say": say},
+        bench={**public, "seeds": repeats, "cache": cache, "ceiling": ceiling, "say": say},
     )
     rows = list(table.rows())
     beside = [
@@ -72,4 +77,4 @@ def bench_accuracy(
         for one in row["published"]
     ]
     told = [f"published beside it: {line}" for line in dict.fromkeys(beside)]
-    show({"rows": rows, "held_out": held_out}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)
+    show({"rows": rows, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)

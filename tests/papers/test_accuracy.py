@@ -192,3 +192,16 @@ def test_held_out_examples_take_the_place_of_the_test_examples(data: Path) -> No
     assert len(bench.split.train) == 250
     assert split.test is not None
     assert Bench.on(split, held_out=0).test is split.test
+
+
+def test_strictly_nobody_has_the_examples_that_settings_were_chosen_on(data: Path) -> None:
+    split = load_set("mnist", data)
+    chosen, strict = Bench.on(split, held_out=50), Bench.on(split, held_out=0, strict=50)
+    assert strict.test is split.test
+    assert np.array_equal(strict.split.train.features, chosen.split.train.features)
+    assert len(strict.split.train) == len(split.train) - 50
+    with pytest.raises(ConfigError, match="strict = 50: leave out one"):
+        Bench.on(split, held_out=50, strict=50)
+    for name in ("held_out", "strict"):
+        with pytest.raises(ConfigError, match=f"{name} = -1"):
+            Bench.on(split, **{"held_out": 0, name: -1})

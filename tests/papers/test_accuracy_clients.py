@@ -104,6 +104,8 @@ def test_settings_are_not_chosen_on_the_test_speakers(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"sets": (), "clients": (10,), "epsilons": (8.0,), "recipes": ("general",), "plays": True}
     with pytest.raises(ConfigError, match=r"held_out = 20: plays are measured on their test speakers"):
         Table(folder=tmp_path / "nowhere", **asked, bench={"held_out": 20})
+    with pytest.raises(ConfigError, match=r"strict = 20: plays are measured on their test speakers"):
+        Table(folder=tmp_path / "nowhere", **asked, bench={"strict": 20})
     Table(folder=tmp_path / "nowhere", **asked, bench={"held_out": 0})
 
 
