@@ -23,8 +23,17 @@ from incrowd import (
     SeededRandomness,
     ServerOptimizer,
 )
-from incrowd.data import Examples, Partition, Split, hold_out, iid, sorted_shards
-from incrowd.learning.features import FeatureMap, OwnPixels, TokenGrams, UnitNorm, picture_map, stroke_map, transform
+from incrowd.data import Columns, Examples, Partition, Split, hold_out, iid, sorted_shards
+from incrowd.learning.features import (
+    FeatureMap,
+    OwnPixels,
+    TableRows,
+    TokenGrams,
+    UnitNorm,
+    picture_map,
+    stroke_map,
+    transform,
+)
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.published import published
 
@@ -51,10 +60,12 @@ class RecordSteps:
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """What is the same in all rows. With `held_out`, so many training examples, declared public, take the place of the
-    test examples: for whoever chooses settings. With `ceiling` a fit without noise is measured, too.
+    test examples: for whoever chooses settings. With `ceiling` a fit without noise is measured, too. `table` says what
+    the examples' columns mean, if they are rows of one.
     """
 
     split: Split
+    table: Columns | None = None
     seeds: int = 3
     cache: Path | None = None
     ceiling: bool = True
@@ -134,7 +145,7 @@ class Bench:
 
     def held_by(self, partition: Partition) -> Clients:
         """The training examples, divided so."""
-        return Clients.of(self.split, partition, public=True)
+        return replace(Clients.of(self.split, partition, public=True), table=self.table)
 
     def row(self, begin: Callable[[int], Federation], **row: Any) -> Entry:
         """What several seeds of a federation reach."""
@@ -193,6 +204,8 @@ class Bench:
                 own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, alike=wanted.alike),
                 cache=self.cache,
             )
+        if wanted.name == "table" and self.table is not None:
+            return TableRows(columns=self.table, bins=wanted.bins)
         if wanted.name == "tokens":
             return TokenGrams(
                 buckets=wanted.buckets, longest=wanted.longest, reads=wanted.reads, padding=wanted.padding

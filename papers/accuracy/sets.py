@@ -206,6 +206,10 @@ _ADULT = Columns(
 """What everybody may know of a census form: ages, grades, hours, sums."""
 
 
+TABLES: dict[str, Columns] = {"adult": _ADULT.resolved(())}
+"""What the columns of a set mean, where that is stated."""
+
+
 def _adult(folder: Path) -> Split:
     """Census income, the last fifth of the rows for testing."""
     return _last_fifth("adult", read_table(folder / "adult" / "adult.csv.gz", _ADULT)[0])

@@ -15,7 +15,7 @@ from incrowd.learning.features import is_picture
 from papers.accuracy.measure import Bench
 from papers.accuracy.pfl_setup import pfl_rows
 from papers.accuracy.plays import as_ones, load_plays, plays_row
-from papers.accuracy.sets import SETS, load_set
+from papers.accuracy.sets import SETS, TABLES, load_set
 
 RECORD_DELTA = 1e-5
 
@@ -81,7 +81,7 @@ class Table:
         return tuple(name for name in self.recipes if name in fit)
 
     def _of_set(self, name: str) -> Iterator[Entry]:
-        bench = Bench.on(load_set(name, self.folder), **self.bench)
+        bench = Bench.on(load_set(name, self.folder), **{"held_out": 0, "table": TABLES.get(name), **self.bench})
         for epsilon in self.epsilons:
             for recipe in self.fitting(bench.split):
                 if self.records:
