@@ -35,6 +35,9 @@ Tables = dict[str, dict[str, Any]]
 MANY = 5000
 """From so many clients on, a share of them in each round does what all of them would, in less time."""
 
+WEAK = 60.0
+"""Below such a signal noise rules."""
+
 STRONG = 5000.0
 """From such a signal on, what is learned of pictures is less than noise allows: more rounds come closer to it."""
 
@@ -164,9 +167,9 @@ def images(facts: Outline) -> Tables:
         how["local"] |= SEVERAL_STEPS
     if facts.signal >= STRONG:
         how["privacy"]["rounds"] = 60
-    if 60 <= facts.signal < 400:
+    if WEAK <= facts.signal < 400:
         centre(how)
-    if facts.signal >= 60 and facts.classes is not None and not facts.several:
+    if facts.signal >= WEAK and facts.classes is not None and not facts.several:
         choice(how, facts)
         features |= {"alike": True, "raw": OWN_PIXELS_IN_COLOUR if in_colour(facts.shape) else OWN_PIXELS}
     return {"features": features, "model": _LINEAR, **how}
@@ -205,13 +208,15 @@ def tables(facts: Outline) -> Tables:
     """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay numbers.
 
     Rows are noisy: nobody's are right all the time, so that an update says by its length how much is left to learn.
+    Under much noise nobody hears that.
     """
     if facts.own_model:
         return network(facts)
     features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
     if facts.stated:
         features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT_OF_ROWS}
-    how = clipped(facts) if facts.stated and facts.classes == 2 else mechanism(facts)
+    told = facts.stated and facts.classes == 2 and facts.signal >= WEAK
+    how = clipped(facts) if told else mechanism(facts)
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -294,7 +299,7 @@ def mechanism(facts: Outline) -> Tables:
     if facts.classes is not None:
         local["label_shares"] = SHARES_OF_TWO if two else SHARES
     rounds = 15 if facts.signal < 150 else 30
-    server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < 60 else 12.0}
+    server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < WEAK else 12.0}
     if facts.signal >= 400:
         server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
     privacy: dict[str, Any] = {"rounds": rounds, "allocation": "weighted", **_who(facts)}
@@ -319,8 +324,8 @@ def choice(how: Tables, facts: Outline) -> None:
 
 def clipped(facts: Outline) -> Tables:
     """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
-    rounds = 8 if facts.signal < 25 else 15
-    server: dict[str, Any] = {"learning_rate": 20.0 if facts.signal < 25 else 60.0}
+    rounds = 15
+    server: dict[str, Any] = {"learning_rate": 60.0}
     if facts.signal >= 150:
         rounds = 30 if facts.signal < 400 else 60
         server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}

@@ -362,6 +362,16 @@ def test_label_shares_are_for_losses_that_know_classes(
     assemble(config, given=Given(data=data))
 
 
+def test_rows_are_clipped_higher_where_noise_lets_their_length_be_heard() -> None:
+    def bound(epsilon: float, *, stated: bool = True) -> Any:
+        known = facts(classes=2, stated=stated, budget=Budget(epsilon=epsilon, delta=1e-3))
+        made = named("tables").settings(known)
+        return made["privacy"]["clip"]["clip_norm"], made["local"]["label_shares"]
+
+    assert [bound(epsilon) for epsilon in (1.0, 2.0)] == [(0.1, 0.3), (0.3, 1.0)]
+    assert bound(2.0, stated=False) == (0.1, 0.3)
+
+
 def test_how_batches_are_made_may_be_stated_either_way() -> None:
     for stated in ({"batch_size": 5}, {"batches": 3}):
         made = completed({**PROMISE, "local": stated}, named("general"), facts(own_model=True))
