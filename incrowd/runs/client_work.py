@@ -352,7 +352,7 @@ def _schedule(config: Config, cohort: float) -> Schedule:
     """Those of training, after the rounds that are sought something in, of which each has its share of all."""
     choice, centre, rounds = config.local.choice, config.local.centre, config.privacy.rounds
     before = [name for name, share in (("choice", choice), ("centre", centre)) if share is not None]
-    if rounds <= len(before):
+    if before and rounds <= len(before):
         remedy = f"plan at least {len(before) + 1}: the first for local.{' and local.'.join(before)}"
         raise ConfigError(field="rounds", value=rounds, remedy=remedy)
     schedule = _training_schedule(config, cohort, rounds=rounds - len(before))

@@ -179,8 +179,10 @@ def test_bends_and_their_slopes_are_torch_s(name: str) -> None:
     theirs = function(odd)
     theirs.sum().backward()  # type: ignore[no-untyped-call]  # as above
     assert odd.grad is not None
-    assert torch.allclose(out[:, 5000:], theirs, equal_nan=True)
-    assert torch.allclose(slope[:, 5000:], odd.grad, equal_nan=True, atol=1e-6)
+    # What torch says of +inf depends on the processor: its error function in vectors has no number for that on some.
+    assert out[0, 5000] == np.inf
+    assert torch.allclose(out[:, 5001:], theirs[:, 1:], equal_nan=True)
+    assert torch.allclose(slope[:, 5001:], odd.grad[:, 1:], equal_nan=True, atol=1e-6)
 
 
 @numba.njit
