@@ -5,8 +5,8 @@ which is the case but the clients. So where `Local.choice` says it, the first ro
 which of the two tells the classes of its own examples apart better? The sum of their votes is noised and charged as
 any other; unless it speaks clearly for the pixels, examples stay what they are.
 
-Both kinds of features lie in an example side by side, in every one at the same strength. To choose pixels is to weigh
-one kind with 0 and the other up to the length of a whole example; the published model has those weights in its own.
+Both kinds of features lie in an example side by side. To choose pixels is to weigh one kind with 0 and the other with
+what makes those of a picture as long as a whole example; the published model has those weights in its own.
 """
 
 import math
@@ -30,8 +30,13 @@ from incrowd.learning.models import Model
 from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors, Kinds
 
-CLEARLY = 2.0
-"""Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise."""
+CLEARLY, LEAST_LEAD = 2.0, 0.1
+"""Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise, and than that
+lead: with little noise a few who vote, or who want to, would else decide for all.
+"""
+
+_SHARES = 1e-4, 0.5
+"""Of the square of a picture's length, what its pixels may have: float32 can tell less from nothing no longer."""
 
 _AT_ONCE = 64  # clients
 _ROWS = 4096  # examples that are looked at at a time
@@ -61,8 +66,13 @@ class KindChoice:
             remedy = "it is for examples of a class each, which clients see told apart: leave it out"
             raise ConfigError(field=cls.field, value=loss.name, remedy=remedy)
         if data.kinds is None:
-            remedy = 'it is between pictures and their pixels: give features name = "pictures", alike = true, and raw'
+            remedy = 'it is between pictures and their pixels: give features name = "pictures", raw, pixels, constant'
             raise ConfigError(field=cls.field, value="features", remedy=f"{remedy}, or leave it out")
+        if not _SHARES[0] <= data.kinds.share <= _SHARES[1]:
+            remedy = (
+                f"let features.raw, {data.kinds.share:g}, be from {_SHARES[0]:g} to {_SHARES[1]:g}, or leave it out"
+            )
+            raise ConfigError(field=cls.field, value="features", remedy=remedy)
         return cls(features=linear.in_features - 1, outputs=linear.out_features, kinds=data.kinds)
 
     @property
@@ -76,7 +86,7 @@ class KindChoice:
 
     def learnt(self, mean: Floats, noise_std: float) -> Floats:
         """What was chosen, by the released mean of everyone's vote, of this noise, both in units of the bound."""
-        return np.array([float(mean[0] > CLEARLY * noise_std)])
+        return np.array([float(mean[0] > max(CLEARLY * noise_std, LEAST_LEAD))])
 
     def published(self, weights: Floats, choice: Floats) -> Floats:
         """The weights of the model that takes examples as they are."""

@@ -176,6 +176,7 @@ class CohortEngine:
         before = min(round, opening.rounds)
         key = bytes([before]) + beside.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
+            self._part = None  # or there would be three copies of the examples for a while
             local = self.local.replaced(choice=None, centre=None, centre_length=1.0)
             paths = self._makes if before == opening.rounds else (opening.sought[before].path,)
             data = opening.prepared(self._data, beside, before=before)

@@ -201,8 +201,8 @@ def tensors_of(data: Clients, features: FeaturesSection) -> ClientTensors:
 
 
 def _kinds(features: FeaturesSection) -> Kinds | None:
-    """What is known of pictures and what are their pixels, where both are in every example at the same strength."""
-    if not isinstance(features, PictureFeatures) or not features.alike or not features.constant or not features.pixels:
+    """What is known of pictures and what are their pixels, where every example has both."""
+    if not isinstance(features, PictureFeatures) or not features.constant or not features.pixels:
         return None
     return Kinds(known=features.dimensions, share=features.raw) if features.raw else None
 
@@ -287,7 +287,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         dimensions=wanted.dimensions,
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
-        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, alike=wanted.alike),
+        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
         cache=cache,
     )
 

@@ -67,8 +67,7 @@ class PictureFeatures(Section):
     neighbouring pixels no more alike than any others, is seen as its pixels, in at most `pixels` features of its own.
     `mirrored` pictures mean the same in a mirror; without it those in colours do, which are taken for photographs.
     `raw` is the share of a picture that its pixels have there, a share of the square of its length: 0.01, in colours
-    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`, 0.3. With `alike` it is
-    the same for every example, whatever it shows.
+    0.03. Where a thing on a blank ground lies far from the middle, it is more, up to `moved`.
     """
 
     name: Literal["pictures"] = "pictures"
@@ -77,8 +76,7 @@ class PictureFeatures(Section):
     mirrored: bool | None = None
     pixels: int = 1024
     raw: float | None = None
-    moved: float | None = None
-    alike: bool = False
+    moved: float = 0.3
     constant: float = 0.1
     cache: str | None = None
 

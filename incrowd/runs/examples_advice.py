@@ -13,7 +13,6 @@ import torch
 from incrowd._random import SeededRandomness
 from incrowd.data import Examples
 from incrowd.data.inputs import each
-from incrowd.learning.features.order import MOVED
 from incrowd.learning.inputs import calling
 from incrowd.learning.threads import one_thread
 from incrowd.runs.build import init_scale_of
@@ -86,11 +85,10 @@ def _of_brightness(work: ClientWork | SiloWork) -> Iterator[str]:
 def _of_pictures(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
     """Examples that are told to be pictures and are none: their features of pictures are zeros."""
     wanted, values = work.config.features, test.values(slice(0, _LOOKED_AT))
-    if not isinstance(wanted, PictureFeatures) or wanted.alike or not isinstance(values, np.ndarray):
+    if not isinstance(wanted, PictureFeatures) or not isinstance(values, np.ndarray):
         return
     energies = np.square(values if wanted.constant == 0 else values[:, :-1], dtype=np.float64)
-    moved = MOVED if wanted.moved is None else wanted.moved
-    least = 1 - max(wanted.raw or 0.0, moved)  # of a picture that was moved far
+    least = 1 - max(wanted.raw or 0.0, wanted.moved)  # of a picture that was moved far
     none = float((energies[:, : wanted.dimensions].sum(1) < least * energies.sum(1) / 2).mean())
     if none >= NO_PICTURES:
         yield (

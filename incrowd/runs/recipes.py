@@ -171,7 +171,7 @@ def images(facts: Outline) -> Tables:
         centre(how)
     if facts.signal >= WEAK and facts.classes is not None and not facts.several:
         choice(how, facts)
-        features |= {"alike": True, "raw": OWN_PIXELS_IN_COLOUR if in_colour(facts.shape) else OWN_PIXELS}
+        features["raw"] = OWN_PIXELS_IN_COLOUR if in_colour(facts.shape) else OWN_PIXELS
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -395,8 +395,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     keys for others.
     """
     advised = recipe.settings(facts)
-    if not _takes(settings, "choice", rounds=2) and _without(advised, "choice"):
-        advised["features"] = {key: value for key, value in advised["features"].items() if key not in ("alike", "raw")}
+    if not _takes(settings, "choice", rounds=2):
+        _without(advised, "choice")
     if not _takes(settings, "centre", rounds=3 if "choice" in advised["local"] else 2):
         _without(advised, "centre", "centre_length")
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
@@ -416,19 +416,15 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
 
 def _takes(settings: Mapping[str, Any], name: str, *, rounds: int) -> bool:
     """Whether a round of this name, of the recipe's own features, goes with what settings state."""
-    privacy, features = settings.get("privacy", {}), settings.get("features", {})
+    privacy = settings.get("privacy", {})
     clip = privacy.get("clip", {}).get("kind", "normalised")
-    own = "name" in features or {"kind", "module", "bias"} & settings.get("model", {}).keys()
+    own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
     usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
-    kinds = {"moved", "alike"} & features.keys() or 0 in (features.get("pixels"), features.get("raw"))
-    free = settings.get("local", {}).get(name, ...) is not None and not (name == "choice" and kinds)
+    free = settings.get("local", {}).get(name, ...) is not None
     return bool(usual and free and not own and privacy.get("rounds", rounds) >= rounds)
 
 
-def _without(advised: Tables, *names: str) -> bool:
-    """Leave out a round that is advised, with its settings; whether there was one."""
+def _without(advised: Tables, *names: str) -> None:
+    """Leave out a round that is advised, if it is, with its settings."""
     found = [advised["local"].pop(name, None) for name in names]
-    if found[0] is None:
-        return False
-    advised["privacy"]["rounds"] -= 1
-    return True
+    advised["privacy"]["rounds"] -= found[0] is not None

@@ -201,7 +201,7 @@ class Bench:
                 dimensions=wanted.dimensions,
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
-                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, alike=wanted.alike),
+                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
                 cache=self.cache,
             )
         if wanted.name == "table" and self.table is not None:

@@ -1,28 +1,22 @@
 """Attack: the round of a choice, by a client who wants to say more than the others, and by a server's offer."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from incrowd.data.inputs import single
-from incrowd.errors import SpecificationRefused
-from incrowd.flower.offered import offer_of
 from incrowd.learning import ClientTensors, CohortEngine
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import NormalisedClip
 from incrowd.privacy.release import PrivateRun
-from incrowd.runs.run import Run
 from tests.attacks.test_around_a_centre import ODD, with_odd
 from tests.federated.test_centre import BUDGET, CLIENTS, plan_with
-from tests.flower.test_parties import KINDS, NAMES, SERVER, party
 from tests.learning.cohorts import FEATURES, RANDOMNESS, clients
 from tests.learning.test_centre import MODEL
 from tests.learning.test_choice import BOTH, told_by
-from tests.runs.small import clients_of, seeded
 
 DATA = told_by(clients(), pixels=True)
 
@@ -81,17 +75,3 @@ def test_votes_tell_nothing_of_how_far_examples_are_apart() -> None:
     """Examples that are a thousand times as long are told apart as well as ever, and say the same."""
     longer = replace(DATA, features=single(DATA.features) * 1000)
     assert np.array_equal(total(longer, 0, EVERYONE), total(DATA, 0, EVERYONE))
-
-
-def test_an_offer_of_a_choice_between_one_kind_of_features_is_refused_before_anything_is_reserved(
-    tmp_path: Path,
-) -> None:
-    work = clients_of(Run.create(seeded("data.clients=3", *KINDS["centre"]), tmp_path / "run"))
-    honest = replace(offer_of(work), parties=NAMES)
-    local = {**honest.settings["local"], "choice": 0.2}
-    beside = honest.settings["beside"] + 1
-    lying = replace(honest, settings={**honest.settings, "local": local, "beside": beside})
-    member = party(tmp_path, work, 0)
-    with pytest.raises(SpecificationRefused, match="weights"):
-        member.accept(lying.to_bytes(SERVER))
-    member.accept(honest.to_bytes(SERVER))

@@ -13,7 +13,7 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp
-from incrowd.learning.choice import CLEARLY, KindChoice
+from incrowd.learning.choice import CLEARLY, LEAST_LEAD, KindChoice
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, SQUARED, Loss
 from incrowd.learning.opening import Opening
 from incrowd.learning.store import Kinds
@@ -203,6 +203,20 @@ def test_pixels_are_chosen_if_votes_say_so_clearly(data: ClientTensors) -> None:
         assert learnt[-1] == chosen
         assert found.chosen(learnt) == ("pixels" if chosen else "pictures")
     assert opening(data, LOCAL.replaced(choice=None, centre=0.1)).chosen(start(features=FEATURES).numpy()) is None
+
+
+def test_a_few_do_not_decide_for_all_however_little_noise_there_is(data: ClientTensors) -> None:
+    found, begun = opening(data), start(0.0).double().numpy()
+    for mean, chosen in ((LEAST_LEAD - 1e-6, 0), (LEAST_LEAD + 1e-6, 1)):
+        released = np.zeros(MODEL.size)
+        released[0] = mean
+        assert found.learnt(begun, 0, released, 1e-4)[-1] == chosen
+
+
+@pytest.mark.parametrize("share", [1e-8, 0.9, 1.0])
+def test_pixels_are_some_of_a_picture_and_not_most(data: ClientTensors, share: float) -> None:
+    with pytest.raises(ConfigError, match=r"local\.choice = 'features': let features\.raw"):
+        CohortEngine(MODEL, replace(data, kinds=Kinds(known=10, share=share)), LOCAL)
 
 
 def test_each_round_finds_its_own(data: ClientTensors) -> None:

@@ -123,23 +123,6 @@ def test_of_every_picture_pixels_have_a_share() -> None:
     assert np.square(more[2:]).sum() == pytest.approx(0.3, abs=1e-3)
 
 
-def test_alike_every_example_has_as_much_of_both() -> None:
-    pictures = smooth(28, 28)
-    looked = of((28, 28), moved=0.0, raw=0.04, alike=True)
-    for examples in (pictures, shuffled(pictures), spot(13, 13 + 11)):
-        seen = looked(examples)
-        assert np.allclose(seen[:, :2], KNOWN(examples) * 0.96**0.5)
-        assert np.allclose(seen[:, 2:], 0.2 * UnitNorm(centred=True)(examples), atol=1e-5)
-    assert not np.allclose(of((28, 28), moved=0.0, raw=0.04)(shuffled(pictures)), looked(shuffled(pictures)))
-
-
-def test_alike_none_has_more_for_where_it_lies() -> None:
-    with pytest.raises(ConfigError, match=r"moved = 0\.3: with alike"):
-        of((8, 8), alike=True)
-    with pytest.raises(ConfigError, match=r"moved = 0\.1: with alike"):
-        feature_map_of(PictureFeatures(moved=0.1, alike=True), (8, 8))
-
-
 @pytest.mark.parametrize("share", ["moved", "raw"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_shares_are_between_nothing_and_all(share: str, value: float) -> None:
@@ -202,8 +185,7 @@ def test_many_pixels_become_random_sums_that_keep_angles() -> None:
 def test_the_name_says_what_it_depends_on() -> None:
     names = {of(shape, pixels=pixels).name for shape in ((8, 8), (8, 9)) for pixels in (5, 6)}
     names |= {of((8, 8), pixels=5, moved=0.2).name, of((8, 8), pixels=5, raw=0.2).name}
-    names |= {of((8, 8), pixels=5, moved=0.0, alike=alike).name for alike in (False, True)}
-    assert len(names) == 8
+    assert len(names) == 6
     assert KNOWN.name in of((8, 8)).name
 
 
@@ -222,7 +204,6 @@ def test_settings_say_how_many_pixels() -> None:
     assert "PicturesOrPixels" not in alone.name
     assert "; (8, 8), 20, 0.3, 0.02)" in both.name
     assert "; (8, 8), 20, 0.1, 0.01)" in feature_map_of(PictureFeatures(pixels=20, moved=0.1), (8, 8)).name
-    assert "; (8, 8), 20, 0.0, 0.01, alike)" in feature_map_of(PictureFeatures(pixels=20, alike=True), (8, 8)).name
     for name, wrong in (("raw", -1.0), ("raw", 1.5), ("moved", 2.0), ("moved", -0.1)):
         with pytest.raises(ConfigError, match=name):
             feature_map_of(PictureFeatures(pixels=0).replaced(**{name: wrong}), (8, 8))

@@ -168,8 +168,8 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
         return completed(settings, named("images"), facts(**{"shape": (28, 28), "budget": USUAL, **known}))
 
     asked, colours = made(), made(shape=(3, 32, 32))
-    assert (asked["features"]["alike"], asked["features"]["raw"]) == (True, OWN_PIXELS)
-    assert (colours["features"]["alike"], colours["features"]["raw"]) == (True, OWN_PIXELS_IN_COLOUR)
+    assert asked["features"]["raw"] == OWN_PIXELS
+    assert colours["features"]["raw"] == OWN_PIXELS_IN_COLOUR
     assert asked["privacy"]["rounds"] == 32
     # The noise of the mean vote is a twentieth of all clients, if that is not too dear, or nearly for nothing.
     assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
@@ -179,7 +179,6 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
     for known in (few, {"classes": None}, {"several": True}):
         without = made(**known)
         assert "choice" not in without["local"], known
-        assert not {"alike", "raw"} & without["features"].keys(), known
     for settings in (asked, colours, made(**few)):
         settings_of(settings)
 
@@ -188,11 +187,6 @@ STATED: dict[str, tuple[dict[str, Any], bool, bool]] = {
     "no choice": ({"local": {"choice": None}}, False, True),
     "a choice of its own": ({"local": {"choice": 0.1}}, True, True),
     "no centre": ({"local": {"centre": None}}, True, False),
-    "moved": ({"features": {"moved": 0.2}}, False, True),
-    "not alike": ({"features": {"alike": False}}, False, True),
-    "no pixels": ({"features": {"pixels": 0}}, False, True),
-    "pixels not in every picture": ({"features": {"raw": 0.0}}, False, True),
-    "more pixels": ({"features": {"raw": 0.1}}, True, True),
     "others": ({"features": {"name": "unit"}}, False, False),
     "a bias": ({"model": {"bias": True}}, False, False),
     "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True, True),
@@ -207,7 +201,6 @@ def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
     made = completed({**PROMISE, **stated}, named("images"), facts(shape=(28, 28), budget=USUAL))
     assert (made["local"].get("choice") is not None, made["local"].get("centre") is not None) == (choice, centre)
     assert ("centre_length" in made["local"]) == centre
-    assert made["features"].get("alike", False) == choice
     rounds = stated.get("privacy", {}).get("rounds", 30 + choice + centre)
     assert made["privacy"]["rounds"] == rounds
     settings_of(made)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from incrowd import _validate
 from incrowd._random import SeededRandomness
-from incrowd.errors import ConfigError
 from incrowd.learning.features.centred import how_far
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
@@ -34,8 +33,7 @@ class PicturesOrPixels:
 
     A thing on a blank ground is looked at in the middle, so where it lay would be lost. Of an example whose thing lay
     far from there, pixels have `moved` of the square of its length, of one that lay nearer less, and of every picture
-    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly. With `alike` pixels have just `raw`
-    of every example, in disorder or not: then both kinds are as strong in all.
+    at least `raw`: what nobody knew of pictures can be learnt from them, if slowly.
 
     Guarantee: each example decides for itself, so one cannot change how others are seen. Where no example is in
     disorder or moved and `raw` is 0, a linear model of both is that of the base's features alone.
@@ -49,20 +47,16 @@ class PicturesOrPixels:
     pixels: int = 1024
     moved: float = MOVED
     raw: float = 0.0
-    alike: bool = False
 
     def __post_init__(self) -> None:
         _validate.count(pixels=self.pixels)
         _validate.non_negative(moved=self.moved, raw=self.raw)
         _validate.at_most(1, "all of it", moved=self.moved, raw=self.raw)
-        if self.alike and self.moved:
-            raise ConfigError(field="moved", value=self.moved, remedy="with alike no example has more: give 0")
 
     @property
     def name(self) -> str:
         """See `FeatureMap.name`."""
-        shares = f"{self.moved}, {self.raw}{', alike' * self.alike}"
-        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {shares})"
+        return f"PicturesOrPixels({self.base.name}; {tuple(self.shape)}, {self.pixels}, {self.moved}, {self.raw})"
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -76,8 +70,6 @@ class PicturesOrPixels:
 
     def _share(self, pictures: Tensor) -> Tensor:
         """What of its length each example has in the base's features."""
-        if self.alike:
-            return pictures.new_full((len(pictures),), math.sqrt(1 - self.raw))
         plainly = (self.moved * _risen(how_far(smaller(pictures)), *_FAR)).clamp_min(self.raw)
         return _risen(order(pictures), _NONE, _CERTAIN) * (1 - plainly).sqrt()
 
@@ -104,22 +96,18 @@ class OwnPixels:
 
     What is no picture has at most `most` features of its own (`PicturesOrPixels`); if that is 0, there are none: all is
     taken for pictures. A picture has `raw` of the square of its length there, 0.01, in colours 0.03, and up to `moved`,
-    0.3, where its thing was moved; or with `alike` just as much whatever it shows. Both may not be stated.
+    0.3, where its thing was moved.
     """
 
     most: int = 1024
     raw: float | None = None
-    moved: float | None = None
-    alike: bool = False
+    moved: float = MOVED
 
     def __post_init__(self) -> None:
         _validate.natural(pixels=self.most)
-        for name, share in (("raw", self.raw or 0.0), ("moved", self.moved or 0.0)):
+        for name, share in (("raw", self.raw or 0.0), ("moved", self.moved)):
             _validate.non_negative(**{name: share})
             _validate.at_most(1, "all of it", **{name: share})
-        if self.alike and self.moved is not None:
-            remedy = "with alike no example has more pixels for where its thing lay: leave one of them out"
-            raise ConfigError(field="moved", value=self.moved, remedy=remedy)
 
     def beside(self, base: FeatureMap, shape: PictureShape) -> FeatureMap:
         """The map of both."""
@@ -131,8 +119,7 @@ class OwnPixels:
             shape=shape,
             pixels=self.most,
             raw=usual if self.raw is None else self.raw,
-            moved=0.0 if self.alike else MOVED if self.moved is None else self.moved,
-            alike=self.alike,
+            moved=self.moved,
         )
 
 
