@@ -5,8 +5,8 @@ which is the case but the clients. So where `Local.choice` says it, the first ro
 which of the two tells the classes of its own examples apart better? The sum of their votes is noised and charged as
 any other; unless it speaks clearly for the pixels, examples stay what they are.
 
-Both kinds of features lie in an example side by side. To choose pixels is to weigh one kind with 0 and the other with
-what makes those of a picture as long as a whole example; the published model has those weights in its own.
+Both kinds of features lie in an example side by side, each at length one. To choose is to weigh one kind with 0; the
+published model has those weights in its own.
 """
 
 import math
@@ -34,9 +34,6 @@ CLEARLY, LEAST_LEAD = 2.0, 0.1
 """Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise, and than that
 lead: with little noise a few who vote, or who want to, would else decide for all.
 """
-
-_SHARES = 1e-4, 0.5
-"""Of the square of a picture's length, what its pixels may have: float32 can tell less from nothing no longer."""
 
 _AT_ONCE = 64  # clients
 _ROWS = 4096  # examples that are looked at at a time
@@ -66,18 +63,15 @@ class KindChoice:
             remedy = "it is for examples of a class each, which clients see told apart: leave it out"
             raise ConfigError(field=cls.field, value=loss.name, remedy=remedy)
         if data.kinds is None:
-            remedy = 'it is between pictures and their pixels: give features name = "pictures", raw, pixels, constant'
-            raise ConfigError(field=cls.field, value="features", remedy=f"{remedy}, or leave it out")
-        if not _SHARES[0] <= data.kinds.share <= _SHARES[1]:
             remedy = (
-                f"let features.raw, {data.kinds.share:g}, be from {_SHARES[0]:g} to {_SHARES[1]:g}, or leave it out"
+                'it is between pictures and their pixels: give features name = "pictures", apart = true, a constant'
             )
-            raise ConfigError(field=cls.field, value="features", remedy=remedy)
+            raise ConfigError(field=cls.field, value="features", remedy=f"{remedy}, or leave it out")
         return cls(features=linear.in_features - 1, outputs=linear.out_features, kinds=data.kinds)
 
     @property
     def size(self) -> int:
-        """A choice is one number: 0 for examples as they are, 1 for pixels alone."""
+        """A choice is one number: 0 for pictures, 1 for pixels alone."""
         return 1
 
     def path(self, task: TrainingTask) -> TrainingPath:
@@ -95,20 +89,17 @@ class KindChoice:
 
     def prepared(self, features: Tensor, choice: Tensor) -> Tensor:
         """Examples as they are learnt from: of each a function of itself alone."""
-        factors = self._factors(float(choice[0]))
-        return features if bool((factors == 1).all()) else features * factors.to(features.device)
+        return features * self._factors(float(choice[0])).to(features.device)
 
     def _factors(self, choice: float) -> Tensor:
         """By what each feature is multiplied."""
-        factors = torch.ones(self.features + 1)
-        if choice == 1:
-            factors[: self.kinds.known] = 0
-            factors[self.kinds.known : -1] = 1 / math.sqrt(self.kinds.share)
+        factors, known = torch.ones(self.features + 1), slice(0, self.kinds.known)
+        factors[known if choice == 1 else slice(self.kinds.known, -1)] = 0
         return factors
 
 
 class Votes(TrainingPath):
-    """What clients contribute to a choice: 1 where pixels alone tell more of their examples apart, -1 where fewer, 0
+    """What clients contribute to a choice: 1 where pixels tell more of their examples apart, -1 where fewer, 0
     where as many; and as the last number so much that all contributions are of the same length, longer than any bound.
 
     An example is told apart if it is nearest to the mean of the others of its class, of all classes that the client has
@@ -141,7 +132,8 @@ class Votes(TrainingPath):
             return 0
         kept = counts[places] > 1
         _, places = torch.unique(labels[kept], return_inverse=True)
-        told = [self._told_apart(examples[kept], places, slice(begin, -1)) for begin in (0, self.kinds.known)]
+        known, pixels = slice(0, self.kinds.known), slice(self.kinds.known, -1)
+        told = [self._told_apart(examples[kept], places, columns) for columns in (known, pixels)]
         return (told[1] > told[0]) - (told[1] < told[0])
 
     def _told_apart(self, examples: Tensor, places: Tensor, columns: slice) -> int:

@@ -25,12 +25,11 @@ MEMORY = 512 * 2**20  # bytes of examples without unused features that are kept
 
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
-    """Of features of two kinds: the first so many come from what is `known` beforehand, the others, but for the
-    constant, have at least a `share` of the square of its length.
+    """Of features of two kinds: the first so many come from what is `known` beforehand, the others but for the constant
+    do not.
     """
 
     known: int
-    share: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -197,14 +197,15 @@ def featured_examples(
 def tensors_of(data: Clients, features: FeaturesSection) -> ClientTensors:
     """The clients' examples with these features, and what settings say of them."""
     constant = 0.0 if isinstance(features, NoFeatures) else features.constant
-    return replace(ClientTensors.of(data), constant=constant, kinds=_kinds(features))
+    return replace(ClientTensors.of(data), constant=constant, kinds=_kinds(features, data.examples.shape))
 
 
-def _kinds(features: FeaturesSection) -> Kinds | None:
-    """What is known of pictures and what are their pixels, where every example has both."""
-    if not isinstance(features, PictureFeatures) or not features.constant or not features.pixels:
+def _kinds(features: FeaturesSection, shape: tuple[int, ...]) -> Kinds | None:
+    """What is known of pictures and what are their pixels, in examples of this shape, where pixels come apart."""
+    if not isinstance(features, PictureFeatures) or not (features.apart and features.pixels and features.constant):
         return None
-    return Kinds(known=features.dimensions, share=features.raw) if features.raw else None
+    pixels = (shape[0] - 1 - features.dimensions) // 2  # they come twice
+    return Kinds(known=features.dimensions + pixels)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:
@@ -287,7 +288,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         dimensions=wanted.dimensions,
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
-        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
+        own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
         cache=cache,
     )
 

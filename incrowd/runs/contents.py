@@ -108,7 +108,7 @@ SHOWN = {
              "features", "federation", "function", "holdout_clients", "identity", "label", "missing_texts", "name",
              "names", "offset", "partition", "per_client", "public", "scale", "shape", "sigma", "test_clients",
              "thousands", "type", "validation"),
-    "features": ("bins", "buckets", "centred", "constant", "corners", "deskew", "dimensions", "longest",
+    "features": ("apart", "bins", "buckets", "centred", "constant", "corners", "deskew", "dimensions", "longest",
                  "mirrored", "moved", "name", "padding", "pixels", "raw", "reads", "stride", "stroke_width",
                  "whitening"),
     "local": ("batch_size", "batches", "centre", "centre_length", "choice", "engine", "epochs", "label_shares",

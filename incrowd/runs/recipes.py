@@ -73,9 +73,6 @@ OF_THE_CENTRE = 0.06
 LENGTH_OF_THE_CENTRE = 0.5
 """About as long as a client's mean is, beside an example: looked at on held-out images of Fashion-MNIST and MNIST."""
 
-OWN_PIXELS, OWN_PIXELS_IN_COLOUR = 0.01, 0.03
-"""What a picture's pixels have of the square of its length, before anything is chosen."""
-
 DOUBT = 0.05
 """The noise of a choice between pictures and their pixels, as a share of all clients; if that is not too dear."""
 
@@ -171,7 +168,7 @@ def images(facts: Outline) -> Tables:
         centre(how)
     if facts.signal >= WEAK and facts.classes is not None and not facts.several:
         choice(how, facts)
-        features["raw"] = OWN_PIXELS_IN_COLOUR if in_colour(facts.shape) else OWN_PIXELS
+        features["apart"] = True
     return {"features": features, "model": _LINEAR, **how}
 
 
@@ -397,6 +394,7 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     advised = recipe.settings(facts)
     if not _takes(settings, "choice", rounds=2):
         _without(advised, "choice")
+        advised.get("features", {}).pop("apart", None)
     if not _takes(settings, "centre", rounds=3 if "choice" in advised["local"] else 2):
         _without(advised, "centre", "centre_length")
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):

@@ -201,7 +201,7 @@ class Bench:
                 dimensions=wanted.dimensions,
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
-                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved),
+                own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
                 cache=self.cache,
             )
         if wanted.name == "table" and self.table is not None:

@@ -154,7 +154,7 @@ def test_a_choice_is_between_pictures_and_pixels_of_the_partys_own(hospitals: Ho
         text = party_text(name, data=own, columns="").replace("[data.columns]\n", "")
         (folder / name / PARTY_FILE).write_text(text)
     data = '[data]\nname = "parties"\nfederation = "arrays"\nenrolled = "enrolled"\nshape = [8, 8]\nclasses = 3\n'
-    seen = '[features]\nname = "pictures"\ndimensions = 16\nraw = 0.01\n[model]\nbias = false\n'
+    seen = '[features]\nname = "pictures"\ndimensions = 16\napart = true\n[model]\nbias = false\n'
     local = "[local]\nchoice = 0.4\ncentre = 0.1\n"
     rest = '[privacy]\nepsilon = 99.0\ndelta = 1e-5\nrounds = 3\n[run]\nplot = false\nrandomness = "seeded"\nseed = 1\n'
     (folder / "there.toml").write_text(data + seen + local + rest)

@@ -38,7 +38,7 @@ KINDS = {
     "choice": (
         "local.choice=0.2",
         "local.centre=0.2",
-        "features={name='pictures',dimensions=16,raw=0.02}",
+        "features={name='pictures',dimensions=16,apart=true}",
         "model.bias=false",
         "privacy.epsilon=50",
     ),

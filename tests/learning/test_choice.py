@@ -21,15 +21,16 @@ from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
 from tests.learning.test_centre import MODEL, PLAIN, WHO, rows_of, unit
 
-KINDS = Kinds(known=10, share=0.04)
+KINDS = Kinds(known=10)
+PARTS = slice(0, KINDS.known), slice(KINDS.known, -1)
 LOCAL = PLAIN.replaced(choice=0.1)
 BOTH = LOCAL.replaced(centre=0.2)
 
 
 def of_kinds(data: ClientTensors) -> ClientTensors:
-    """The clients' examples, of which each kind has its share of the length in every one."""
+    """The clients' examples, of two kinds."""
     rows = single(unit(data).features).double().numpy().copy()
-    for part, length in ((slice(0, KINDS.known), 0.96**0.5), (slice(KINDS.known, -1), 0.2)):
+    for part, length in ((slice(0, KINDS.known), 1.0), (slice(KINDS.known, -1), 1.0)):
         rows[:, part] *= length / np.maximum(np.linalg.norm(rows[:, part], axis=1, keepdims=True), 1e-9)
     return replace(unit(data), features=torch.tensor(rows, dtype=torch.float32), kinds=KINDS)
 
@@ -85,11 +86,11 @@ def votes(data: ClientTensors, local: Local = LOCAL, *, threads: int = 1) -> dic
 def test_a_client_votes_for_what_tells_its_own_examples_apart(data: ClientTensors, threads: int) -> None:
     mixed = told_by(clients(), pixels=True, noise=2.0)
     seen = set()
-    for each in (data, mixed, told_by(clients(), pixels=False)):
+    for each in (data, mixed, told_by(clients(), pixels=False), replace(data, labels=data.labels * 0)):
         for client, vote in votes(each, threads=threads).items():
             rows, labels = rows_of(each, client), np.asarray(each.labels[each.examples(client).astype(np.int64)])
             kept = np.isin(labels, [label for label in labels if (labels == label).sum() > 1])
-            known, pixels = (slowly(rows[kept][:, begin:-1], labels[kept]) for begin in (0, KINDS.known))
+            known, pixels = (slowly(rows[kept][:, part], labels[kept]) for part in PARTS)
             assert vote == np.sign(pixels - known)
             seen.add(vote)
     assert seen == {-1.0, 0.0, 1.0}
@@ -152,12 +153,15 @@ def test_nobody_else_changes_what_a_client_sends(data: ClientTensors, round: int
         assert np.array_equal(alone[client], together[client])
 
 
-def pixels_alone(data: ClientTensors) -> ClientTensors:
-    """The examples as pixels alone: the others are zero, the pixels as long as an example."""
+def alone(data: ClientTensors, part: slice) -> ClientTensors:
+    """The examples without the features of a part."""
     features = single(data.features).clone()
-    features[:, : KINDS.known] = 0
-    features[:, KINDS.known : -1] *= 5
+    features[:, part] = 0
     return replace(data, features=features)
+
+
+def pixels_alone(data: ClientTensors) -> ClientTensors:
+    return alone(data, PARTS[0])
 
 
 @pytest.mark.parametrize("local", [LOCAL, LOCAL.replaced(epochs=3, batch_size=None, momentum=0.5)])
@@ -165,9 +169,8 @@ def test_later_rounds_learn_from_what_was_chosen(data: ClientTensors, local: Loc
     plain, weights = local.replaced(choice=None), MODEL.initial(RANDOMNESS)
     engine = CohortEngine(MODEL, data, local)
     kept, chosen = (trained(engine, start(choice), WHO) for choice in (0.0, 1.0))
-    assert_close(kept, trained(CohortEngine(MODEL, data, plain), weights, WHO), tolerance=0)
-    alone = trained(CohortEngine(MODEL, pixels_alone(data), plain), weights, WHO)
-    assert_close(chosen, alone, tolerance=1e-6)
+    for found, part in ((kept, PARTS[1]), (chosen, PARTS[0])):
+        assert_close(found, trained(CohortEngine(MODEL, alone(data, part), plain), weights, WHO), tolerance=1e-6)
     assert max(float(np.abs(chosen[k] - kept[k]).max()) for k in WHO) > 1e-3
 
 
@@ -211,12 +214,6 @@ def test_a_few_do_not_decide_for_all_however_little_noise_there_is(data: ClientT
         released = np.zeros(MODEL.size)
         released[0] = mean
         assert found.learnt(begun, 0, released, 1e-4)[-1] == chosen
-
-
-@pytest.mark.parametrize("share", [1e-8, 0.9, 1.0])
-def test_pixels_are_some_of_a_picture_and_not_most(data: ClientTensors, share: float) -> None:
-    with pytest.raises(ConfigError, match=r"local\.choice = 'features': let features\.raw"):
-        CohortEngine(MODEL, replace(data, kinds=Kinds(known=10, share=share)), LOCAL)
 
 
 def test_each_round_finds_its_own(data: ClientTensors) -> None:

@@ -18,8 +18,6 @@ from incrowd.runs.recipes import (
     MANY,
     MOST_CHOICE,
     OF_THE_CENTRE,
-    OWN_PIXELS,
-    OWN_PIXELS_IN_COLOUR,
     RECIPES,
     SHARES,
     STRONG,
@@ -168,8 +166,8 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
         return completed(settings, named("images"), facts(**{"shape": (28, 28), "budget": USUAL, **known}))
 
     asked, colours = made(), made(shape=(3, 32, 32))
-    assert asked["features"]["raw"] == OWN_PIXELS
-    assert colours["features"]["raw"] == OWN_PIXELS_IN_COLOUR
+    assert asked["features"]["apart"]
+    assert colours["features"]["apart"]
     assert asked["privacy"]["rounds"] == 32
     # The noise of the mean vote is a twentieth of all clients, if that is not too dear, or nearly for nothing.
     assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
@@ -179,6 +177,7 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
     for known in (few, {"classes": None}, {"several": True}):
         without = made(**known)
         assert "choice" not in without["local"], known
+        assert "apart" not in without["features"], known
     for settings in (asked, colours, made(**few)):
         settings_of(settings)
 
@@ -201,6 +200,7 @@ def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
     made = completed({**PROMISE, **stated}, named("images"), facts(shape=(28, 28), budget=USUAL))
     assert (made["local"].get("choice") is not None, made["local"].get("centre") is not None) == (choice, centre)
     assert ("centre_length" in made["local"]) == centre
+    assert ("apart" in made["features"]) == choice
     rounds = stated.get("privacy", {}).get("rounds", 30 + choice + centre)
     assert made["privacy"]["rounds"] == rounds
     settings_of(made)
