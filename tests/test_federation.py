@@ -67,6 +67,29 @@ def test_a_module_and_clients_in_a_result_out(tmp_path: Path, capsys: pytest.Cap
     assert "round 4/4" in capsys.readouterr().err
 
 
+class Notes(nn.Module):
+    """Words of a note and the age of who wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 2)
+
+    def forward(self, tokens: Tensor, age: Tensor) -> Tensor:
+        meant: Tensor = self.words(tokens).mean(1) + age
+        return meant
+
+
+def test_examples_of_several_inputs(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(5)
+    inputs = {"tokens": drawn.integers(0, 9, (40, 3)), "age": drawn.normal(size=(40, 1)).astype(np.float32)}
+    notes = incrowd.Clients.from_arrays(
+        inputs, drawn.integers(0, 2, 40), owner=np.arange(40) % 20, classes=2, public=True
+    )
+    result = federation(notes, module=Notes()).train(tmp_path / "run")
+    assert len(result.rounds) == 4
+    assert result.predict(inputs).shape == (40,)
+
+
 def test_it_starts_with_the_module_s_own_weights(tmp_path: Path) -> None:
     still = incrowd.ServerOptimizer(learning_rate=1e-9)
     own = module(seed=5)

@@ -197,14 +197,14 @@ def featured_examples(
 def tensors_of(data: Clients, features: FeaturesSection) -> ClientTensors:
     """The clients' examples with these features, and what settings say of them."""
     constant = 0.0 if isinstance(features, NoFeatures) else features.constant
-    return replace(ClientTensors.of(data), constant=constant, kinds=_kinds(features, data.examples.shape))
+    return replace(ClientTensors.of(data), constant=constant, kinds=_kinds(features, data))
 
 
-def _kinds(features: FeaturesSection, shape: tuple[int, ...]) -> Kinds | None:
-    """What is known of pictures and what are their pixels, in examples of this shape, where pixels come apart."""
+def _kinds(features: FeaturesSection, data: Clients) -> Kinds | None:
+    """What is known of pictures and what are their pixels, in these examples, where pixels come apart."""
     if not isinstance(features, PictureFeatures) or not (features.apart and features.pixels and features.constant):
-        return None
-    pixels = (shape[0] - 1 - features.dimensions) // 2  # they come twice
+        return None  # whose examples may be several inputs
+    pixels = (data.examples.shape[0] - 1 - features.dimensions) // 2  # they come twice
     return Kinds(known=features.dimensions + pixels)
 
 
