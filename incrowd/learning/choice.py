@@ -35,6 +35,9 @@ CLEARLY, LEAST_LEAD = 2.0, 0.1
 lead: with little noise a few who vote, or who want to, would else decide for all.
 """
 
+NOT_ASKED, PICTURES, PIXELS = 0.0, -1.0, 1.0
+"""What may be chosen. Examples stay what they are, pictures, where a round was lost and nobody was heard."""
+
 _AT_ONCE = 64  # clients
 _ROWS = 4096  # examples that are looked at at a time
 
@@ -71,7 +74,7 @@ class KindChoice:
 
     @property
     def size(self) -> int:
-        """A choice is one number: 0 for pictures, 1 for pixels alone."""
+        """A choice is one number: `PICTURES`, `PIXELS` or `NOT_ASKED`."""
         return 1
 
     def path(self, task: TrainingTask) -> TrainingPath:
@@ -80,7 +83,7 @@ class KindChoice:
 
     def learnt(self, mean: Floats, noise_std: float) -> Floats:
         """What was chosen, by the released mean of everyone's vote, of this noise, both in units of the bound."""
-        return np.array([float(mean[0] > max(CLEARLY * noise_std, LEAST_LEAD))])
+        return np.array([PIXELS if mean[0] > max(CLEARLY * noise_std, LEAST_LEAD) else PICTURES])
 
     def published(self, weights: Floats, choice: Floats) -> Floats:
         """The weights of the model that takes examples as they are."""
@@ -94,7 +97,7 @@ class KindChoice:
     def _factors(self, choice: float) -> Tensor:
         """By what each feature is multiplied."""
         factors, known = torch.ones(self.features + 1), slice(0, self.kinds.known)
-        factors[known if choice == 1 else slice(self.kinds.known, -1)] = 0
+        factors[known if choice == PIXELS else slice(self.kinds.known, -1)] = 0
         return factors
 
 

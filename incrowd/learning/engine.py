@@ -31,6 +31,8 @@ from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.settings.local import Local
 
+_MADE_UP = 3  # examples
+
 
 @dataclass(frozen=True)
 class _CohortStart:
@@ -114,13 +116,14 @@ class CohortEngine:
         """Of how many clients the contributions are in memory at once, at most."""
         return self._ways.at_once
 
-    def rehearse(self, weights: ArrayLike | Tensor, *, examples: int = 3) -> None:
+    def rehearse(self, weights: ArrayLike | Tensor) -> None:
         """Train a made-up client from these weights: what fails here says nothing about anybody.
 
         Guarantee: of the clients' own examples only shapes and types are read.
         """
         execution = replace(self.execution, threads=1, compile="never")
-        made_up = CohortEngine(self.model, self._data.made_up(examples), self.local, execution, loss=self.loss)
+        nobody = self._data.made_up(_MADE_UP) if self.opening is None else self.opening.made_up(self._data)
+        made_up = CohortEngine(self.model, nobody, self.local, execution, loss=self.loss)
         for number in range(1 if self.opening is None else self.opening.rounds + 1):
             for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=number):
                 pass

@@ -14,7 +14,7 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning.centre import Centre
-from incrowd.learning.choice import KindChoice
+from incrowd.learning.choice import PICTURES, PIXELS, KindChoice
 from incrowd.learning.inputs import meant
 from incrowd.learning.losses import Loss
 from incrowd.learning.models import Model
@@ -22,6 +22,8 @@ from incrowd.learning.store import ClientTensors
 from incrowd.settings.local import Local
 
 Sought = KindChoice | Centre
+
+_MADE_UP = 4  # examples: two of a class, and two of another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +104,18 @@ class Opening:
         return replace(data, features=features, scale=1.0, offset=0.0)
 
     def chosen(self, start: Floats) -> str | None:
-        """As what examples are seen since the choice: "pictures", or "pixels" alone; None where there was none."""
+        """As what examples are seen since the choice: "pictures", or "pixels" alone; None where nobody was heard."""
         for one, where in self._places():
             if isinstance(one, KindChoice):
-                return "pixels" if start[where][0] == 1 else "pictures"
+                return {PICTURES: "pictures", PIXELS: "pixels"}.get(float(start[where][0]))
         return None
+
+    def made_up(self, data: ClientTensors) -> ClientTensors:
+        """A client with a few examples like these, all zeros, of as many classes as it takes to be asked everything."""
+        nobody = data.made_up(_MADE_UP)
+        if any(isinstance(one, KindChoice) for one in self.sought):
+            nobody.labels[::2] = 1
+        return nobody
 
     def _places(self) -> Iterator[tuple[Sought, slice]]:
         """What is sought, and where what was found lies."""

@@ -198,9 +198,8 @@ class ClientSession:
         return after, self._record(report)
 
     def report(self, state: State) -> Summary:
-        """What clients chose together, where they were asked: a client says nothing else."""
-        opening = state.opening
-        chosen = None if opening is None or state.round == 0 else opening.chosen(state.weights)
+        """What clients chose together, where they were heard: a client says nothing else."""
+        chosen = None if state.opening is None else state.opening.chosen(state.weights)
         return {} if chosen is None else {"seen_as": chosen}
 
     def claims(self) -> Statement:

@@ -13,6 +13,7 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 
 from incrowd._random import Floats, Integers, SeededRandomness, Stream, SystemStream
+from incrowd.learning.choice import Votes
 from incrowd.learning.contributions import Contributions
 from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.engine import CohortEngine
@@ -175,6 +176,21 @@ def training_in_company() -> Any:
         return train
 
     return changed(CohortEngine, "train", make)
+
+
+def votes_in_company() -> Any:
+    """What a client says for a choice depends on how many are asked with it."""
+
+    def make(real: Callable[..., list[Contributions]]) -> Callable[..., list[Contributions]]:
+        def train(self: Votes, weights: Any, clients: Any) -> list[Contributions]:
+            found = real(self, weights, clients)
+            return [
+                Contributions(one.clients, [FlatDelta(torch.from_numpy(one.rows() + len(clients)))]) for one in found
+            ]
+
+        return train
+
+    return changed(Votes, "train", make)
 
 
 def engine_adds_twice() -> Any:

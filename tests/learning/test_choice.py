@@ -198,19 +198,20 @@ def test_the_published_model_takes_examples_as_they_are(data: ClientTensors, cho
 
 def test_pixels_are_chosen_if_votes_say_so_clearly(data: ClientTensors) -> None:
     found, begun = opening(data), start(0.0).double().numpy()
-    for mean, chosen in ((0.0, 0), (-1.0, 0), (CLEARLY * 0.1 - 1e-6, 0), (CLEARLY * 0.1 + 1e-6, 1), (1.0, 1)):
+    assert found.chosen(begun) is None  # nor after a round that was lost
+    for mean, chosen in ((0.0, -1), (-1.0, -1), (CLEARLY * 0.1 - 1e-6, -1), (CLEARLY * 0.1 + 1e-6, 1), (1.0, 1)):
         released = np.zeros(MODEL.size)
         released[0] = mean
         learnt = found.learnt(begun, 0, released, 0.1)
         assert np.array_equal(learnt[:-1], begun[:-1])
         assert learnt[-1] == chosen
-        assert found.chosen(learnt) == ("pixels" if chosen else "pictures")
+        assert found.chosen(learnt) == ("pixels" if chosen == 1 else "pictures")
     assert opening(data, LOCAL.replaced(choice=None, centre=0.1)).chosen(start(features=FEATURES).numpy()) is None
 
 
 def test_a_few_do_not_decide_for_all_however_little_noise_there_is(data: ClientTensors) -> None:
     found, begun = opening(data), start(0.0).double().numpy()
-    for mean, chosen in ((LEAST_LEAD - 1e-6, 0), (LEAST_LEAD + 1e-6, 1)):
+    for mean, chosen in ((LEAST_LEAD - 1e-6, -1), (LEAST_LEAD + 1e-6, 1)):
         released = np.zeros(MODEL.size)
         released[0] = mean
         assert found.learnt(begun, 0, released, 1e-4)[-1] == chosen
@@ -252,6 +253,14 @@ def test_it_is_for_one_label_each(data: ClientTensors) -> None:
 def test_it_is_between_two_kinds(data: ClientTensors) -> None:
     with pytest.raises(ConfigError, match=r"local\.choice = 'features': it is between pictures and their pixels"):
         CohortEngine(MODEL, replace(data, kinds=None), LOCAL)
+
+
+def test_who_is_made_up_has_something_to_tell_apart(data: ClientTensors) -> None:
+    nobody = opening(data).made_up(data)
+    assert torch.unique(nobody.labels, return_counts=True)[1].tolist() == [2, 2]
+    assert not single(nobody.features).any()
+    centre = opening(data, LOCAL.replaced(choice=None, centre=0.1))
+    assert not centre.made_up(data).labels.any()  # whose labels may be anything
 
 
 @pytest.mark.parametrize("local", [LOCAL, BOTH])
