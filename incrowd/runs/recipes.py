@@ -395,6 +395,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     if not _takes(settings, "choice", rounds=2):
         _without(advised, "choice")
         advised.get("features", {}).pop("apart", None)
+    if settings.get("local", {}).get("choice") is not None and advised.get("features", {}).get("name") == "pictures":
+        advised["features"]["apart"] = True  # which a choice is between
     if not _takes(settings, "centre", rounds=3 if "choice" in advised["local"] else 2):
         _without(advised, "centre", "centre_length")
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):

@@ -206,6 +206,14 @@ def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
     settings_of(made)
 
 
+def test_a_choice_that_is_stated_where_noise_rules_has_two_kinds_to_choose_from() -> None:
+    weak, stated = facts(shape=(28, 28), budget=Budget(epsilon=1.0, delta=1e-3)), {"local": {"choice": 0.05}}
+    assert completed({**PROMISE, **stated}, named("images"), weak)["features"]["apart"]
+    assert "apart" not in completed(PROMISE, named("images"), weak)["features"]
+    general = completed({**PROMISE, **stated}, named("general"), weak)  # which is refused, with the remedy
+    assert "apart" not in general["features"]
+
+
 def test_handwriting_looks_along_more_directions_the_stronger_the_signal() -> None:
     def seen(**known: Any) -> dict[str, Any]:
         made = completed(PROMISE, named("handwriting"), facts(shape=(28, 28), **known))
