@@ -81,9 +81,9 @@ class Centre:
         found[:, -1] -= found[:, :-1] @ centre / self.constant
         return found.ravel()
 
-    def prepared(self, features: Tensor, centre: Tensor) -> Tensor:
+    def prepared(self, data: ClientTensors, centre: Tensor) -> ClientTensors:
         """Examples with the centre taken off: of each a function of itself alone."""
-        return features - torch.cat([centre, centre.new_zeros(1)])
+        return data.of_rows(data.rows() - torch.cat([centre, centre.new_zeros(1)]))
 
 
 def linear_alone(model: Model, data: ClientTensors, *, field: str) -> nn.Linear:

@@ -90,9 +90,9 @@ class KindChoice:
         factors: Floats = self._factors(float(choice[0])).double().numpy()
         return (weights.reshape(self.outputs, -1) * factors).ravel()
 
-    def prepared(self, features: Tensor, choice: Tensor) -> Tensor:
+    def prepared(self, data: ClientTensors, choice: Tensor) -> ClientTensors:
         """Examples as they are learnt from: of each a function of itself alone."""
-        return features * self._factors(float(choice[0])).to(features.device)
+        return data.of_rows(data.rows() * self._factors(float(choice[0])).to(data.device))
 
     def _factors(self, choice: float) -> Tensor:
         """By what each feature is multiplied."""

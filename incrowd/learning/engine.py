@@ -84,7 +84,7 @@ class CohortEngine:
         self._makes = paths
         self._ways = FirstWay(paths, task)
         self._pool: WorkerPool[_CohortStart] | None = None
-        self.opening = Opening.of(model, self._data, local, loss=self.loss)
+        self.opening = Opening.of(model, self._data, local, loss=self.loss, outputs=outputs)
         self._part: tuple[bytes, CohortEngine] | None = None
 
     @property
@@ -180,7 +180,7 @@ class CohortEngine:
         key = bytes([before]) + beside.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
             self._part = None  # or there would be three copies of the examples for a while
-            local = self.local.replaced(choice=None, centre=None, centre_length=1.0)
+            local = self.local.replaced(class_shares=None, choice=None, centre=None, centre_length=1.0)
             paths = self._makes if before == opening.rounds else (opening.sought[before].path,)
             data = opening.prepared(self._data, beside, before=before)
             self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)

@@ -1,27 +1,27 @@
-"""What the first rounds of a federation find out together, before anybody learns: a choice, a centre, or both.
+"""What the first rounds of a federation find out together, before anybody learns: how frequent classes are, a choice, a
+centre.
 
 Each is a round of the plan, noised and charged as any other. What it finds is public, and goes to the clients with the
 weights: one vector of all is what they start a round with.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning.centre import Centre
 from incrowd.learning.choice import PICTURES, PIXELS, KindChoice
-from incrowd.learning.inputs import meant
-from incrowd.learning.losses import Loss
+from incrowd.learning.class_shares import ClassShares
+from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.store import ClientTensors
 from incrowd.settings.local import Local
 
-Sought = KindChoice | Centre
+Sought = ClassShares | KindChoice | Centre
 
 _MADE_UP = 4  # examples: two of a class, and two of another
 
@@ -37,9 +37,13 @@ class Opening:
     sought: tuple[Sought, ...]
 
     @classmethod
-    def of(cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss) -> "Opening | None":
-        """What these settings seek, or None. Edge cases: see `KindChoice.of` and `Centre.of`."""
+    def of(
+        cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss, outputs: OutputShape
+    ) -> "Opening | None":
+        """What these settings seek, or None. Edge cases: see `ClassShares.of`, `KindChoice.of` and `Centre.of`."""
         sought: list[Sought] = []
+        if local.class_shares is not None:
+            sought.append(ClassShares.of(model, data, local, loss=loss, outputs=outputs))
         if local.choice is not None:
             sought.append(KindChoice.of(model, data, loss=loss))
         if local.centre is not None:
@@ -93,15 +97,10 @@ class Opening:
         """The data as they are in the round of this number, by what the rounds before it found: of each example a
         function of itself alone.
         """
-        if before == 0:
-            return data
         beside = beside.to(data.device)
-        features = single(meant(data.features, scale=data.scale, offset=data.offset))
-        features = features.view(len(features), -1)
         for one, where in list(self._places())[:before]:
-            own = slice(where.start - self.weights, where.stop - self.weights)
-            features = one.prepared(features, beside[own])
-        return replace(data, features=features, scale=1.0, offset=0.0)
+            data = one.prepared(data, beside[where.start - self.weights : where.stop - self.weights])
+        return data
 
     def chosen(self, start: Floats) -> str | None:
         """As what examples are seen since the choice: "pictures", or "pixels" alone; None where nobody was heard."""

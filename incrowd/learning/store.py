@@ -1,7 +1,7 @@
 """The clients' examples as the engine wants them: shared tensors, and the batches of a few clients together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from incrowd.data.inputs import Inputs, each, named, single
 from incrowd.errors import DataError
 from incrowd.learning.batches import Batches
-from incrowd.learning.inputs import are_numbers, check_inputs
+from incrowd.learning.inputs import are_numbers, check_inputs, meant
 from incrowd.learning.rare import Rare, moderate, rare_features
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class ClientTensors:
 
     Features keep the type they are stored in; what they mean is ``features * scale + offset``, as
     `incrowd.data.Examples` has it: one tensor, or several inputs. ``declared`` is the public number of clients, where
-    it is another one than those that are there.
+    it is another one than those that are there, ``above_equal`` by how much everyone's shares of the classes are known
+    to be above equal ones (`incrowd.learning.class_shares`).
     """
 
     features: Inputs = field(repr=False)
@@ -50,6 +51,7 @@ class ClientTensors:
     declared: int | None = None
     constant: float = 0.0
     kinds: Kinds | None = None
+    above_equal: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_inputs(self.features)
@@ -103,6 +105,15 @@ class ClientTensors:
         """The indices of one client's examples."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def rows(self) -> Tensor:
+        """Features as they are meant, a row an example. Edge cases: several inputs are a `DataError`."""
+        features = single(meant(self.features, scale=self.scale, offset=self.offset))
+        return features.view(len(features), -1)
+
+    def of_rows(self, rows: Tensor) -> "ClientTensors":
+        """The same with these features, as they are meant."""
+        return replace(self, features=rows, scale=1.0, offset=0.0)
+
     def made_up(self, examples: int) -> "ClientTensors":
         """One client with so many examples like these, all zeros: of these only shapes and types are read."""
 
@@ -118,6 +129,7 @@ class ClientTensors:
             offset=self.offset,
             constant=self.constant,
             kinds=self.kinds,
+            above_equal=self.above_equal,
         )
 
     def to(self, device: torch.device) -> "ClientTensors":
@@ -132,6 +144,7 @@ class ClientTensors:
             declared=self.declared,
             constant=self.constant,
             kinds=self.kinds,
+            above_equal=self.above_equal,
         )
 
 

@@ -349,15 +349,16 @@ def _cohort(config: Config, clients: int) -> float:
 
 def _schedule(config: Config, cohort: float) -> Schedule:
     """Those of training, after the rounds that are sought something in, of which each has its share of all."""
-    choice, centre, rounds = config.local.choice, config.local.centre, config.privacy.rounds
-    before = [name for name, share in (("choice", choice), ("centre", centre)) if share is not None]
-    if before and rounds <= len(before):
-        remedy = f"plan at least {len(before) + 1}: the first for local.{' and local.'.join(before)}"
+    sought, rounds = config.local.sought, config.privacy.rounds
+    if sought and rounds <= len(sought):
+        remedy = f"plan at least {len(sought) + 1}: the first for local.{' and local.'.join(sought)}"
         raise ConfigError(field="rounds", value=rounds, remedy=remedy)
-    schedule = _training_schedule(config, cohort, rounds=rounds - len(before))
-    if centre is not None:
-        schedule = preceded(schedule, share=centre / (1 - (choice or 0.0)))
-    return schedule if choice is None else preceded(schedule, share=choice)
+    schedule = _training_schedule(config, cohort, rounds=rounds - len(sought))
+    shares = list(sought.values())
+    while shares:
+        last = shares.pop()
+        schedule = preceded(schedule, share=last / (1 - sum(shares)))
+    return schedule
 
 
 def _training_schedule(config: Config, cohort: float, *, rounds: int) -> Schedule:

@@ -79,6 +79,12 @@ DOUBT = 0.05
 LEAST_CHOICE, MOST_CHOICE = 0.001, 0.02
 """The share of what all rounds are told that a choice is worth."""
 
+ERROR_OF_SHARES = 0.03
+"""The noise of the share of a class among all labels; if that is not too dear."""
+
+LEAST_OF_SHARES, MOST_OF_SHARES = 0.001, 0.03
+"""The share of what all rounds are told that those shares are worth."""
+
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
@@ -314,9 +320,19 @@ def centre(how: Tables) -> None:
 
 def choice(how: Tables, facts: Outline) -> None:
     """Begin with a round in which clients choose between pictures and their pixels (`incrowd.learning.choice`)."""
-    share = min(MOST_CHOICE, max(LEAST_CHOICE, (DOUBT * facts.signal) ** -2))
-    how["local"]["choice"] = float(f"{share:.2g}")
+    how["local"]["choice"] = _worth(DOUBT, facts, LEAST_CHOICE, MOST_CHOICE)
     how["privacy"]["rounds"] += 1
+
+
+def class_shares(how: Tables, facts: Outline) -> None:
+    """Begin with a round that asks how frequent classes are (`incrowd.learning.class_shares`)."""
+    how["local"]["class_shares"] = _worth(ERROR_OF_SHARES, facts, LEAST_OF_SHARES, MOST_OF_SHARES)
+    how["privacy"]["rounds"] += 1
+
+
+def _worth(noise: float, facts: Outline, least: float, most: float) -> float:
+    """The share of what all rounds are told with which a mean over everyone has this noise, within limits."""
+    return float(f"{min(most, max(least, (noise * facts.signal) ** -2)):.2g}")
 
 
 def clipped(facts: Outline) -> Tables:
@@ -392,13 +408,9 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     keys for others.
     """
     advised = recipe.settings(facts)
-    if not _takes(settings, "choice", rounds=2):
-        _without(advised, "choice")
-        advised.get("features", {}).pop("apart", None)
+    _open(advised, settings, facts)
     if settings.get("local", {}).get("choice") is not None and advised.get("features", {}).get("name") == "pictures":
         advised["features"]["apart"] = True  # which a choice is between
-    if not _takes(settings, "centre", rounds=3 if "choice" in advised["local"] else 2):
-        _without(advised, "centre", "centre_length")
     for section, key in (("features", "name"), ("model", "kind"), ("model", "module")):
         if key in settings.get(section, {}):
             advised.pop(section, None)
@@ -414,17 +426,29 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     return {name: {**advised.get(name, {}), **settings.get(name, {})} for name in {**advised, **settings}}
 
 
-def _takes(settings: Mapping[str, Any], name: str, *, rounds: int) -> bool:
-    """Whether a round of this name, of the recipe's own features, goes with what settings state."""
-    privacy = settings.get("privacy", {})
+def _open(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:
+    """Begin with the rounds that go with what settings state, and leave one at least for training."""
+    local, privacy = settings.get("local", {}), settings.get("privacy", {})
+    if "label_shares" in advised["local"] and local.get("label_shares", ...) is not None:
+        class_shares(advised, facts)
     clip = privacy.get("clip", {}).get("kind", "normalised")
-    own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
     usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
-    free = settings.get("local", {}).get(name, ...) is not None
-    return bool(usual and free and not own and privacy.get("rounds", rounds) >= rounds)
+    own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
+    left = privacy.get("rounds", math.inf) - 1
+    for name, fits in (("class_shares", usual), ("choice", usual and not own), ("centre", usual and not own)):
+        if name not in advised["local"]:
+            continue
+        if fits and local.get(name, ...) is not None and left > 0:
+            left -= 1
+        else:
+            _without(advised, name)
 
 
-def _without(advised: Tables, *names: str) -> None:
-    """Leave out a round that is advised, if it is, with its settings."""
-    found = [advised["local"].pop(name, None) for name in names]
-    advised["privacy"]["rounds"] -= found[0] is not None
+def _without(advised: Tables, name: str) -> None:
+    """Leave out a round that is advised, with its settings."""
+    del advised["local"][name]
+    advised["privacy"]["rounds"] -= 1
+    if name == "centre":
+        advised["local"].pop("centre_length", None)
+    if name == "choice":
+        advised["features"].pop("apart", None)

@@ -35,7 +35,10 @@ class Local(Descent):
     logits, which is the right likelihood where clients' labels differ; the published model goes without.
 
     Before all that, there can be rounds that train nobody, each with a share of what all rounds together are told (the
-    sum of 1 / noise^2). With `choice` the first asks each client whether what is known of pictures tells its examples
+    sum of 1 / noise^2). With `class_shares` the first asks each client for the shares of the classes among its labels;
+    from then on a client's `label_shares` are seen against everyone's, so that the published model knows which classes
+    are frequent (see `incrowd.learning.class_shares`). With `choice` the next asks each client whether what is known of
+    pictures tells its examples
     apart better than their pixels do (see `incrowd.learning.choice`). With `centre` the next asks for the mean of each
     client's examples; from then on a linear model learns around it (see `incrowd.learning.centre`). A mean that is
     longer than `centre_length` is told as long as that, and the noise of the centre is proportional to it: examples of
@@ -53,6 +56,7 @@ class Local(Descent):
     loss: LossName | None = None
     shuffle: bool = True
     label_shares: float | None = None
+    class_shares: float | None = None
     choice: float | None = None
     centre: float | None = None
     centre_length: float = 1.0
@@ -65,18 +69,24 @@ class Local(Descent):
         _validate.non_negative(**self.named("local", "proximal"))
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
-        for share in ("choice", "centre"):
-            if getattr(self, share) is not None:
-                _validate.fraction(**self.named("local", share))
-        if (self.choice or 0.0) + (self.centre or 0.0) >= 1:
-            remedy = f"with local.centre = {self.centre} nothing is left for training: give less"
-            raise ConfigError(field="local.choice", value=self.choice, remedy=remedy)
+        for share in self.sought:
+            _validate.fraction(**self.named("local", share))
+        if sum(self.sought.values()) >= 1:
+            first, *others = (f"local.{share}" for share in self.sought)
+            remedy = f"with {' and '.join(others)} nothing is left for training: give less"
+            raise ConfigError(field=first, value=next(iter(self.sought.values())), remedy=remedy)
         _validate.positive(**self.named("local", "centre_length"))
         if self.centre is None and self.centre_length != 1:
             remedy = "it is of local.centre: give that, too"
             raise ConfigError(field="local.centre_length", value=self.centre_length, remedy=remedy)
         if self.batches is not None and self.batch_size is not None:
             raise ConfigError(field="local.batches", value=self.batches, remedy="give batch_size or batches, not both")
+
+    @property
+    def sought(self) -> dict[str, float]:
+        """What is sought before anybody is trained, by the name of its setting: its share of all that is told."""
+        named = {"class_shares": self.class_shares, "choice": self.choice, "centre": self.centre}
+        return {name: share for name, share in named.items() if share is not None}
 
     @property
     def plain(self) -> bool:

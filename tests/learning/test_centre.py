@@ -49,7 +49,7 @@ def start(data: ClientTensors) -> torch.Tensor:
 
 
 def opening(data: ClientTensors, local: Local = LOCAL) -> Opening:
-    found = Opening.of(MODEL, data, local, loss=CROSS_ENTROPY)
+    found = Opening.of(MODEL, data, local, loss=CROSS_ENTROPY, outputs=(CLASSES,))
     assert found is not None
     return found
 

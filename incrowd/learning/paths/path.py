@@ -64,7 +64,8 @@ class TrainingTask:
         return None if self.local.label_shares is None else self._offset_of(label, self.local.label_shares)
 
     def _offset_of(self, labels: Tensor, smoothing: float) -> Tensor:
-        return logit_offset(labels, smoothing, loss=self.loss, outputs=self.outputs)
+        everyones = self.data.above_equal
+        return logit_offset(labels, smoothing, loss=self.loss, outputs=self.outputs, above_equal=everyones)
 
     def store(self, *, sparing: bool, folding: bool = False, apart: bool = False) -> Store:
         """The examples; `sparing` says whether the model's first layer can do without features that are all zero,
