@@ -107,7 +107,7 @@ class ClientTensors:
 
     def rows(self) -> Tensor:
         """Features as they are meant, a row an example. Edge cases: several inputs are a `DataError`."""
-        features = single(meant(self.features, scale=self.scale, offset=self.offset))
+        features: Tensor = single(meant(self.features, scale=self.scale, offset=self.offset))
         return features.view(len(features), -1)
 
     def of_rows(self, rows: Tensor) -> "ClientTensors":

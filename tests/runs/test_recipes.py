@@ -168,7 +168,7 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
     asked, colours = made(), made(shape=(3, 32, 32))
     assert asked["features"]["apart"]
     assert colours["features"]["apart"]
-    assert asked["privacy"]["rounds"] == 32
+    assert asked["privacy"]["rounds"] == 33  # the others ask for a centre, and how frequent classes are
     # The noise of the mean vote is a twentieth of all clients, if that is not too dear, or nearly for nothing.
     assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
     assert made(budget=Budget(epsilon=2.0, delta=1e-3))["local"]["choice"] == MOST_CHOICE
@@ -188,8 +188,10 @@ STATED: dict[str, tuple[dict[str, Any], bool, bool]] = {
     "no centre": ({"local": {"centre": None}}, True, False),
     "others": ({"features": {"name": "unit"}}, False, False),
     "a bias": ({"model": {"bias": True}}, False, False),
-    "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True, True),
-    "two rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 2}}, True, False),
+    "no shares": ({"local": {"label_shares": None}, "privacy": {**PROMISE["privacy"], "rounds": 3}}, True, True),
+    "four rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 4}}, True, True),
+    "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True, False),
+    "two rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 2}}, False, False),
     "one round": ({"privacy": {**PROMISE["privacy"], "rounds": 1}}, False, False),
 }
 
@@ -201,9 +203,39 @@ def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
     assert (made["local"].get("choice") is not None, made["local"].get("centre") is not None) == (choice, centre)
     assert ("centre_length" in made["local"]) == centre
     assert ("apart" in made["features"]) == choice
-    rounds = stated.get("privacy", {}).get("rounds", 30 + choice + centre)
+    rounds = stated.get("privacy", {}).get("rounds", 31 + choice + centre)
     assert made["privacy"]["rounds"] == rounds
     settings_of(made)
+
+
+SHARED: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing": ({}, True),
+    "label shares of its own": ({"local": {"label_shares": 0.5}}, True),
+    "a share of its own": ({"local": {"class_shares": 0.2}}, True),
+    "features of its own": ({"features": {"name": "none"}}, True),
+    "no label shares": ({"local": {"label_shares": None}}, False),
+    "none": ({"local": {"class_shares": None}}, False),
+    "an adaptive clip": ({"privacy": {**PROMISE["privacy"], "clip": {"kind": "quantile"}}}, False),
+    "correlated noise": ({"privacy": {**PROMISE["privacy"], "noise": "correlated"}}, False),
+    "a round": ({"privacy": {**PROMISE["privacy"], "rounds": 1}}, False),
+}
+
+
+@pytest.mark.parametrize("recipe", ["general", "images", "tables"])
+@pytest.mark.parametrize("name", SHARED)
+def test_wherever_clients_have_label_shares_it_is_asked_how_frequent_classes_are(name: str, recipe: str) -> None:
+    stated, asked = SHARED[name]
+    made = completed({**PROMISE, **stated}, named(recipe), facts(shape=(28, 28)))
+    assert (made["local"].get("class_shares") is not None) == asked
+    if name == "nothing":
+        settings_of(made)
+        usual = completed(PROMISE, named(recipe), facts(shape=(28, 28), budget=USUAL))["local"]["class_shares"]
+        assert usual == pytest.approx((0.03 * facts(budget=USUAL).signal) ** -2, rel=0.03)
+
+
+def test_labels_that_are_numbers_have_no_classes_to_ask_for() -> None:
+    made = completed(PROMISE, named("general"), facts(classes=None))
+    assert "class_shares" not in made["local"]
 
 
 def test_a_choice_that_is_stated_where_noise_rules_has_two_kinds_to_choose_from() -> None:
