@@ -154,7 +154,9 @@ def general(facts: Outline) -> Tables:
     if facts.whole:
         remedy = "examples are tokens, or several inputs: bring a model that takes them (model.module)"
         raise ConfigError(field="recipe", value="general", remedy=remedy)
-    return {"features": {"name": "unit", "constant": CONSTANT}, "model": _LINEAR, **mechanism(facts)}
+    # The mean of a picture is its brightness; that of other numbers may be all that there is.
+    features = {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT}
+    return {"features": features, "model": _LINEAR, **mechanism(facts)}
 
 
 def images(facts: Outline) -> Tables:

@@ -1,5 +1,6 @@
 """What is no picture is seen as its pixels."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from incrowd.learning.features import (
 )
 from incrowd.learning.features.norms import unit
 from incrowd.learning.features.order import order
-from incrowd.learning.features.pictures import as_pictures, is_picture, reduced
+from incrowd.learning.features.pictures import ColourPictures, GreyPictures, as_pictures, is_picture, reduced
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.config import PictureFeatures
 
@@ -221,8 +222,28 @@ def test_settings_say_how_many_pixels() -> None:
 
 
 def test_what_is_too_narrow_beside_its_length_is_no_picture() -> None:
-    assert is_picture((9, 400))
-    assert not is_picture((8, 400))
+    assert not is_picture((6, 200))
     with pytest.raises(DataError, match="no pictures"):
-        reduced((6, 400))
-    assert as_pictures(np.zeros((2, 9, 400), np.float32)).shape == (2, 1, 1, 44)
+        reduced((6, 200))
+    assert is_picture((6, 190))
+    for shape, small in (((6, 190), (6, 190)), ((20, 200), (6, 66)), ((400, 24), (100, 6))):
+        assert reduced(shape) == small
+        assert reduced(small) == small  # what is looked at is a picture, too
+
+
+@pytest.mark.parametrize("shape", [(7, 130), pytest.param((3, 130, 7), marks=pytest.mark.slow), (180, 13)])
+def test_long_pictures_have_two_sides_when_they_are_looked_at(shape: tuple[int, ...], tmp_path: Path) -> None:
+    pictures = np.random.default_rng(3).random((3, *shape)).astype(np.float32)
+    base = ColourPictures(cache=tmp_path) if len(shape) == 3 else GreyPictures(cache=tmp_path)
+    assert np.isfinite(base(pictures)).all()
+    assert min(as_pictures(pictures).shape[2:]) >= 6
+
+
+def test_a_picture_without_anything_in_it_has_no_pixels_of_its_own() -> None:
+    """What rounding leaves of a mean is not stretched to length one."""
+    for value in (0.7, 1 / 3, 123.4):
+        flat = np.full((2, 20, 30), value, np.float32)
+        assert not UnitNorm(centred=True)(flat).any()
+        one = flat.copy()
+        one[0, 3, 4] += value / 255  # the control: the least that a byte can show
+        assert np.linalg.norm(UnitNorm(centred=True)(one), axis=1) == pytest.approx([1, 0], abs=1e-3)

@@ -344,7 +344,13 @@ def test_without_a_file_a_recipe_takes_data_and_budget_of_the_demonstration_alon
     promise = tables(promise_only=True)
     assert promise.keys() == {"data", "privacy", "run"}
     assert promise["privacy"] == {"epsilon": 8.0, "delta": 1e-3}
-    assert with_recipe(promise, "general")["features"] == {"name": "unit", "constant": 0.1}
+    assert with_recipe(promise, "general")["features"] == {"name": "unit", "centred": True, "constant": 0.1}
+
+
+def test_of_what_is_no_picture_nothing_is_taken_off() -> None:
+    """The sum of a row may be all that there is to learn."""
+    for shape, centred in (((12,), False), ((8, 8), True), ((3, 8, 8), True)):
+        assert completed(PROMISE, named("general"), facts(shape=shape))["features"]["centred"] == centred
 
 
 def test_of_two_classes_gradients_are_shortened_not_normalised() -> None:

@@ -10,6 +10,7 @@ from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.images import as_tensor
 
 _TINY = 1e-6
+_ROUNDED = 1e-5  # of the length of a row: far more than float32 loses of a mean, far less than anything shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class UnitNorm:
         """See `FeatureMap.__call__`."""
         features = as_tensor(values).flatten(1)
         if self.centred:
-            features = features - features.mean(dim=1, keepdim=True)
+            features = less_mean(features)
         scaled: Values = unit(features).numpy()
         return scaled
 
@@ -54,6 +55,13 @@ class WithConstant:
         """See `FeatureMap.__call__`."""
         features = values.reshape(len(values), -1)
         return np.concatenate([features, np.full((len(features), 1), self.value, np.float32)], axis=1)
+
+
+def less_mean(rows: Tensor) -> Tensor:
+    """Rows less their own mean; those that are the same throughout become zeros, not what rounding leaves of them."""
+    left = rows - rows.mean(dim=1, keepdim=True)
+    left[left.norm(dim=1) <= _ROUNDED * rows.norm(dim=1)] = 0
+    return left
 
 
 def unit(features: Tensor) -> Tensor:

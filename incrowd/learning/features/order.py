@@ -12,7 +12,7 @@ from incrowd._random import SeededRandomness
 from incrowd.learning.features.centred import how_far
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
-from incrowd.learning.features.norms import unit
+from incrowd.learning.features.norms import less_mean, unit
 from incrowd.learning.features.pictures import PictureShape, channels_first, in_colour, sides_of, smaller
 
 MOVED = 0.3
@@ -67,7 +67,7 @@ class PicturesOrPixels:
         share = self._share(pictures)[:, None]
         seen = as_tensor(self.base(values))
         flat = pictures.flatten(1)
-        pixels = unit(self._summed(flat - flat.mean(1, keepdim=True)))
+        pixels = unit(self._summed(less_mean(flat)))
         parts = [seen * share, pixels * (1 - share.square()).sqrt(), *([pixels] if self.apart else [])]
         both: Values = torch.cat(parts, dim=1).numpy()
         return both

@@ -19,8 +19,8 @@ from incrowd.learning.features.images import as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.patches import PatchResponses, around
 
-_LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels
-_SMALL = 6
+_LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels, as far as both sides allow
+_SMALL, _LONG = 6, 192  # pixels a side, as they are looked at: the shorter at least, the longer at most
 _PATCHED = 16  # pixels a side, from which on grey pictures have patches; smaller ones have too few places for them
 _OPPONENTS = torch.tensor([[0.3, 0.59, 0.11], [0.5, 0.0, -0.5], [-0.25, 0.5, -0.25]])
 """Brightness, red against blue, green against magenta."""
@@ -31,7 +31,7 @@ PictureShape = tuple[int, ...]
 def is_picture(shape: PictureShape) -> bool:
     """Whether examples of this shape are pictures: [h, w], [1, h, w], [3, h, w] or [h, w, 3]."""
     sides = sides_of(shape)
-    return sides is not None and min(sides) >= max(_SMALL, _by(sides))
+    return sides is not None and min(sides) >= _SMALL and max(sides) // _by(sides) <= _LONG
 
 
 def sides_of(shape: PictureShape) -> tuple[int, int] | None:
@@ -63,8 +63,8 @@ def reduced(shape: PictureShape) -> tuple[int, int]:
 
 
 def _by(sides: Sequence[int]) -> int:
-    """Of how many pixels a side a mean is taken, so that pictures are small enough."""
-    return math.ceil(max(sides) / _LARGE)
+    """Of how many pixels a side a mean is taken, so that pictures are small enough, and long ones have two sides."""
+    return max(1, min(math.ceil(max(sides) / _LARGE), min(sides) // _SMALL))
 
 
 def channels_first(pictures: Tensor) -> Tensor:
