@@ -219,7 +219,16 @@ def test_noise_may_follow_what_a_round_counts_for(sampling: str) -> None:
     assert left(weighted) < 0.97 * left(even)
 
 
-@pytest.mark.parametrize("shares", [{"choice": 0.1}, {"centre": 0.2}, {"choice": 0.1, "centre": 0.2}], ids="+".join)
+SHARES: tuple[dict[str, float], ...] = (
+    {"class_shares": 0.05},
+    {"choice": 0.1},
+    {"centre": 0.2},
+    {"choice": 0.1, "centre": 0.2},
+    {"class_shares": 0.05, "choice": 0.1, "centre": 0.2},
+)
+
+
+@pytest.mark.parametrize("shares", SHARES, ids="+".join)
 def test_rounds_before_training_have_their_shares_of_what_all_are_told(shares: dict[str, float]) -> None:
     config = seeded("privacy.rounds=9", *(f"local.{name}={share}" for name, share in shares.items()))
     found = _schedule(config, 12)
