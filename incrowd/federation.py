@@ -135,7 +135,8 @@ class Federation:
         for name, value in {"privacy": privacy, "local": local, **sections}.items():
             if name not in kinds:
                 remedy = f"there is no such argument; known are module, {', '.join(kinds)}"
-                raise ConfigError(field=name, value=value, remedy=remedy)
+                named = "a recipe takes its name, as a part of local: local = Local(loss = ...)"
+                raise ConfigError(field=name, value=value, remedy=named if name == "loss" else remedy)
             section = _a(value, (type(None), kinds[name]), name)
             if section is not None:
                 stated[name] = _stated(section)

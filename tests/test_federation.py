@@ -353,6 +353,9 @@ def test_a_recipe_trains_a_module_of_ones_own(tmp_path: Path) -> None:
 def test_a_recipe_refuses_what_is_no_argument() -> None:
     with pytest.raises(ConfigError, match=r"rounds = 3: there is no such argument"):
         incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), rounds=3)  # type: ignore[call-arg]  # on purpose
+    given: dict[str, Any] = {"loss": "logistic"}
+    with pytest.raises(ConfigError, match=r"loss = 'logistic': a recipe takes its name, as a part of local"):
+        incrowd.Federation.by_recipe("general", clients(), privacy=incrowd.Private(epsilon=8, delta=1e-3), **given)
 
 
 @pytest.mark.parametrize(
