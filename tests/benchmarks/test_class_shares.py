@@ -13,6 +13,7 @@ def test_rows_are_of_classes_in_these_shares(shares: tuple[float, ...]) -> None:
     assert np.bincount(labels) / 2000 == pytest.approx(shares, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_a_row_says_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     class_shares.main(["--shares", "80/10/10", "--partition", "iid", "--seeds", "1", "--json"])
     row = json.loads([line for line in capsys.readouterr().out.splitlines() if line.startswith("{")][-1])
