@@ -61,10 +61,12 @@ def start(*beside: float, features: int = 0) -> torch.Tensor:
     return torch.cat([MODEL.initial(RANDOMNESS), torch.tensor(beside), torch.zeros(features)])
 
 
-def slowly(rows: Floats, labels: NDArray[np.int64]) -> int:
-    """How many rows are nearest to the mean of the others of their class, one at a time."""
-    right = 0
+def slowly(rows: Floats, labels: NDArray[np.int64]) -> tuple[int, float]:
+    """How many rows are nearest to the mean of the others of their class, one at a time, and how steadily."""
+    leads = []
     classes = [label for label in np.unique(labels) if (labels == label).sum() > 1]
+    if len(classes) < 2:
+        return 0, 0.0
     for row, (example, label) in enumerate(zip(rows, labels, strict=True)):
         if label not in classes:
             continue
@@ -72,8 +74,8 @@ def slowly(rows: Floats, labels: NDArray[np.int64]) -> int:
         for other in classes:
             own = (labels == other) & (np.arange(len(rows)) != row)
             distances[other] = np.square(example - rows[own].mean(axis=0)).sum()
-        right += all(distances[label] < distances[other] for other in classes if other != label)
-    return right
+        leads.append(min(distances[other] for other in classes if other != label) - distances[label])
+    return int(np.sum(np.array(leads) > 0)), float(np.mean(leads) / np.std(leads))
 
 
 def votes(data: ClientTensors, local: Local = LOCAL, *, threads: int = 1) -> dict[int, float]:
@@ -85,15 +87,20 @@ def votes(data: ClientTensors, local: Local = LOCAL, *, threads: int = 1) -> dic
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_client_votes_for_what_tells_its_own_examples_apart(data: ClientTensors, threads: int) -> None:
     mixed = told_by(clients(), pixels=True, noise=2.0)
-    seen = set()
-    for each in (data, mixed, told_by(clients(), pixels=False), replace(data, labels=data.labels * 0)):
+    by_pixels, by_known = (told_by(clients(), pixels=pixels, noise=0.1) for pixels in (True, False))
+    both = [single(by_known.features)[:, PARTS[0]], single(by_pixels.features)[:, KINDS.known :]]
+    clear = replace(by_pixels, features=torch.cat(both, dim=1))
+    seen, ties = set(), 0
+    for each in (data, mixed, clear, told_by(clients(), pixels=False), replace(data, labels=data.labels * 0)):
         for client, vote in votes(each, threads=threads).items():
             rows, labels = rows_of(each, client), np.asarray(each.labels[each.examples(client).astype(np.int64)])
             kept = np.isin(labels, [label for label in labels if (labels == label).sum() > 1])
             known, pixels = (slowly(rows[kept][:, part], labels[kept]) for part in PARTS)
-            assert vote == np.sign(pixels - known)
+            assert vote == (pixels > known) - (pixels < known)
+            ties += pixels[0] == known[0] and pixels != known
             seen.add(vote)
     assert seen == {-1.0, 0.0, 1.0}
+    assert ties > 3
 
 
 def test_many_examples_are_looked_at_a_part_at_a_time() -> None:
