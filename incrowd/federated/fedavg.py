@@ -17,9 +17,10 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
-from incrowd.learning.centre import LONG, Centre
+from incrowd.learning.centre import Centre
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.learning.opening import Opening
+from incrowd.learning.telling import LONG
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState

@@ -8,29 +8,22 @@ published takes examples as they are, because the constant that each has takes u
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.models import Model, layers_of_flat
-from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
+from incrowd.learning.telling import Telling
 
-LONG = 2.0**20
-"""A mean is sent longer than any bound, so that every clip makes it as long as its bound."""
-
-_AT_ONCE = 64  # clients
 _ROWS = 4096  # examples that are added up at a time
 
 
@@ -113,38 +106,21 @@ def shrunk(noised: Floats, noise_std: float) -> Floats:
     return found
 
 
-class Means(TrainingPath):
-    """What clients contribute to a centre: the mean of their examples in units of `length`, longer than any bound
-    (`LONG`), and as the last number so much that all contributions are of the same length: a clip shortens all of them
-    alike, so that the mean of what is sent is that of the means.
+class Means(Telling):
+    """What clients tell of a centre: the mean of their examples in units of `length`.
 
     Edge cases: a mean that is longer than `length` is made as long as that.
     """
 
     def __init__(self, task: TrainingTask, *, length: float = 1.0) -> None:
-        self.task = task
+        super().__init__(task)
         self.length = length
-        self.takes = task.everyone
-        self.at_once = task.execution.chunk or _AT_ONCE
 
-    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """See `TrainingPath.train`."""
-        rows = weights.new_zeros(len(clients), self.task.model.size)
-        for row, one in zip(rows, clients, strict=True):
-            mean = self._mean(one.client) / self.length
-            length = float(torch.linalg.vector_norm(mean))
-            if length > 1:
-                mean, length = mean / length, 1.0
-            row[: len(mean)] = LONG * mean
-            row[-1] = LONG * math.sqrt(1 - length**2) if length <= 1 else math.nan
-        return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
-
-    def _mean(self, client: int) -> Tensor:
+    def told(self, client: int) -> Tensor:
         """In float64, a few thousand examples at a time, in their order."""
-        data = self.task.data
-        examples = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
+        data, examples = self.task.data, self.own(client)
         total = torch.zeros(math.prod(data.shape) - 1, dtype=torch.float64, device=data.device)
         for some in torch.split(examples, _ROWS):
             rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
             total += rows.view(len(some), -1)[:, :-1].sum(0, dtype=torch.float64)
-        return total / len(examples)
+        return total / len(examples) / self.length

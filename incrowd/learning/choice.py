@@ -10,7 +10,7 @@ published model has those weights in its own.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,14 +21,13 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
-from incrowd.learning.centre import LONG, linear_alone
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
+from incrowd.learning.centre import linear_alone
 from incrowd.learning.inputs import chosen, meant
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, Loss
 from incrowd.learning.models import Model
-from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors, Kinds
+from incrowd.learning.telling import Telling
 
 CLEARLY, LEAST_LEAD = 2.0, 0.1
 """Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise, and than that
@@ -38,7 +37,6 @@ lead: with little noise a few who vote, or who want to, would else decide for al
 NOT_ASKED, PICTURES, PIXELS = 0.0, -1.0, 1.0
 """What may be chosen. Examples stay what they are, pictures, where a round was lost and nobody was heard."""
 
-_AT_ONCE = 64  # clients
 _ROWS = 4096  # examples that are looked at at a time
 
 
@@ -101,10 +99,9 @@ class KindChoice:
         return factors
 
 
-class Votes(TrainingPath):
-    """What clients contribute to a choice: 1 where pixels tell more of their examples apart, or as many and more
-    steadily, -1 where fewer, 0 where nobody could say; and as the last number so much that all contributions are of the
-    same length, longer than any bound.
+class Votes(Telling):
+    """What clients tell for a choice: 1 where pixels tell more of their examples apart, or as many and more steadily,
+    -1 where fewer, 0 where nobody could say.
 
     An example is told apart if it is nearest to the mean of the others of its class, of all classes that the client has
     several examples of.
@@ -113,22 +110,15 @@ class Votes(TrainingPath):
     """
 
     def __init__(self, task: TrainingTask, *, kinds: Kinds) -> None:
-        self.task = task
+        super().__init__(task)
         self.kinds = kinds
-        self.takes = task.everyone
-        self.at_once = task.execution.chunk or _AT_ONCE
 
-    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """See `TrainingPath.train`."""
-        rows = weights.new_zeros(len(clients), self.task.model.size)
-        for row, one in zip(rows, clients, strict=True):
-            vote = self._vote(one.client)
-            row[0], row[-1] = LONG * vote, LONG * (1 - abs(vote))
-        return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
+    def told(self, client: int) -> Tensor:
+        """See `Telling.told`."""
+        return torch.tensor([self._vote(client)], dtype=torch.float64)
 
     def _vote(self, client: int) -> int:
-        data = self.task.data
-        examples = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
+        data, examples = self.task.data, self.own(client)
         labels = data.labels[examples]
         classes, places = torch.unique(labels, return_inverse=True)
         counts = torch.bincount(places, minlength=len(classes))

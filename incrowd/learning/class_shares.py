@@ -10,30 +10,24 @@ Classes are taken to be equally frequent unless the answers say clearly that the
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.centre import LONG
-from incrowd.learning.contributions import Contributions
-from incrowd.learning.deltas import FlatDelta
 from incrowd.learning.label_shares import shares_of
 from incrowd.learning.losses import LOGISTIC, Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.paths.path import ClientRound, TrainingPath, TrainingTask
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
+from incrowd.learning.telling import Telling
 from incrowd.settings.local import Local
 
 CLEARLY = 2.0
 """Shares are taken for unequal if they differ more than noise alone would, by so many of its standard deviations."""
-
-_AT_ONCE = 64  # clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,32 +100,20 @@ class ClassShares:
         return replace(data, above_equal=found)
 
 
-class OwnShares(TrainingPath):
-    """What clients contribute to the shares of everyone: by how much their own are above equal ones, in units of the
-    longest that this can be, and as the last number so much that all contributions are of the same length, longer than
-    any bound.
+class OwnShares(Telling):
+    """What clients tell of the shares of everyone: by how much their own are above equal ones, in units of the longest
+    that this can be.
 
     Edge cases: a client without labels that count says that its classes are equally frequent.
     """
 
     def __init__(self, task: TrainingTask, *, asked: ClassShares) -> None:
-        self.task = task
+        super().__init__(task)
         self.asked = asked
-        self.takes = task.everyone
-        self.at_once = task.execution.chunk or _AT_ONCE
 
-    def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
-        """See `TrainingPath.train`."""
-        rows = weights.new_zeros(len(clients), self.task.model.size)
-        for row, one in zip(rows, clients, strict=True):
-            said = self._said(one.client)
-            row[: len(said)] = LONG * said
-            row[-1] = LONG * math.sqrt(max(0.0, 1 - float(said @ said)))
-        return [Contributions(tuple(one.client for one in clients), [FlatDelta(rows)])]
-
-    def _said(self, client: int) -> Tensor:
-        data, asked = self.task.data, self.asked
-        rows = torch.from_numpy(data.examples(client).astype(np.int64)).to(data.device)
-        shares = shares_of(data.labels[rows], asked.classes, several=asked.several)
+    def told(self, client: int) -> Tensor:
+        """See `Telling.told`."""
+        asked = self.asked
+        shares = shares_of(self.task.data.labels[self.own(client)], asked.classes, several=asked.several)
         nothing = not asked.several and not shares.any()
         return shares if nothing else (shares - asked.equal) / asked.longest
