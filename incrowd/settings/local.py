@@ -38,11 +38,10 @@ class Local(Descent):
     sum of 1 / noise^2). With `class_shares` the first asks each client for the shares of the classes among its labels;
     from then on a client's `label_shares` are seen against everyone's, so that the published model knows which classes
     are frequent (see `incrowd.learning.class_shares`). With `choice` the next asks each client whether what is known of
-    pictures tells its examples
-    apart better than their pixels do (see `incrowd.learning.choice`). With `centre` the next asks for the mean of each
-    client's examples; from then on a linear model learns around it (see `incrowd.learning.centre`). A mean that is
-    longer than `centre_length` is told as long as that, and the noise of the centre is proportional to it: examples of
-    length one have no longer mean than one, and mostly a much shorter one.
+    pictures tells its examples apart better than their pixels do (see `incrowd.learning.choice`). With `centre` the
+    next asks for the mean of each client's examples; from then on a linear model learns around it (see
+    `incrowd.learning.centre`). A mean that is longer than `centre_length` is told as long as that, and the noise of the
+    centre is proportional to it: examples of length one have no longer mean than one, and mostly a much shorter one.
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`, a
