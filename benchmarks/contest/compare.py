@@ -18,7 +18,7 @@ from contest.ours import Ours
 from contest.peak import describe, matrix_peak, one_processor, processors
 from contest.pfl import Pfl
 from contest.report import Match, Report, Timing
-from contest.works import Task, Work
+from contest.works import CLIP_NORM, Task, Work
 from harness import checks
 from harness.arrays import Floats
 from incrowd import ConfigError, DataError, IncrowdError
@@ -42,6 +42,9 @@ over the kink of its rectifier, a client goes another way from there on, so no f
 
 LEAST = 2e-3
 """So far two sums may be apart in any case: where a batch is all examples, other batches change nothing."""
+
+STEP = 2.0**-19
+"""What every number of a contribution is rounded to, towards zero, beside the bound of its norm."""
 
 SHORT = 100
 """Of how many examples a pass is short: it carries rounding less far than a whole one may, to wholly other weights."""
@@ -191,12 +194,20 @@ def differences(task: Task, ours: Ours, players: Sequence[Competitor], *, alike:
     found = []
     for player in players:
         found.append(0.0 if player is ours else _apart(player.update(), expected))
-        if not found[-1] <= max(alike * other_batches, LEAST):
+        if not found[-1] <= max(alike * other_batches, LEAST, _rounded(expected, task.work.cohort)):
             raise OtherWork(
                 f"{player.name} does other work than incrowd at {task.name}: their sums of contributions differ by "
                 f"{found[-1]:.2g}, where other batches make {other_batches:.2g}; nothing was timed"
             )
     return found
+
+
+def _rounded(total: Floats, contributions: int) -> float:
+    """How far whole steps take such a sum, relative to it: half a step a number and contribution, all in one direction.
+
+    Steps of little length, over few examples, make contributions far shorter than the bound, to which steps belong.
+    """
+    return float(contributions * CLIP_NORM * STEP / 2 * math.sqrt(total.size) / np.linalg.norm(total))
 
 
 def _apart(update: Floats, expected: Floats) -> float:

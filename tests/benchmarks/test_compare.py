@@ -13,7 +13,7 @@ from contest.compare import PEERS, SHORT, Competitor, Contest, Factory, match
 from contest.flower import FlowerProcess
 from contest.lean import Lean
 from contest.ours import Ours
-from contest.works import Task
+from contest.works import Task, named
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, DataError, IncrowdError
 from tests.benchmarks.small import CNN, PERCEPTRON, task
@@ -62,6 +62,15 @@ def test_where_a_batch_is_all_examples_work_is_compared_within_rounding_and_the_
     assert found.timings[1].difference < 2e-3
     with pytest.raises(IncrowdError, match="different does other work"):
         match(whole, {"different": partial(Different, mistake=lambda total: 1.01 * total)}, rounds=1)
+
+
+@pytest.mark.slow
+def test_whole_steps_of_contributions_that_are_short_are_no_other_work() -> None:
+    short = Task(work=named("gru").of(clients=100, examples=200), batch_size=100)
+    found = match(short, {"lean": Lean}, rounds=1)
+    assert 2e-3 < found.timings[1].difference < 0.01
+    with pytest.raises(IncrowdError, match="different does other work"):
+        match(short, {"different": partial(Different, mistake=lambda total: 1.1 * total)}, rounds=1)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The gradients of a few records side by side: the same as one by one, and whoever is beside changes no bit."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from incrowd.learning.gradients.sums import RecordGradients, _ByTorch, _InLoops
 from incrowd.learning.inputs import noise
 from incrowd.learning.record_engine import BatchedRecords
 from incrowd.learning.records import Records
+from incrowd.learning.trial import within_rounding
 from incrowd.settings.descent import Descent
 from tests.learning.records import one_of
 from tests.learning.test_records import training
@@ -125,6 +127,21 @@ def test_what_cannot_be_side_by_side_goes_one_by_one_and_why_is_said(
     (said,) = caplog.messages
     assert "gradients of records of OwnLayer are taken one by one: " in said
     assert why in said
+
+
+def test_rounding_may_take_a_few_gradients_across_a_kink_and_no_more() -> None:
+    expected = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
+
+    def apart(gradients: int, by: float) -> Tensor:
+        found = expected.clone()
+        found[:gradients] *= 1 + by
+        return found
+
+    assert within_rounding(apart(16, 5e-4), expected)
+    assert within_rounding(apart(2, 0.05), expected)
+    assert not within_rounding(apart(3, 0.05), expected)
+    assert not within_rounding(apart(1, 0.2), expected)
+    assert not within_rounding(apart(1, math.nan), expected)
 
 
 def _differ(_module: OwnLayer, x: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from incrowd.learning.models import Model
 from incrowd.learning.modules import Untouched, remembering_nothing, trainable, working_copy
 from incrowd.learning.records import Records
 from incrowd.learning.threads import one_thread
-from incrowd.learning.trial import MadeUp
+from incrowd.learning.trial import MadeUp, within_rounding
 from incrowd.privacy.mechanism.steps import RecordTraining
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ _NUMBERS = 2**22  # of gradients that are in memory at once
 _THERE, _NUMBERS_THERE = 256, 2**28  # the same on an accelerator, where many at once are better
 _PROBES = 3  # records that are tried out in every place
 _OTHERS = (1.0, torch.nan, 10.0, 1e30, 0.0, 1e3, torch.inf)  # times noise is what others are
-_CLOSE = 1e-3  # of the length of the gradients: so far rounding may take them from those one by one
 
 ByParameter = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
 """The gradients of records by parameter, [records, ...] each: parameters, inputs, labels."""
@@ -209,8 +208,7 @@ class _Trial:
         with torch.enable_grad():
             slow.norms(each(lambda one: one[:few], batch[0]), batch[1][:few])
         found = torch.cat([one.reshape(count, -1) for one in gradients(self.weights, *batch)], 1)[:few]
-        off = (found - slow.formed(few)).norm(dim=1)
-        if not (off <= _CLOSE * slow.formed(few).norm(dim=1) + 1e-6).all():
+        if not within_rounding(found, slow.formed(few)):
             raise ArithmeticError("side by side they are not what they are one by one")
 
     def _check_places(self, gradients: ByParameter, count: int) -> None:

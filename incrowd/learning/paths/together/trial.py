@@ -17,11 +17,11 @@ from incrowd.learning.mapped import rewrite
 from incrowd.learning.modules import remembering_nothing, trainable, working_copy
 from incrowd.learning.paths.path import TrainingTask
 from incrowd.learning.paths.together.step import OfClients, gradients_of
+from incrowd.learning.trial import within_rounding
 
 _MANY = 256  # clients side by side at most
 _MEMORY = 2**33  # bytes that what they work with may take
 _COPIES = 6  # of the weights: those of the clients, velocities, gradients, moves, changes, and what is on the way
-_CLOSE = 1e-3  # of the length of a gradient: so far rounding may take it from that of a client alone
 _COUNTS = 16  # numbers of examples that batches of one width are tried with
 _FILLING = 8.0  # times noise is what fills a batch up
 _PROBES = 7  # companies that it is tried out in
@@ -97,12 +97,12 @@ class SideBySideTrial:
                 for one in filter(torch.is_floating_point, named(batch[0]).values()):
                     one[client, count:] *= _FILLING
                 batch[2][client] = (torch.arange(self._width) < count) / count
-            found = self.gradients(self._weights(several), *batch)
-            for client in range(min(several, _COUNTS)):
-                expected = self._alone(batch, client, some[client])
-                off = (_vector([one[client] for one in found]) - expected).norm()
-                if not off <= _CLOSE * expected.norm() + 1e-6:
-                    raise Unlike("side by side their gradients are not what they are one by one")
+            found, tried = self.gradients(self._weights(several), *batch), range(min(several, _COUNTS))
+            expected = torch.stack([self._alone(batch, client, some[client]) for client in tried])
+            if not within_rounding(
+                torch.stack([_vector([one[client] for one in found]) for client in tried]), expected
+            ):
+                raise Unlike("side by side their gradients are not what they are one by one")
 
     def _alone(self, batch: Batch, client: int, count: int) -> Tensor:
         """The gradient of a client's first examples in the plain way."""
