@@ -7,7 +7,7 @@ at the end, how good the model is on them. No private example is touched, so adv
 import math
 from collections.abc import Iterator, Sequence
 
-from incrowd.data.schema import Number
+from incrowd.learning.features.table_rows import is_bare
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.survey import over_all_rounds
@@ -104,22 +104,21 @@ def _noise_of_silos(work: SiloWork) -> tuple[float, str]:
 
 
 def _of_columns(work: ClientWork | SiloWork) -> Iterator[str]:
-    """Columns that go in as they are, although others are scaled by the range that is stated."""
+    """Columns of which nobody knows how large their numbers are, although others are scaled by a stated range."""
     columns = work.data.table
     if columns is None:
         return
     names = columns.features or tuple(columns.schema)
-    bare = [name for name in names if _is_bare(columns.meaning(name))]
-    if not names or bare:
-        shown = ", ".join(bare[:3]) + (f" and {len(bare) - 3} more" if len(bare) > 3 else "")
-        yield (
-            f"{shown or 'all columns'} go in as they are, in whatever unit: the largest numbers rule the gradient. "
-            "State a range in data.columns, say age = {range = [0, 120]}."
+    unknown = [name for name in names if is_bare(columns.meaning(name))]
+    if not names or unknown:
+        shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        by_size = work.config.features.name == "table"
+        why = (
+            "are seen by their size alone: 1990 and 2020 look alike"
+            if by_size
+            else "go in as they are, in whatever unit: the largest numbers rule the gradient"
         )
-
-
-def _is_bare(column: object) -> bool:
-    return isinstance(column, Number) and column.range is None
+        yield f"{shown or 'all columns'} {why}. State a range in data.columns, say age = {{range = [0, 120]}}."
 
 
 def _astray(records: Sequence[Record]) -> Iterator[str]:

@@ -22,7 +22,8 @@ from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
 from incrowd.learning.features.pictures import GreyPictures, in_colour, is_picture
-from incrowd.learning.features.table_rows import all_ranged, all_texts
+from incrowd.learning.features.sizes import PLACES
+from incrowd.learning.features.table_rows import all_texts, bare
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
@@ -85,6 +86,9 @@ ERROR_OF_SHARES = 0.03
 LEAST_OF_SHARES, MOST_OF_SHARES = 0.001, 0.03
 """The share of what all rounds are told that those shares are worth."""
 
+MOST_NUMBERS = 8192
+"""That numbers without a range may become in a row: of more of them a row is seen as it is."""
+
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
@@ -96,8 +100,8 @@ BOUND_OF_ROWS = 0.3
 class Outline:
     """What everybody may know of a federation, which is all that a recipe may know.
 
-    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `stated` whether it is a row of
-    a table in which every number has a stated range, `texts` whether every column of one that is learned from is a
+    `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `row` whether it is a row of a
+    table, `bare` how many of its numbers have no stated range, `texts` whether every column that is learned from is a
     text, `several` whether an example has more labels than one, and `own_model` whether somebody brings a model of
     their own.
     """
@@ -107,7 +111,8 @@ class Outline:
     shape: tuple[int, ...]
     classes: int | None
     whole: bool = False
-    stated: bool = False
+    row: bool = False
+    bare: int = 0
     texts: bool = False
     several: bool = False
     own_model: bool = False
@@ -126,7 +131,8 @@ class Outline:
             shape=forms[0][1],
             classes=classes if loss in (None, CROSS_ENTROPY.name, LOGISTIC.name) else None,
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
-            stated=data.table is not None and all_ranged(data.table),
+            row=data.table is not None,
+            bare=0 if data.table is None else len(bare(data.table)),
             texts=data.table is not None and all_texts(data.table),
             several=data.examples.labels.ndim > 1,
             own_model=own_model,
@@ -154,9 +160,7 @@ def general(facts: Outline) -> Tables:
     if facts.whole:
         remedy = "examples are tokens, or several inputs: bring a model that takes them (model.module)"
         raise ConfigError(field="recipe", value="general", remedy=remedy)
-    # The mean of a picture is its brightness; that of other numbers may be all that there is.
-    features = {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT}
-    return {"features": features, "model": _LINEAR, **mechanism(facts)}
+    return {"features": _at_length_one(facts), "model": _LINEAR, **mechanism(facts)}
 
 
 def images(facts: Outline) -> Tables:
@@ -210,17 +214,18 @@ def handwriting(facts: Outline) -> Tables:
 
 
 def tables(facts: Outline) -> Tables:
-    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range stay numbers.
+    """Softmax regression on rows of a table, by what is stated of its columns; numbers without a range by their size.
 
     Rows are noisy: nobody's are right all the time, so that an update says by its length how much is left to learn.
     Under much noise nobody hears that.
     """
     if facts.own_model:
         return network(facts)
-    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
-    if facts.stated:
+    features = _at_length_one(facts)
+    seen = facts.row and facts.bare * PLACES <= MOST_NUMBERS
+    if seen:
         features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT_OF_ROWS}
-    told = facts.stated and facts.classes == 2 and facts.signal >= WEAK
+    told = seen and facts.classes == 2 and facts.signal >= WEAK
     how = clipped(facts) if told else mechanism(facts)
     return {"features": features, "model": _LINEAR, **how}
 
@@ -261,6 +266,15 @@ RECIPES = {
         Recipe(name="text", prior="examples are texts", settings=text),
     )
 }
+
+
+def _at_length_one(facts: Outline) -> dict[str, Any]:
+    """The mean of a picture is its brightness; that of other numbers may be all that there is. A few numbers may be of
+    any size.
+    """
+    few = len(facts.shape) == 1 and facts.shape[0] * PLACES <= MOST_NUMBERS
+    return {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT} | ({"sizes": True} if few else {})
+
 
 _LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
 _STRAIGHT: dict[str, Any] = {"decay": "linear", "average": "tail"}

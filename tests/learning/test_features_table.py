@@ -13,11 +13,14 @@ from incrowd.data import Category, Columns, Date, Number, Text, YesNo, read_feat
 from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
+from incrowd.learning.features.sizes import PLACES
+from incrowd.privacy.account.accounting import Budget
 from incrowd.runs.build import feature_map_of
 from incrowd.runs.clip_config import FixedSection
 from incrowd.runs.config import Config, Private, RunOptions, TableFeatures
 from incrowd.runs.data_config import Table
 from incrowd.runs.prediction import predict
+from incrowd.runs.recipes import MOST_NUMBERS, Outline, named
 
 WORDS: dict[str, Any] = {
     "age": {"range": [0, 100], "outside": "clip", "missing": 40, "indicator": True},
@@ -100,21 +103,50 @@ def test_every_row_is_of_length_one_and_alone(age: float, gain: float, bins: int
     assert np.array_equal(beside[2], alone[0])
 
 
-def test_a_number_without_a_range_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"name = 'table': weight is a number without a range.*state one"):
-        TableRows(columns=columns(age=Number(range=(0, 1)), weight=Number()))
+def test_a_number_without_a_range_is_seen_by_its_size() -> None:
+    schema = {"age": Number(range=(0, 100)), "weight": Number()}
+    seen = np.array(mapped(schema, [0.25, 1000.0]))
+    ramps, sizes = np.split(seen, [4])
+    assert np.allclose(ramps / ramps[0], [1, 1, 0, -1], atol=1e-5)
+    assert sizes.shape == (PLACES,)
+    assert np.argmax(sizes) == PLACES // 2 + 18  # six decades above a thousandth
+    assert np.isclose(sizes.max() - sizes.min(), 2 * ramps[0], atol=1e-5)  # a ramp of four is half as loud
+    assert mapped(schema, [0.25, 1000.0]) != mapped(schema, [0.25, -1000.0])
+    quiet = np.array(mapped(schema, [0.25, 1.0]))
+    assert np.argmax(quiet[4:]) == PLACES // 2 + 9  # beside what has a scale it is one of the others, however small
 
 
-def test_a_number_without_a_range_goes_with_the_recipe_as_it_is(tmp_path: Path) -> None:
-    file = table(tmp_path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(40)])
-    for age, features in (({"range": [0, 100]}, "table"), ("number", "unit")):
-        data = Table(
-            file=str(file), client="who", label="bad", classes=("no", "yes"), columns={"age": age}, public=True
-        )
-        made = Federation.by_recipe("tables", data, privacy=Private(epsilon=8, delta=1e-3)).settings
+def test_numbers_alone_stay_as_they_are_in_a_row_on_one_scale() -> None:
+    schema = {"x": Number(), "y": Number()}
+    on_one_scale, on_two = np.array(mapped(schema, [-6, 8])), np.array(mapped(schema, [-6, 80]))
+    assert np.allclose(on_one_scale, [*np.zeros(2 * PLACES), -0.6, 0.8], atol=1e-5)
+    assert on_two[-2:].tolist() == [0, 0]
+    x, y = np.split(on_two[:-2], 2)
+    assert x.argmax() < PLACES // 2 < y.argmax()
+    assert np.isclose(np.linalg.norm(on_two), 1, atol=1e-5)
+
+
+def tabled(path: Path, age: Any) -> Table:
+    file = table(path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(100)])
+    return Table(file=str(file), client="who", label="bad", classes=("no", "yes"), columns={"age": age}, public=True)
+
+
+def test_by_the_recipe_numbers_without_a_range_are_rows_of_a_table_too(tmp_path: Path) -> None:
+    for age in ({"range": [0, 100]}, "number"):
+        made = Federation.by_recipe("tables", tabled(tmp_path, age), privacy=Private(epsilon=8, delta=1e-3)).settings
         assert isinstance(made, Config)
-        assert made.features.name == features
+        assert made.features.name == "table"
         assert isinstance(made.privacy.clip, FixedSection)
+
+
+def test_of_very_many_numbers_without_a_range_a_row_is_seen_as_it_is() -> None:
+    def features(bare: int) -> str:
+        known = Outline(
+            clients=100, budget=Budget(epsilon=8.0, delta=1e-3), shape=(bare,), classes=2, row=True, bare=bare
+        )
+        return str(named("tables").settings(known)["features"]["name"])
+
+    assert (features(MOST_NUMBERS // PLACES), features(MOST_NUMBERS // PLACES + 1)) == ("table", "unit")
 
 
 @pytest.mark.parametrize("bins", [0, 257])

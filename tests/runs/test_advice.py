@@ -33,10 +33,11 @@ def work(**sections: dict[str, Any]) -> ClientWork:
     return assemble(parse({"data": {"clients": 100}, "privacy": privacy, **sections}))
 
 
-def of_table(folder: Path, **data: object) -> ClientWork:
+def of_table(folder: Path, *, features: str = "none", **data: object) -> ClientWork:
     (folder / "t.csv").write_text(f"owner,age,y\n{ROWS}")
     told = {"name": "table", "folder": str(folder), "file": "t.csv", "client": "owner", "label": "y", "clients": 10}
-    config = settings_of({"data": told | {"classes": 2} | data, "privacy": {"epsilon": 8.0, "delta": 1e-3}})
+    promise = {"epsilon": 8.0, "delta": 1e-3}
+    config = settings_of({"data": told | {"classes": 2} | data, "features": {"name": features}, "privacy": promise})
     assert isinstance(config, Config)
     return assemble(config)
 
@@ -74,6 +75,10 @@ def test_columns_without_a_range_are_named(tmp_path: Path) -> None:
     plain = of_table(tmp_path, columns={"age": {"kind": "number"}})
     assert any(said.startswith("age go in as they are") for said in advice(plain))
     assert any(said.startswith("age go in as they are") for said in advice(of_table(tmp_path)))
+    by_size = of_table(tmp_path, columns={"age": "number"}, features="table")
+    assert any(
+        said.startswith("age are seen by their size alone: 1990 and 2020 look alike") for said in advice(by_size)
+    )
     scaled = of_table(tmp_path, columns={"age": {"range": [0, 60]}})
     assert not any("go in as they are" in said for said in advice(scaled))
 

@@ -9,6 +9,7 @@ import pytest
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.features import GreyPictures
+from incrowd.learning.features.sizes import PLACES
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
@@ -17,6 +18,7 @@ from incrowd.runs.recipes import (
     LENGTH_OF_THE_CENTRE,
     MANY,
     MOST_CHOICE,
+    MOST_NUMBERS,
     OF_THE_CENTRE,
     RECIPES,
     SHARES,
@@ -353,6 +355,13 @@ def test_of_what_is_no_picture_nothing_is_taken_off() -> None:
         assert completed(PROMISE, named("general"), facts(shape=shape))["features"]["centred"] == centred
 
 
+def test_a_few_numbers_may_be_of_any_size_and_many_or_pixels_are_what_they_are() -> None:
+    for shape, sizes in (((12,), True), ((MOST_NUMBERS // PLACES,), True), ((150,), False), ((8, 8), False)):
+        for recipe in ("general", "tables"):
+            made = completed(PROMISE, named(recipe), facts(shape=shape))["features"]
+            assert made.get("sizes", False) == sizes
+
+
 def test_of_two_classes_gradients_are_shortened_not_normalised() -> None:
     two = named("tables").settings(facts(classes=2))
     many = named("tables").settings(facts(classes=3))
@@ -402,13 +411,13 @@ def test_label_shares_are_for_losses_that_know_classes(
 
 
 def test_rows_are_clipped_higher_where_noise_lets_their_length_be_heard() -> None:
-    def bound(epsilon: float, *, stated: bool = True) -> Any:
-        known = facts(classes=2, stated=stated, budget=Budget(epsilon=epsilon, delta=1e-3))
+    def bound(epsilon: float, *, row: bool = True) -> Any:
+        known = facts(classes=2, row=row, budget=Budget(epsilon=epsilon, delta=1e-3))
         made = named("tables").settings(known)
         return made["privacy"]["clip"]["clip_norm"], made["local"]["label_shares"]
 
     assert [bound(epsilon) for epsilon in (1.0, 2.0)] == [(0.1, 0.3), (0.3, 1.0)]
-    assert bound(2.0, stated=False) == (0.1, 0.3)
+    assert bound(2.0, row=False) == (0.1, 0.3)
 
 
 def test_how_batches_are_made_may_be_stated_either_way() -> None:

@@ -10,6 +10,7 @@ from incrowd import _validate
 from incrowd.data import Category, Column, Columns, Date, Number, Text, YesNo
 from incrowd.errors import ConfigError
 from incrowd.learning.features.feature_map import Values
+from incrowd.learning.features.sizes import sizes, sizes_or_numbers
 
 _WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
 _MOST_BINS = 256
@@ -24,13 +25,16 @@ class TableRows:
       linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen through a logarithm that
       keeps the sign, too. Together the ramps of one scale weigh as much as one number from -1 to 1. One that was stated
       with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
+    - A number without a range becomes how near it is to sizes from a thousandth to a million
+      (`incrowd.learning.features.sizes`), less their mean. Where no column is anything else, a row in which no number
+      is larger than 10 stays as it is: such numbers are on one scale already.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
     - Texts and what says that a value was missing stay as they are.
 
     Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
 
-    Edge cases: a number without a stated range is a `ConfigError`, because no scale is known that suits it; so are
-    rows that are not as wide as the columns say, which means that the columns are those of another table.
+    Edge cases: numbers of one size look alike where no range is stated, say 1990 and 2020. Rows that are not as wide as
+    the columns say are a `ConfigError`: the columns are those of another table.
     """
 
     columns: Columns
@@ -41,13 +45,6 @@ class TableRows:
         if self.bins > _MOST_BINS:
             remedy = f"each is a number of every row: give at most {_MOST_BINS}"
             raise ConfigError(field="bins", value=self.bins, remedy=remedy)
-        for name in self.columns.features:
-            if not _ranged(self.columns.meaning(name)):
-                remedy = (
-                    f"{name} is a number without a range, so that nobody knows how large it is: state one in its "
-                    'columns, {range = [low, high], outside = "clip"}, or leave it out'
-                )
-                raise ConfigError(field="name", value="table", remedy=remedy)
 
     @property
     def name(self) -> str:
@@ -64,7 +61,10 @@ class TableRows:
         places = self._places(values[:, plan.numbers], plan)
         ramps = np.clip(places[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
         scaled = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
-        features = np.concatenate([scaled, values[:, plan.others] - plan.centres], axis=1)
+        seen = sizes_or_numbers if len(plan.unknown) == plan.width else sizes
+        features = np.concatenate(
+            [scaled, seen(values[:, plan.unknown]), values[:, plan.others] - plan.centres], axis=1
+        )
         lengths = np.linalg.norm(features, axis=1, keepdims=True) + _TINY
         shortened: Values = (features / lengths).astype(np.float32)
         return shortened
@@ -80,33 +80,38 @@ class TableRows:
     @cached_property
     def _plan(self) -> "_Arrangement":
         numbers: list[tuple[int, float, float, float]] = []
+        unknown: list[int] = []
         others: list[tuple[int, float]] = []
         at = 0
         for name in self.columns.features:
             meaning = self.columns.meaning(name)
             width = len(meaning.features(name))
-            if isinstance(meaning, Date) or (isinstance(meaning, Number) and meaning.knots is None):
+            flags = 1
+            if is_bare(meaning):
+                unknown.append(at)
+            elif isinstance(meaning, Date) or (isinstance(meaning, Number) and meaning.knots is None):
                 numbers.append((at, meaning.to[0], *_range(meaning)))
-                others += [(at + inner, 0.0) for inner in range(1, width)]
             else:
                 flags = width - meaning.indicator
-                others += [(at + inner, _centre(meaning, flags) if inner < flags else 0.0) for inner in range(width)]
+                others += [(at + inner, _centre(meaning, flags)) for inner in range(flags)]
+            others += [(at + inner, 0.0) for inner in range(flags, width)]
             at += width
-        return _Arrangement.of(at, numbers, others)
+        return _Arrangement.of(at, numbers, unknown, others)
 
 
-def all_ranged(columns: Columns) -> bool:
-    """Whether it is stated of every number what range it is in, once features are named."""
-    return all(_ranged(columns.meaning(name)) for name in columns.features)
+def bare(columns: Columns) -> tuple[str, ...]:
+    """The features that are numbers without a stated range, once features are named."""
+    return tuple(name for name in columns.features if is_bare(columns.meaning(name)))
+
+
+def is_bare(meaning: Column) -> bool:
+    """Whether it is a number of which nobody knows how large it may be."""
+    return isinstance(meaning, Number) and meaning.range is None
 
 
 def all_texts(columns: Columns) -> bool:
     """Whether every column that is learned from is a text."""
     return all(isinstance(columns.meaning(name), Text) for name in columns.features)
-
-
-def _ranged(meaning: Column) -> bool:
-    return not isinstance(meaning, Number) or meaning.range is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,12 +124,17 @@ class _Arrangement:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     wide: NDArray[np.bool_]
+    unknown: NDArray[np.int64]
     others: NDArray[np.int64]
     centres: NDArray[np.float64]
 
     @classmethod
     def of(
-        cls, width: int, numbers: list[tuple[int, float, float, float]], others: list[tuple[int, float]]
+        cls,
+        width: int,
+        numbers: list[tuple[int, float, float, float]],
+        unknown: list[int],
+        others: list[tuple[int, float]],
     ) -> "_Arrangement":
         stated = np.array(numbers, np.float64).reshape(-1, 4)
         beside = np.array(others, np.float64).reshape(-1, 2)
@@ -135,6 +145,7 @@ class _Arrangement:
             low=stated[:, 2],
             high=stated[:, 3],
             wide=stated[:, 3] - stated[:, 2] >= _WIDE,
+            unknown=np.array(unknown, np.int64),
             others=beside[:, 0].astype(np.int64),
             centres=beside[:, 1],
         )
