@@ -102,8 +102,8 @@ class Outline:
 
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `row` whether it is a row of a
     table, `bare` how many of its numbers have no stated range, `texts` whether every column that is learned from is a
-    text, `several` whether an example has more labels than one, and `own_model` whether somebody brings a model of
-    their own.
+    text, `several` whether an example has more labels than one, `places` whether each of those is a class, and
+    `own_model` whether somebody brings a model of their own.
     """
 
     clients: int
@@ -115,6 +115,7 @@ class Outline:
     bare: int = 0
     texts: bool = False
     several: bool = False
+    places: bool = False
     own_model: bool = False
 
     @classmethod
@@ -135,6 +136,7 @@ class Outline:
             bare=0 if data.table is None else len(bare(data.table)),
             texts=data.table is not None and all_texts(data.table),
             several=data.examples.labels.ndim > 1,
+            places=data.examples.labels.ndim > 1 and data.examples.classes is not None,
             own_model=own_model,
         )
 
@@ -157,9 +159,6 @@ def general(facts: Outline) -> Tables:
     """Softmax regression on examples of length one; of a model of somebody's own, how to train it."""
     if facts.own_model:
         return network(facts)
-    if facts.whole:
-        remedy = "examples are tokens, or several inputs: bring a model that takes them (model.module)"
-        raise ConfigError(field="recipe", value="general", remedy=remedy)
     return {"features": _at_length_one(facts), "model": _LINEAR, **mechanism(facts)}
 
 
@@ -423,6 +422,8 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
     Guarantee: no value that the settings state is changed. Features or a model that they name go without the recipe's
     keys for others.
     """
+    if not facts.own_model:
+        _check_fits(recipe.name, facts, features="name" in settings.get("features", {}))
     advised = recipe.settings(facts)
     _open(advised, settings, facts)
     if settings.get("local", {}).get("choice") is not None and advised.get("features", {}).get("name") == "pictures":
@@ -440,6 +441,29 @@ def completed(settings: Mapping[str, Any], recipe: Recipe, facts: Outline) -> Ta
         for name in without if stated in privacy else ():
             advised["privacy"].pop(name, None)
     return {name: {**advised.get(name, {}), **settings.get(name, {})} for name in {**advised, **settings}}
+
+
+def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
+    """Refuse what no linear model of the recipe learns from, before anybody is asked; `features` says whether settings
+    have features of their own.
+    """
+    remedy = None
+    if facts.classes is not None and facts.classes < 2:
+        remedy = f"labels are of {facts.classes} class, which leaves nothing to learn: give data.classes of 2 or more"
+    elif facts.places:
+        remedy = "an example has a class for each of its places: bring a model that says them all (model.module)"
+    elif name != "text" and facts.whole and not features:
+        remedy = (
+            "examples are whole numbers, which are tokens, or several inputs: give pixels as uint8 with data.scale, "
+            "quantities as float32, or bring a model that takes them (model.module)"
+        )
+    elif name == "images" and not is_picture(facts.shape) and not features:
+        remedy = (
+            f"it needs pictures of 6 x 6 pixels or more, [h, w] or three colours; these examples are {facts.shape}: "
+            "take general, or tables"
+        )
+    if remedy is not None:
+        raise ConfigError(field="recipe", value=name, remedy=remedy)
 
 
 def _open(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:

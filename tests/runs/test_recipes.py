@@ -273,12 +273,6 @@ def test_handwriting_is_grey() -> None:
     named("handwriting").settings(facts(shape=(3, 32, 32), own_model=True))
 
 
-def test_tokens_need_a_model_of_ones_own() -> None:
-    with pytest.raises(ConfigError, match=r"recipe = 'general': examples are tokens"):
-        named("general").settings(facts(whole=True))
-    named("general").settings(facts(whole=True, own_model=True))
-
-
 def test_tokens_are_read_up_to_their_end_where_classes_are_as_many_as_tokens() -> None:
     next_one, kind = (named("text").settings(facts("text", classes=classes)) for classes in (40, 3))
     assert next_one["features"]["reads"] == "end"
@@ -353,6 +347,26 @@ def test_of_what_is_no_picture_nothing_is_taken_off() -> None:
     """The sum of a row may be all that there is to learn."""
     for shape, centred in (((12,), False), ((8, 8), True), ((3, 8, 8), True)):
         assert completed(PROMISE, named("general"), facts(shape=shape))["features"]["centred"] == centred
+
+
+UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "one class": ("general", {"classes": 1}, "labels are of 1 class, which leaves nothing to learn"),
+    "a class a place": ("text", {"several": True, "places": True}, "an example has a class for each of its places"),
+    "tokens": ("general", {"whole": True}, r"examples are whole numbers.*model.module"),
+    "whole pixels": ("images", {"whole": True}, "examples are whole numbers, which are tokens.*uint8 with data.scale"),
+    "whole numbers": ("tables", {"shape": (6,), "whole": True}, "examples are whole numbers.*quantities as float32"),
+    "no picture": ("images", {"shape": (64,)}, r"these examples are \(64,\): take general, or tables"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_a_recipe_cannot_learn_from_is_refused_when_it_is_asked_for(name: str) -> None:
+    recipe, changed, remedy = UNFIT[name]
+    with pytest.raises(ConfigError, match=f"recipe = '{recipe}': .*{remedy}"):
+        completed(PROMISE, named(recipe), facts(recipe, **changed))
+    if name in ("no picture", "tokens", "whole pixels", "whole numbers"):  # by features of one's own
+        completed({**PROMISE, "features": {"name": "tokens"}}, named(recipe), facts(recipe, **changed))
+    completed(PROMISE, named(recipe), facts(recipe, own_model=True, **changed))
 
 
 def test_a_few_numbers_may_be_of_any_size_and_many_or_pixels_are_what_they_are() -> None:
