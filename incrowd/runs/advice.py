@@ -114,7 +114,7 @@ def _of_columns(work: ClientWork | SiloWork) -> Iterator[str]:
         shown = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         by_size = work.config.features.name == "table"
         why = (
-            "are seen by their size alone: 1990 and 2020 look alike"
+            "have no range, and are seen by their size unless all are on one scale: 1990 and 2020 look alike"
             if by_size
             else "go in as they are, in whatever unit: the largest numbers rule the gradient"
         )

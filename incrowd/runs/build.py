@@ -246,7 +246,7 @@ def feature_map_of(wanted: AnyFeatures, shape: tuple[int, ...], columns: Columns
     if isinstance(wanted, StrokeFeatures):
         alone: FeatureMap = _strokes(wanted, shape)
     elif isinstance(wanted, UnitFeatures):
-        alone = UnitNorm(centred=wanted.centred, sizes=wanted.sizes)
+        alone = UnitNorm(centred=wanted.centred)
     elif isinstance(wanted, TableFeatures):
         alone = _rows(wanted, columns)
     elif isinstance(wanted, TokenFeatures):

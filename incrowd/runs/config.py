@@ -30,14 +30,12 @@ class NoFeatures(Section):
 
 
 class UnitFeatures(Section):
-    """Every example as a vector of length one; its own mean is taken off first. With `sizes` an example in which a
-    number is larger than 10 is seen by the sizes of its numbers (`incrowd.learning.features.UnitNorm`). With `constant`
-    there is one more feature, which every example has: the bias of a linear model.
+    """Every example as a vector of length one; its own mean is taken off first. With `constant` there is one more
+    feature, which every example has: the bias of a linear model.
     """
 
     name: Literal["unit"] = "unit"
     centred: bool = True
-    sizes: bool = False
     constant: float = 0.0
     cache: str | None = None
 

@@ -159,7 +159,9 @@ def general(facts: Outline) -> Tables:
     """Softmax regression on examples of length one; of a model of somebody's own, how to train it."""
     if facts.own_model:
         return network(facts)
-    return {"features": _at_length_one(facts), "model": _LINEAR, **mechanism(facts)}
+    # The mean of a picture is its brightness; that of other numbers may be all that there is.
+    features = {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT}
+    return {"features": features, "model": _LINEAR, **mechanism(facts)}
 
 
 def images(facts: Outline) -> Tables:
@@ -220,7 +222,7 @@ def tables(facts: Outline) -> Tables:
     """
     if facts.own_model:
         return network(facts)
-    features = _at_length_one(facts)
+    features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
     seen = facts.row and facts.bare * PLACES <= MOST_NUMBERS
     if seen:
         features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT_OF_ROWS}
@@ -265,15 +267,6 @@ RECIPES = {
         Recipe(name="text", prior="examples are texts", settings=text),
     )
 }
-
-
-def _at_length_one(facts: Outline) -> dict[str, Any]:
-    """The mean of a picture is its brightness; that of other numbers may be all that there is. A few numbers may be of
-    any size.
-    """
-    few = len(facts.shape) == 1 and facts.shape[0] * PLACES <= MOST_NUMBERS
-    return {"name": "unit", "centred": len(facts.shape) > 1, "constant": CONSTANT} | ({"sizes": True} if few else {})
-
 
 _LINEAR: dict[str, Any] = {"kind": "linear", "bias": False, "init_scale": 0.0}
 _STRAIGHT: dict[str, Any] = {"decay": "linear", "average": "tail"}
@@ -454,8 +447,8 @@ def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
         remedy = "an example has a class for each of its places: bring a model that says them all (model.module)"
     elif name != "text" and facts.whole and not features:
         remedy = (
-            "examples are whole numbers, which are tokens, or several inputs: give pixels as uint8 with data.scale, "
-            "quantities as float32, or bring a model that takes them (model.module)"
+            "examples are whole numbers, which are tokens, or several inputs: bring a model that takes them "
+            "(model.module), or give one array of float32, or pixels as uint8 with data.scale"
         )
     elif name == "images" and not is_picture(facts.shape) and not features:
         remedy = (

@@ -210,7 +210,7 @@ class Bench:
             return TokenGrams(
                 buckets=wanted.buckets, longest=wanted.longest, reads=wanted.reads, padding=wanted.padding
             )
-        return UnitNorm(centred=getattr(wanted, "centred", True), sizes=getattr(wanted, "sizes", False))
+        return UnitNorm(centred=getattr(wanted, "centred", True))
 
 
 def trained(federation: Federation) -> float:

@@ -74,7 +74,6 @@ ENERGIES = OrientedEnergies(octave=0, stride=2)
 MAPS: dict[str, FeatureMap] = {
     "unit": UnitNorm(),
     "centred": UnitNorm(centred=True),
-    "by sizes": UnitNorm(sizes=True),
     "energies": ENERGIES,
     "second order": SecondOrderEnergies(stride=2),
     "straightened": compose(MomentNormalisation(), ENERGIES),

@@ -1,22 +1,28 @@
 """Numbers of unknown size by their size: fixed places, each row by itself."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.learning.features import UnitNorm
-from incrowd.learning.features.sizes import PLACES, near_sizes, sizes, sizes_or_numbers
+from incrowd.learning.features.sizes import PLACES, sizes, sizes_or_numbers
 
 NUMBERS = st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=3, max_size=3)
+SIDE = PLACES // 2
 
 
-def test_sizes_are_between_fixed_places() -> None:
-    numbers = np.array([[0.0, 1e-3, -1e-9, 1e6, 1e30, -1e30, 10 ** (1 / 6)]], np.float32)
-    near = near_sizes(numbers)[0]
-    assert near.shape == (7, PLACES)
-    assert np.allclose(near.sum(1), 1)
-    assert [int(np.argmax(one)) for one in near[:-1]] == [27, 27, 27, 54, 54, 0]
-    assert np.allclose(near[-1][[36, 37]], [0.5, 0.5], atol=1e-6)
+def by_size(row: list[float]) -> bool:
+    """Whether this row is seen by its sizes."""
+    found = sizes_or_numbers(np.array([row], np.float32))[0]
+    return bool(found[: -len(row)].any())
+
+
+def test_sizes_are_between_fixed_places_and_0_is_near_none() -> None:
+    numbers = np.array([[1.0, -1.0, 1e9, 1e30, -1e30, 10 ** (1 / 6), 0.0, 1e-3, -1e-9]], np.float32)
+    near = sizes(numbers).reshape(9, PLACES)
+    assert np.allclose(near.sum(1), [1, 1, 1, 1, 1, 1, 0, 0, 0], atol=1e-5)
+    assert [int(np.argmax(one)) for one in near[:5]] == [SIDE + 8, SIDE - 9, PLACES - 1, PLACES - 1, 0]
+    assert np.allclose(near[5][[SIDE + 8, SIDE + 9]], [0.5, 0.5], atol=1e-6)
 
 
 @given(row=NUMBERS, other=NUMBERS)
@@ -28,21 +34,30 @@ def test_a_row_is_seen_by_itself(row: list[float], other: list[float]) -> None:
 @given(row=NUMBERS)
 def test_a_row_is_its_sizes_or_its_numbers_and_never_both(row: list[float]) -> None:
     rows = np.array([row], np.float32)
-    by_size, as_it_is = np.split(sizes_or_numbers(rows), [3 * PLACES], axis=1)
-    if np.abs(rows).max() <= 10:
-        assert not by_size.any()
-        assert np.array_equal(as_it_is, rows)
-    else:
+    seen, as_it_is = np.split(sizes_or_numbers(rows), [3 * PLACES], axis=1)
+    if seen.any():
         assert not as_it_is.any()
-        assert np.array_equal(by_size, sizes(rows))
-        assert np.allclose(by_size.sum(), 0, atol=1e-9)
+        assert np.array_equal(seen, sizes(rows))
+        assert np.abs(rows).max() > 10
+    else:
+        assert np.array_equal(as_it_is, rows)
 
 
-def test_at_length_one_the_largest_number_is_not_all_of_a_row() -> None:
-    rows = np.array([[1, 30_000], [2, 30_000], [1, 2]], np.float32)
-    plain, seen = UnitNorm()(rows), UnitNorm(sizes=True)(rows)
-    assert np.allclose(plain[0], plain[1], atol=1e-4)
-    assert np.linalg.norm(seen[0] - seen[1]) > 0.5
-    assert np.allclose(seen[2, -2:], plain[2])
-    assert np.allclose(np.linalg.norm(seen, axis=1), 1, atol=1e-5)
-    assert UnitNorm(sizes=True).name != UnitNorm().name
+SEEN: dict[str, tuple[list[float], bool]] = {
+    "standardised": ([-1.2, 0.3, 2.0, -0.4], False),
+    "all small": ([9, 10, 1, 2], False),
+    "around 0": ([-300, 120, 45, -20], False),
+    "around 0, a long tail": ([-3, 900, -450, -20], False),
+    "of two scales": ([-0.3, 0.2, -4000, 3900], True),
+    "all of one sign": ([40, 13, 38, 60], True),
+    "mostly nothing": ([0, 0, 0, 40, 12], False),
+    "mostly nothing, and of two scales": ([0, 0, 0, 3000, 1], True),
+    "nothing": ([0, 0, 0], False),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_row_on_one_scale_stays_as_it_is(name: str) -> None:
+    row, by = SEEN[name]
+    assert by_size(row) == by
+    assert by_size([-one for one in row]) == by

@@ -9,7 +9,6 @@ import pytest
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.features import GreyPictures
-from incrowd.learning.features.sizes import PLACES
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
@@ -18,7 +17,6 @@ from incrowd.runs.recipes import (
     LENGTH_OF_THE_CENTRE,
     MANY,
     MOST_CHOICE,
-    MOST_NUMBERS,
     OF_THE_CENTRE,
     RECIPES,
     SHARES,
@@ -354,7 +352,7 @@ UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
     "a class a place": ("text", {"several": True, "places": True}, "an example has a class for each of its places"),
     "tokens": ("general", {"whole": True}, r"examples are whole numbers.*model.module"),
     "whole pixels": ("images", {"whole": True}, "examples are whole numbers, which are tokens.*uint8 with data.scale"),
-    "whole numbers": ("tables", {"shape": (6,), "whole": True}, "examples are whole numbers.*quantities as float32"),
+    "whole numbers": ("tables", {"shape": (6,), "whole": True}, "examples are whole numbers.*one array of float32"),
     "no picture": ("images", {"shape": (64,)}, r"these examples are \(64,\): take general, or tables"),
 }
 
@@ -367,13 +365,6 @@ def test_what_a_recipe_cannot_learn_from_is_refused_when_it_is_asked_for(name: s
     if name in ("no picture", "tokens", "whole pixels", "whole numbers"):  # by features of one's own
         completed({**PROMISE, "features": {"name": "tokens"}}, named(recipe), facts(recipe, **changed))
     completed(PROMISE, named(recipe), facts(recipe, own_model=True, **changed))
-
-
-def test_a_few_numbers_may_be_of_any_size_and_many_or_pixels_are_what_they_are() -> None:
-    for shape, sizes in (((12,), True), ((MOST_NUMBERS // PLACES,), True), ((150,), False), ((8, 8), False)):
-        for recipe in ("general", "tables"):
-            made = completed(PROMISE, named(recipe), facts(shape=shape))["features"]
-            assert made.get("sizes", False) == sizes
 
 
 def test_of_two_classes_gradients_are_shortened_not_normalised() -> None:

@@ -8,7 +8,6 @@ from torch import Tensor
 from incrowd import _validate
 from incrowd.learning.features.feature_map import Values
 from incrowd.learning.features.images import as_tensor
-from incrowd.learning.features.sizes import sizes_or_numbers
 
 _TINY = 1e-6
 _ROUNDED = 1e-5  # of the length of a row: far more than float32 loses of a mean, far less than anything shows
@@ -16,16 +15,13 @@ _ROUNDED = 1e-5  # of the length of a row: far more than float32 loses of a mean
 
 @dataclass(frozen=True, kw_only=True)
 class UnitNorm:
-    """Each example as a flat vector of L2 norm 1; with `centred`, its own mean is taken from its features before. With
-    `sizes` an example in which a number is larger than 10 is seen by the sizes of its numbers
-    (`incrowd.learning.features.sizes`): else the largest would be all of it.
+    """Each example as a flat vector of L2 norm 1; with `centred`, its own mean is taken from its features before.
 
     Edge cases: features that are all zero (with `centred`, all the same) stay zero; those whose length float32 cannot
     hold, from 1e19 on, become zero.
     """
 
     centred: bool = False
-    sizes: bool = False
 
     @property
     def name(self) -> str:
@@ -34,8 +30,6 @@ class UnitNorm:
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
-        if self.sizes:
-            values = sizes_or_numbers(values.reshape(len(values), -1)).astype(np.float32)
         features = as_tensor(values).flatten(1)
         if self.centred:
             features = less_mean(features)

@@ -25,9 +25,9 @@ class TableRows:
       linear model is piecewise linear in it. One whose range is at least 1,000 wide is seen through a logarithm that
       keeps the sign, too. Together the ramps of one scale weigh as much as one number from -1 to 1. One that was stated
       with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
-    - A number without a range becomes how near it is to sizes from a thousandth to a million
-      (`incrowd.learning.features.sizes`), less their mean. Where no column is anything else, a row in which no number
-      is larger than 10 stays as it is: such numbers are on one scale already.
+    - A number without a range becomes how near it is to sizes from a thousandth to a thousand million
+      (`incrowd.learning.features.sizes`). Where no column is anything else, a row whose numbers are on one scale
+      already stays as it is.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
     - Texts and what says that a value was missing stay as they are.
 
