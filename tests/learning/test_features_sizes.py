@@ -17,12 +17,19 @@ def by_size(row: list[float]) -> bool:
     return bool(found[: -len(row)].any())
 
 
-def test_sizes_are_between_fixed_places_and_0_is_near_none() -> None:
-    numbers = np.array([[1.0, -1.0, 1e9, 1e30, -1e30, 10 ** (1 / 6), 0.0, 1e-3, -1e-9]], np.float32)
-    near = sizes(numbers).reshape(9, PLACES)
-    assert np.allclose(near.sum(1), [1, 1, 1, 1, 1, 1, 0, 0, 0], atol=1e-5)
-    assert [int(np.argmax(one)) for one in near[:5]] == [SIDE + 8, SIDE - 9, PLACES - 1, PLACES - 1, 0]
-    assert np.allclose(near[5][[SIDE + 8, SIDE + 9]], [0.5, 0.5], atol=1e-6)
+def test_sizes_are_between_fixed_places() -> None:
+    numbers = np.array([[1.0, -1.0, 1e9, 1e30, -1e30, 10 ** (1 / 6), 0.0]], np.float32)
+    near = sizes(numbers).reshape(7, PLACES)
+    assert np.allclose(near.sum(1), 1, atol=1e-5)
+    assert [int(np.argmax(one)) for one in near[:5]] == [SIDE + 9, SIDE - 9, PLACES - 1, PLACES - 1, 0]
+    assert np.allclose(near[5][[SIDE + 9, SIDE + 10]], [0.5, 0.5], atol=1e-6)
+    assert near[6][SIDE] == 1
+
+
+def test_all_zeros_of_a_row_together_are_as_loud_as_one_number() -> None:
+    near = sizes(np.array([[0, 0, 1e-4, -1e-9, 700]], np.float32)).reshape(5, PLACES)
+    assert np.allclose(near[:4, SIDE], 0.5)
+    assert np.isclose(near[4].sum(), 1)
 
 
 @given(row=NUMBERS, other=NUMBERS)

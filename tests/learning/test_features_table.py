@@ -109,11 +109,11 @@ def test_a_number_without_a_range_is_seen_by_its_size() -> None:
     ramps, sizes = np.split(seen, [4])
     assert np.allclose(ramps / ramps[0], [1, 1, 0, -1], atol=1e-5)
     assert sizes.shape == (PLACES,)
-    assert np.argmax(sizes) == PLACES // 2 + 17  # six decades above a thousandth
+    assert np.argmax(sizes) == PLACES // 2 + 18  # six decades above a thousandth
     assert np.isclose(sizes.max(), 2 * ramps[0], atol=1e-5)  # a ramp of four is half as loud
     assert mapped(schema, [0.25, 1000.0]) != mapped(schema, [0.25, -1000.0])
     quiet = np.array(mapped(schema, [0.25, 1.0]))
-    assert np.argmax(quiet[4:]) == PLACES // 2 + 8  # beside what has a scale it is one of the others, however small
+    assert np.argmax(quiet[4:]) == PLACES // 2 + 9  # beside what has a scale it is one of the others, however small
 
 
 def test_numbers_alone_stay_as_they_are_in_a_row_on_one_scale() -> None:

@@ -1,8 +1,9 @@
 """Numbers of which nobody knows how large they may be, seen by their size.
 
-A scale that is found in the rows would tell who is in them. So places are fixed, sizes of which each is 10^(1/3) times
-the one before, of either sign, and a number becomes how near it is to each; 0 is near none. A linear model is then one
-of pieces, as it would be over a stated range, whatever the unit.
+A scale that is found in the rows would tell who is in them. So places are fixed, 0 and sizes of which each is 10^(1/3)
+times the one before, of either sign, and a number becomes how near it is to each. A linear model is then one of pieces,
+as it would be over a stated range, whatever the unit. All zeros of a row together are as loud as one number: where most
+are 0, they would else be all that there is.
 """
 
 import numpy as np
@@ -16,21 +17,20 @@ _SCALED = 10.0  # rows of no larger numbers are taken for standardised ones, or 
 _AROUND_0, _FEW = 30.0, 10.0  # times what is usual in a row: the largest number of one scale, whose tails may be long
 _BALANCED = 0.5  # so much of what a row's sizes add up to may not cancel out, if its numbers are around 0
 
-PLACES = 2 * _SIDE
+PLACES = 2 * _SIDE + 1
 """How many numbers one number becomes."""
 
 
 def sizes(numbers: Values) -> NDArray[np.float64]:
     """How near numbers [n, columns] are to each place [n, columns * places], from 0 to 1; at most two are not 0.
 
-    Edge cases: below the smallest place, a thousandth and a little more, a number fades into 0, which is near none;
-    from a thousand million on all are alike.
+    Edge cases: up to a thousandth a number is 0, from a thousand million on all are alike.
     """
     exact = numbers.astype(np.float64)
     decades = np.log10(np.maximum(np.abs(exact), _SMALLEST) / _SMALLEST)
     at = np.clip(np.sign(exact) * decades * _A_DECADE, -_SIDE, _SIDE)
-    places = np.concatenate([np.arange(-_SIDE, 0), np.arange(1, _SIDE + 1)])
-    near: NDArray[np.float64] = np.maximum(0.0, 1 - np.abs(at[..., None] - places))
+    near: NDArray[np.float64] = np.maximum(0.0, 1 - np.abs(at[..., None] - np.arange(-_SIDE, _SIDE + 1)))
+    near[..., _SIDE] /= np.maximum(np.linalg.norm(near[..., _SIDE], axis=1, keepdims=True), 1.0)
     return near.reshape(len(numbers), -1)
 
 
