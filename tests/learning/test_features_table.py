@@ -126,6 +126,19 @@ def test_numbers_alone_stay_as_they_are_in_a_row_on_one_scale() -> None:
     assert np.isclose(np.linalg.norm(on_two), 1, atol=1e-5)
 
 
+@given(
+    rows=st.lists(st.lists(st.floats(-(2.0**40), 2.0**40, width=32), min_size=2, max_size=2), min_size=2, max_size=9)
+)
+def test_a_row_without_ranges_is_alone_and_of_length_one(rows: list[list[float]]) -> None:
+    values = np.array(rows, np.float32)
+    for schema in ({"x": Number(), "y": Number()}, {"x": Number(), "y": YesNo()}):
+        made = TableRows(columns=columns(**schema))
+        together, alone = made(values), np.concatenate([made(values[i : i + 1]) for i in range(len(values))])
+        assert np.array_equal(together, alone)
+        assert np.array_equal(made(values[::-1])[::-1], together)
+        assert (np.linalg.norm(together, axis=1) <= 1 + 1e-6).all()
+
+
 def tabled(path: Path, age: Any) -> Table:
     file = table(path / "visits.csv", [f"{who},{who},{who},f,2020-01-01,no,x,yes" for who in range(100)])
     return Table(file=str(file), client="who", label="bad", classes=("no", "yes"), columns={"age": age}, public=True)
