@@ -61,18 +61,20 @@ class RecordSteps:
 class Bench:
     """What is the same in all rows. With `held_out`, so many training examples, declared public, take the place of the
     test examples: for whoever chooses settings. With `ceiling` a fit without noise is measured, too. `table` says what
-    the examples' columns mean, if they are rows of one.
+    the examples' columns mean, if they are rows of one. Seeds begin at `first_seed`: more can be measured later.
     """
 
     split: Split
     table: Columns | None = None
     seeds: int = 3
+    first_seed: int = 0
     cache: Path | None = None
     ceiling: bool = True
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
         checks.count(seeds=self.seeds)
+        checks.natural(first_seed=self.first_seed)
 
     @classmethod
     def on(cls, split: Split, *, held_out: int, strict: int = 0, **others: Any) -> "Bench":
@@ -149,10 +151,10 @@ class Bench:
 
     def row(self, begin: Callable[[int], Federation], **row: Any) -> Entry:
         """What several seeds of a federation reach."""
-        first = self._with_cache(begin(0))
+        first = self._with_cache(begin(self.first_seed))
         repeats = repeated(
             lambda seed: trained(self._with_cache(begin(seed))),
-            seeds=self.seeds,
+            seeds=range(self.first_seed, self.first_seed + self.seeds),
             told="accuracy {:.4f}".format,
             say=self.say,
         )
@@ -164,6 +166,7 @@ class Bench:
             "standard_error": standard_error(repeats.runs),
             "accuracies": list(repeats.runs),
             "seeds": self.seeds,
+            "first_seed": self.first_seed,
             "without_noise": self._without_noise(first) if self.ceiling else None,
             "majority": self.majority(),
             "published": [{"accuracy": one.accuracy, "source": one.source} for one in known],

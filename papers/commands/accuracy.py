@@ -30,6 +30,7 @@ def bench_accuracy(
         bool, typer.Option("--records", help="Protect single records, of delta 1e-5, instead of clients.")
     ] = False,
     seeds: Annotated[int, typer.Option(help="How often to repeat each, all drawn anew.")] = 3,
+    first_seed: Annotated[int, typer.Option(metavar="N", help="The first of the seeds: go on where others ended.")] = 0,
     held_out: Annotated[
         int, typer.Option(metavar="N", help="Measure on N training examples: for choosing settings.")
     ] = 0,
@@ -67,7 +68,14 @@ def bench_accuracy(
         records=records,
         pfl=pfl,
         plays=plays,
-        bench={**public, "seeds": repeats, "cache": cache, "ceiling": ceiling, "say": say},
+        bench={
+            **public,
+            "seeds": repeats,
+            "first_seed": first_seed,
+            "cache": cache,
+            "ceiling": ceiling,
+            "say": say,
+        },
     )
     rows = list(table.rows())
     beside = [

@@ -157,6 +157,21 @@ def test_a_row_is_json_and_a_table(bench_accuracy: Command, data: Path) -> None:
 
 
 @pytest.mark.slow
+def test_later_seeds_go_on_where_others_ended(bench_accuracy: Command, data: Path) -> None:
+    asked = ("--data", str(data), "--sets", "fashion", "--clients", "10", "--recipe", "general", "--no-ceiling")
+    (whole,) = bench_accuracy(*asked, "--seeds", "3", "--json").object()["rows"]
+    (later,) = bench_accuracy(*asked, "--seeds", "2", "--first-seed", "1", "--json").object()["rows"]
+    assert (whole["first_seed"], later["first_seed"]) == (0, 1)
+    assert later["accuracies"] == whole["accuracies"][1:]
+    assert later["accuracies"] != whole["accuracies"][:2], "or which seeds they are would not be seen"
+
+
+def test_there_is_no_seed_below_zero(data: Path) -> None:
+    with pytest.raises(ConfigError, match=r"first_seed = -1"):
+        Bench.on(load_set("fashion", data), held_out=0, first_seed=-1)
+
+
+@pytest.mark.slow
 def test_records_are_clients_of_their_own(bench_accuracy: Command, data: Path) -> None:
     asked = (
         "--data",
