@@ -155,6 +155,28 @@ def test_it_fits_every_width(page: Browser, width: int) -> None:
     assert page.run("return document.documentElement.scrollWidth") <= width
 
 
+FAR_FROM_ONE = """
+const ask = window.fetch;
+window.fetch = async (...asked) => {
+  const answer = await ask(...asked), status = await answer.json();
+  status.weights.forEach((one, i) => { one.weight = [given, -given][i % 2]; });
+  status.spread = { measured: given, theory: 2 * given };
+  return new Response(JSON.stringify(status), { headers: answer.headers });
+};
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "text"), [(1.234e-8, "1.23E-8"), (0.000234, "0.000234"), (7.654e12, "7.65E12")])
+def test_numbers_of_any_size_fit(page: Browser, number: float, text: str) -> None:
+    """Noise brings a weight as near to zero as it likes."""
+    page.tools("Emulation.setDeviceMetricsOverride", width=320, height=800, deviceScaleFactor=1, mobile=True)
+    page.run(FAR_FROM_ONE, number)
+    until(lambda: said(page, "spread").startswith(text))
+    assert page.run("return document.querySelector('#weights td.number').innerText") == f"+{text}"
+    assert page.run("return document.documentElement.scrollWidth") <= 320
+
+
 def test_a_screen_reader_finds_its_way(page: Browser) -> None:
     nodes = [node for node in page.tools("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
 

@@ -7,7 +7,10 @@ const made = (name, more = {}, ...inside) => {
   one.append(...inside);
   return one;
 };
-const whole = new Intl.NumberFormat("en"), three = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+const digits = { minimumSignificantDigits: 3, maximumSignificantDigits: 3 };
+const whole = new Intl.NumberFormat("en"), near = new Intl.NumberFormat("en", digits), far = new Intl.NumberFormat("en", { ...digits, notation: "scientific" });
+// Numbers are noisy: one may be so near to zero that its zeros would not fit beside the others.
+const three = (value) => (value === 0 || (Math.abs(value) >= 1e-4 && Math.abs(value) < 1e6) ? near : far).format(value);
 const percent = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const rateOf = (rate) => (rate >= 100 ? whole.format(Math.round(rate)) : new Intl.NumberFormat("en", { maximumFractionDigits: 1 }).format(rate));
 const text = (id, value) => { if (at(id).textContent !== value) at(id).textContent = value; };
@@ -49,12 +52,12 @@ function turned(reasons) {
 
 function spread({ measured, theory }) {
   const longest = 1.15 * Math.max(measured, theory), ratio = theory > 0 ? measured / theory : 0;
-  at("spread").replaceChildren(three.format(measured), " ", made("small", {}, `of ${three.format(theory)}`));
+  at("spread").replaceChildren(three(measured), " ", made("small", {}, `of ${three(theory)}`));
   at("spread-bullet").hidden = !(longest > 0);
   at("spread-bullet").querySelector(".bar").style.width = `${(100 * measured) / longest}%`;
   at("spread-bullet").querySelector(".mark").style.left = `${(100 * theory) / longest}%`;
   text("spread-note", ratio > 1.5
-    ? `The instances are ${three.format(ratio)} times as far apart as noise alone makes them: look at who contributes.`
+    ? `The instances are ${three(ratio)} times as far apart as noise alone makes them: look at who contributes.`
     : `How far the instances are apart, and (the mark) what noise alone makes of it in the long run: ${percent.format(ratio)} of that.`);
 }
 
@@ -75,7 +78,7 @@ function weights(list, size) {
   const rows = list.slice(0, all ? list.length : SHOWN).map(({ feature, output, weight }) => {
     const bar = made("span", { class: weight < 0 ? "against" : "for" });
     bar.style.width = `${(50 * Math.abs(weight)) / largest}%`;
-    const signed = `${weight < 0 ? "−" : "+"}${three.format(Math.abs(weight))}`;
+    const signed = `${weight < 0 ? "−" : "+"}${three(Math.abs(weight))}`;
     return made("tr", {}, made("th", { scope: "row" }, feature), made("td", { class: "output" }, output),
       made("td", { class: "bars" }, made("div", { class: "signed", "aria-hidden": "true" }, bar)), made("td", { class: "number" }, signed));
   });
@@ -91,9 +94,9 @@ function weights(list, size) {
 function adversaries(list) {
   if (!list.length) return;
   const facts = (one) => [
-    ["Epsilon", one.epsilon === null ? "no bound" : three.format(one.epsilon)],
+    ["Epsilon", one.epsilon === null ? "no bound" : three(one.epsilon)],
     ...(one.delta ? [["Delta", one.delta.toExponential(0)]] : []),
-    ...(one.expected_loss === undefined ? [] : [["Expected loss", one.expected_loss === null ? "–" : three.format(one.expected_loss)]]),
+    ...(one.expected_loss === undefined ? [] : [["Expected loss", one.expected_loss === null ? "–" : three(one.expected_loss)]]),
   ].map(([name, value]) => made("div", { class: "fact" }, made("dt", {}, name), made("dd", {}, value)));
   const sentence = (said) => said.charAt(0).toUpperCase() + said.slice(1);
   const cards = list.map((one) => made("article", { class: "card who" }, made("h3", {}, sentence(one.adversary.replace(/^I+, /, ""))),
