@@ -17,6 +17,7 @@ from incrowd.data.examples import Examples
 from incrowd.data.inputs import is_single, named
 
 _EXACT = 2.0**53  # whole numbers below this are what they seem to be
+_AT_ONCE = 1024  # examples
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -58,18 +59,29 @@ def example_rows(examples: Examples, rows: NDArray[Any] | None = None) -> Iterat
         yield _packed([kind, *(one[row].tobytes() for _, one in inputs), examples.labels[row].tobytes()])
 
 
-def owned_rows(data: Clients) -> Iterator[list[bytes]]:
-    """Of each client its examples as they are meant, each with a digest of all that the client has.
+def owner_digests(data: Clients) -> Iterator[bytes]:
+    """Of each client one digest of its examples as they are meant.
 
     Who has which examples together is what counts: other names of clients, another order or another scale of the same
-    values make no other data. One client's rows are in memory at a time: examples that many clients hold are many rows.
+    values make no other data. An example that many clients hold is read once, and a few of them are in memory at a
+    time.
     """
+    each = np.empty((len(data.examples), hashlib.sha256().digest_size), np.uint8)
+    known = np.zeros(len(data.examples), bool)
     for client in range(data.present):
-        own = data.examples.some(data.client(client))
-        meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
-        rows = list(example_rows(meant))
-        together = hashlib.sha256(_packed(sorted(rows))).digest()
-        yield [_packed([together, row]) for row in rows]
+        own = data.client(client)
+        new = np.unique(own[~known[own]])
+        for begin in range(0, len(new), _AT_ONCE):
+            some = new[begin : begin + _AT_ONCE]
+            each[some] = np.frombuffer(b"".join(_digests(data.examples, some)), np.uint8).reshape(len(some), -1)
+        known[new] = True
+        yield hashlib.sha256(np.sort(each[own].view(f"S{each.shape[1]}"), axis=None).tobytes()).digest()
+
+
+def _digests(examples: Examples, rows: NDArray[np.integer[Any]]) -> Iterator[bytes]:
+    own = examples.some(rows)
+    meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
+    return (hashlib.sha256(row).digest() for row in example_rows(meant))
 
 
 def _cell(cell: Any) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from incrowd.data import Clients
-from incrowd.data.rows import example_rows, owned_rows, table_rows, table_rows_by
+from incrowd.data.rows import example_rows, owner_digests, table_rows, table_rows_by
 from incrowd.errors import ConfigError
 from incrowd.privacy.ledger.home import Home
 from incrowd.privacy.ledger.identity import PUBLIC_KEY, DataIdentity, fingerprint
@@ -250,7 +250,7 @@ class _Own:
 
     def _of_owners(self) -> Iterable[list[bytes]]:
         if self.data.rows is None or self.data.owners is None:
-            return owned_rows(self.data)
+            return ([digest] for digest in owner_digests(self.data))
         return (list(self.data.rows[owner]) for owner in self.data.owners)
 
     def by_silo(self) -> list[list[bytes]]:

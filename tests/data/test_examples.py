@@ -7,7 +7,7 @@ import pytest
 
 from incrowd._random import SeededRandomness
 from incrowd.data import Clients, Examples, Partition, Split, hold_out
-from incrowd.data.rows import example_rows, owned_rows
+from incrowd.data.rows import example_rows, owner_digests
 from incrowd.errors import ConfigError, DataError
 
 
@@ -258,17 +258,39 @@ def test_a_fingerprint_sees_every_input() -> None:
     assert seen(several()) != seen(several(features=renamed))
 
 
-def test_owned_rows_of_examples_that_many_clients_hold_are_not_in_memory_together() -> None:
+def held(*clients: list[int], examples: Examples | None = None) -> list[bytes]:
+    """The digests of clients who have these rows."""
+    offsets = np.cumsum([0, *map(len, clients)])
+    partition = Partition(offsets=offsets, indices=np.concatenate([np.array(one) for one in clients]))
+    return list(owner_digests(Clients(examples=examples or eight(), partition=partition)))
+
+
+def eight(*, scale: float = 1.0) -> Examples:
+    features = np.arange(40, dtype=np.float32).reshape(8, 5) / np.float32(scale)
+    return Examples(features=features, labels=np.arange(8) % 2, classes=2, scale=scale)
+
+
+def test_a_digest_of_a_client_is_of_all_that_it_has_in_any_order() -> None:
+    one, two = held([0, 1, 2], [2, 3])
+    assert held([2, 0, 1], [3, 2]) == [one, two]
+    assert held([3, 2], [1, 2, 0]) == [two, one]
+    assert held([0, 1, 2], [2, 3], examples=eight(scale=0.25)) == [one, two]
+    others = held([0, 1], [0, 1, 2, 2], [0, 1, 3], [2], [3], [2, 3, 3])
+    assert len({one, two, *others}) == 8
+
+
+def test_examples_that_many_clients_hold_are_not_in_memory_together() -> None:
     """Ten thousand clients with 600 of 60,000 pictures each would be 25 GB of rows."""
-    features = np.random.default_rng(0).normal(size=(50, 1000)).astype(np.float32)
-    examples, clients = Examples(features=features, labels=np.arange(50) % 2, classes=2), 100
-    partition = Partition(offsets=np.arange(clients + 1) * 50, indices=np.tile(np.arange(50), clients))
+    features = np.random.default_rng(0).normal(size=(6000, 200)).astype(np.float32)
+    examples, clients = Examples(features=features, labels=np.arange(6000) % 2, classes=2), 20
+    partition = Partition(offsets=np.arange(clients + 1) * 6000, indices=np.tile(np.arange(6000), clients))
     data = Clients(examples=examples, partition=partition)
     tracemalloc.start()
     try:
-        count = sum(len(rows) for rows in owned_rows(data))
+        digests = list(owner_digests(data))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert count == 50 * clients
-    assert most < 10 * features.nbytes  # together they are a hundred times as much
+    assert len(digests) == clients
+    assert len(set(digests)) == 1
+    assert most < 1.5 * features.nbytes  # together they are twenty times as much
