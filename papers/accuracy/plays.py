@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from harness.arrays import Integers
 from harness.seeds import Entry
@@ -87,14 +89,37 @@ def _pieces(lines: str) -> Piece:
     return symbols[ends[:, None] + np.arange(-PLACES, 0)], symbols[ends]
 
 
-def plays_row(bench: Bench, speakers: Partition, recipe: str, *, epsilon: float) -> Entry:
-    """Next characters of speakers whom nobody heard, each training speaker being a client."""
+class Reader(nn.Module):
+    """A small network that reads one symbol after the other (a GRU): what a linear model on n-grams stands beside."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(len(SYMBOLS), 16)
+            self.recurrent = nn.GRU(16, 32, batch_first=True)
+            self.head = nn.Linear(32, len(SYMBOLS))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """A number for each symbol that may follow."""
+        states, _ = self.recurrent(self.embedding(tokens))
+        outputs: Tensor = self.head(states[:, -1])
+        return outputs
+
+
+def plays_row(bench: Bench, speakers: Partition, recipe: str, *, epsilon: float, network: bool = False) -> Entry:
+    """Next characters of speakers whom nobody heard, each training speaker being a client; by a `network`, or by the
+    recipe's own model.
+    """
     clients = speakers.clients
     delta = 1 / (10 * clients)
-    bench.say(f"plays, {recipe}, {clients} speakers, epsilon {epsilon:g}")
+    shown = f"{recipe}, a GRU" if network else recipe
+    bench.say(f"plays, {shown}, {clients} speakers, epsilon {epsilon:g}")
     privacy = Private(epsilon=epsilon, delta=delta)
+    bench = replace(bench, ceiling=bench.ceiling and not network)  # which is a linear model's
 
     def begin(seed: int) -> Federation:
-        return Federation.by_recipe(recipe, bench.held_by(speakers), privacy=privacy, run=seeded(seed))
+        module, held = Reader(seed) if network else None, bench.held_by(speakers)
+        return Federation.by_recipe(recipe, held, privacy=privacy, module=module, run=seeded(seed))
 
-    return bench.row(begin, recipe=recipe, unit="client", clients=clients, epsilon=epsilon, delta=delta)
+    return bench.row(begin, recipe=shown, unit="client", clients=clients, epsilon=epsilon, delta=delta)

@@ -69,6 +69,8 @@ class Table:
                     for recipe in self.fitting(seen):
                         if recipe != "tables":  # ones where a symbol stands are no columns
                             yield plays_row(bench, speakers, recipe, epsilon=epsilon)
+                        if recipe == "text":
+                            yield plays_row(bench, speakers, recipe, epsilon=epsilon, network=True)
 
     def fitting(self, split: Split) -> tuple[str, ...]:
         """Those of the recipes that are for such examples: pictures, grey ones, tokens, or the rows of a table."""

@@ -86,7 +86,7 @@ def test_speakers_stand_in_the_table_and_images_is_not_for_them(
     monkeypatch.chdir(tmp_path)
     run = command(monkeypatch, capsys, "bench-accuracy")
     found = run("--data", str(tmp_path), "--sets", "", "--plays", "--quick", "--no-ceiling", "--json").object()
-    assert [row["recipe"] for row in found["rows"]] == ["text", "general"]
+    assert [row["recipe"] for row in found["rows"]] == ["text", "text, a GRU", "general"]
     for row in found["rows"]:
         assert (row["data_set"], row["clients"], row["seeds"]) == ("plays", 4, 2)
         assert (row["unit"], row["epsilon"], row["delta"]) == ("client", 8.0, 1 / 40)
