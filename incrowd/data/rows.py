@@ -78,7 +78,7 @@ def owner_digests(data: Clients) -> Iterator[bytes]:
         yield hashlib.sha256(np.sort(each[own].view(f"S{each.shape[1]}"), axis=None).tobytes()).digest()
 
 
-def _digests(examples: Examples, rows: NDArray[np.integer[Any]]) -> Iterator[bytes]:
+def _digests(examples: Examples, rows: NDArray[Any]) -> Iterator[bytes]:
     own = examples.some(rows)
     meant = replace(own, features=own.values(slice(None)), scale=1.0, offset=0.0)
     return (hashlib.sha256(row).digest() for row in example_rows(meant))
