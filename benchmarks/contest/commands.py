@@ -1,6 +1,6 @@
 """`incrowd bench`: how fast the engine is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -46,6 +46,7 @@ def bench(
     parts = {alone[0]: asked[1:]} if alone and not set(asked[1:]) & set(_OWN) else _by_kind(asked, memory=memory)
     for name in parts:
         _only_as_it_is(name, device=device, clients=clients, examples=examples)
+    _say_what_counts(parts, {"--against": against, "--batch": batch, "--data": data})
     if set(parts) - {"service"}:
         need_training()
     settings = _Settings(
@@ -161,6 +162,8 @@ class _Settings:
         from contest.simulation import MODELS, SimulationContest
         from contest.works import named
 
+        if self.batch and len(self.batch) > 1:
+            raise ConfigError(field="batch", value=self.batch, remedy="give one size: simulation has one")
         return SimulationContest(
             works=[named(name) for name in networks or MODELS],
             workers=self.workers,
@@ -183,6 +186,14 @@ def _together(found: Sequence[dict[str, object]]) -> dict[str, object]:
             else:
                 merged[name] = value
     return merged
+
+
+def _say_what_counts(parts: Iterable[str], given: Mapping[str, object]) -> None:
+    """Say so where an option that is for others is given to what is measured on its own."""
+    for name, others in (("service", given), ("simulation", ("--against",))):
+        useless = [option for option in others if given[option]]
+        if list(parts) == [name] and useless:
+            say(f"{name} is measured as it is: {', '.join(useless)} makes no difference to it")
 
 
 def _only_as_it_is(work: str, *, device: str, clients: int | None, examples: int | None) -> None:

@@ -41,6 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["--work", "simulation", "--device", "cpu:1"], "device = 'cpu:1': leave it out: simulation has its own"),
         (["--work", "simulation", "--clients", "3"], "clients = 3: leave it out: simulation has its own"),
         (["--work", "service", "--examples", "3"], "examples = 3: leave it out: service has its own"),
+        (["--work", "simulation", "--batch", "10,100"], "batch = (10, 100): give one size: simulation has one"),
         (["--clients", "0"], "clients = 0"),
         (["--examples", "0"], "examples = 0"),
         (["--clients", "101"], "clients = 101: give at most 60,000 examples for all, which is 100"),
@@ -55,6 +56,15 @@ def test_wrong_use_exits_with_2(
     printed = capsys.readouterr()
     assert message in printed.err
     assert printed.out == ""
+
+
+def test_what_an_option_is_not_for_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "--work", "simulation", "--against", "lean", "--batch", "10,100")
+    assert "simulation is measured as it is: --against makes no difference to it" in capsys.readouterr().err
+    run(monkeypatch, "--work", "mlp,service", "--against", "lean", "--batch", "0")
+    assert "makes no difference" not in capsys.readouterr().err
 
 
 @pytest.fixture
