@@ -3,10 +3,11 @@
 Features of pictures know how pictures look in general. Where that misleads, the pixels alone tell more. Nobody knows
 which is the case but the clients. So where `Local.choice` says it, the first round asks each of them one question:
 which of the two tells the classes of its own examples apart better? The sum of their votes is noised and charged as
-any other; unless it speaks clearly for the pixels, examples stay what they are.
+any other. Where it speaks clearly for neither, examples are seen as both: clients who have one class each cannot say,
+and who has two cannot say of the others.
 
-Both kinds of features lie in an example side by side, each at length one. To choose is to weigh one kind with 0; the
-published model has those weights in its own.
+Both kinds of features lie in an example side by side, each at length one. To choose is to weigh one kind with 0, both
+less, so that an example's length is one; the published model has those weights in its own.
 """
 
 import math
@@ -29,12 +30,18 @@ from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors, Kinds
 from incrowd.learning.telling import Telling
 
-CLEARLY, LEAST_LEAD = 2.0, 0.1
+CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES = 2.0, 0.1, 0.3
 """Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise, and than that
-lead: with little noise a few who vote, or who want to, would else decide for all.
+lead: with little noise a few who vote, or who want to, would else decide for all. Pictures have to lead by more: that a
+few can tell nothing apart by them is seen by nobody else.
 """
 
-NOT_ASKED, PICTURES, PIXELS = 0.0, -1.0, 1.0
+SHARE_OF_PIXELS = 0.2
+"""Of the square of an example's length, where it is seen as both: a fifth of it tells what pictures do not show, and
+costs little where they show all.
+"""
+
+NOT_ASKED, PICTURES, PIXELS, BOTH = 0.0, -1.0, 1.0, 0.5
 """What may be chosen. Examples stay what they are, pictures, where a round was lost and nobody was heard."""
 
 _ROWS = 4096  # examples that are looked at at a time
@@ -72,7 +79,7 @@ class KindChoice:
 
     @property
     def size(self) -> int:
-        """A choice is one number: `PICTURES`, `PIXELS` or `NOT_ASKED`."""
+        """A choice is one number: `PICTURES`, `PIXELS`, `BOTH` or `NOT_ASKED`."""
         return 1
 
     def path(self, task: TrainingTask) -> TrainingPath:
@@ -81,7 +88,10 @@ class KindChoice:
 
     def learnt(self, mean: Floats, noise_std: float) -> Floats:
         """What was chosen, by the released mean of everyone's vote, of this noise, both in units of the bound."""
-        return np.array([PIXELS if mean[0] > max(CLEARLY * noise_std, LEAST_LEAD) else PICTURES])
+        vote, noise = mean[0], CLEARLY * noise_std
+        if vote > max(noise, LEAST_LEAD):
+            return np.array([PIXELS])
+        return np.array([PICTURES if -vote > max(noise, LEAST_OF_PICTURES) else BOTH])
 
     def published(self, weights: Floats, choice: Floats) -> Floats:
         """The weights of the model that takes examples as they are."""
@@ -94,8 +104,11 @@ class KindChoice:
 
     def _factors(self, choice: float) -> Tensor:
         """By what each feature is multiplied."""
-        factors, known = torch.ones(self.features + 1), slice(0, self.kinds.known)
-        factors[known if choice == PIXELS else slice(self.kinds.known, -1)] = 0
+        factors, known, pixels = torch.ones(self.features + 1), slice(0, self.kinds.known), slice(self.kinds.known, -1)
+        if choice == BOTH:
+            factors[known], factors[pixels] = math.sqrt(1 - SHARE_OF_PIXELS), math.sqrt(SHARE_OF_PIXELS)
+        else:
+            factors[known if choice == PIXELS else pixels] = 0
         return factors
 
 

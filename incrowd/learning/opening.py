@@ -14,7 +14,7 @@ from torch import Tensor
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning.centre import Centre
-from incrowd.learning.choice import PICTURES, PIXELS, KindChoice
+from incrowd.learning.choice import BOTH, PICTURES, PIXELS, KindChoice
 from incrowd.learning.class_shares import ClassShares
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
@@ -103,10 +103,10 @@ class Opening:
         return data
 
     def chosen(self, start: Floats) -> str | None:
-        """As what examples are seen since the choice: "pictures", or "pixels" alone; None where nobody was heard."""
+        """As what examples are seen since the choice: "pictures", "pixels", "both"; None where a round was lost."""
         for one, where in self._places():
             if isinstance(one, KindChoice):
-                return {PICTURES: "pictures", PIXELS: "pixels"}.get(float(start[where][0]))
+                return {PICTURES: "pictures", PIXELS: "pixels", BOTH: "both"}.get(float(start[where][0]))
         return None
 
     def made_up(self, data: ClientTensors) -> ClientTensors:

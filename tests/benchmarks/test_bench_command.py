@@ -58,9 +58,7 @@ def test_wrong_use_exits_with_2(
     assert printed.out == ""
 
 
-def test_what_an_option_is_not_for_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_option_is_not_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "--work", "simulation", "--against", "lean", "--batch", "10,100")
     assert "simulation is measured as it is: --against makes no difference to it" in capsys.readouterr().err
     run(monkeypatch, "--work", "mlp,service", "--against", "lean", "--batch", "0")

@@ -13,7 +13,7 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp
-from incrowd.learning.choice import CLEARLY, LEAST_LEAD, KindChoice
+from incrowd.learning.choice import CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES, KindChoice
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, SQUARED, Loss
 from incrowd.learning.opening import Opening
 from incrowd.learning.store import Kinds
@@ -151,7 +151,7 @@ def test_what_is_no_number_tells_nothing_apart(data: ClientTensors, odd: float) 
 
 
 @pytest.mark.parametrize("round", [0, 1, 2, 7])
-@pytest.mark.parametrize("chosen", [0.0, 1.0])
+@pytest.mark.parametrize("chosen", [0.0, 0.5, 1.0])
 def test_nobody_else_changes_what_a_client_sends(data: ClientTensors, round: int, chosen: float) -> None:
     begun = start(chosen, features=FEATURES)
     together = trained(CohortEngine(MODEL, data, BOTH, Execution(chunk=3)), begun, WHO, round=round)
@@ -190,7 +190,7 @@ def test_a_centre_is_that_of_what_was_chosen(data: ClientTensors) -> None:
         )
 
 
-@pytest.mark.parametrize("chosen", [0.0, 1.0])
+@pytest.mark.parametrize("chosen", [0.0, 0.5, 1.0])
 def test_the_published_model_takes_examples_as_they_are(data: ClientTensors, chosen: float) -> None:
     found = opening(data, BOTH)
     off = rows_of(data, 3)[:, :-1].mean(axis=0)
@@ -203,25 +203,44 @@ def test_the_published_model_takes_examples_as_they_are(data: ClientTensors, cho
         assert rows_of(data, client) @ published.T == pytest.approx(seen, abs=1e-5)
 
 
-def test_pixels_are_chosen_if_votes_say_so_clearly(data: ClientTensors) -> None:
+SEEN = {-1.0: "pictures", 1.0: "pixels", 0.5: "both"}
+
+
+def test_a_kind_is_chosen_if_votes_say_so_clearly(data: ClientTensors) -> None:
     found, begun = opening(data), start(0.0).double().numpy()
     assert found.chosen(begun) is None  # nor after a round that was lost
-    for mean, chosen in ((0.0, -1), (-1.0, -1), (CLEARLY * 0.1 - 1e-6, -1), (CLEARLY * 0.1 + 1e-6, 1), (1.0, 1)):
-        released = np.zeros(MODEL.size)
-        released[0] = mean
-        learnt = found.learnt(begun, 0, released, 0.1)
+    lead = CLEARLY * 0.2
+    means = {0.0: 0.5, -1.0: -1, lead - 1e-6: 0.5, lead + 1e-6: 1, 1e-6 - lead: 0.5, -lead - 1e-6: -1, 1.0: 1}
+    for mean, chosen in means.items():
+        learnt = found.learnt(begun, 0, told(mean), 0.2)
         assert np.array_equal(learnt[:-1], begun[:-1])
         assert learnt[-1] == chosen
-        assert found.chosen(learnt) == ("pixels" if chosen == 1 else "pictures")
+        assert found.chosen(learnt) == SEEN[chosen]
     assert opening(data, LOCAL.replaced(choice=None, centre=0.1)).chosen(start(features=FEATURES).numpy()) is None
+
+
+def told(mean: float) -> Floats:
+    released = np.zeros(MODEL.size)
+    released[0] = mean
+    return released
 
 
 def test_a_few_do_not_decide_for_all_however_little_noise_there_is(data: ClientTensors) -> None:
     found, begun = opening(data), start(0.0).double().numpy()
-    for mean, chosen in ((LEAST_LEAD - 1e-6, -1), (LEAST_LEAD + 1e-6, 1)):
-        released = np.zeros(MODEL.size)
-        released[0] = mean
-        assert found.learnt(begun, 0, released, 1e-4)[-1] == chosen
+    for mean, chosen in ((LEAST_LEAD - 1e-6, 0.5), (LEAST_LEAD + 1e-6, 1)):
+        assert found.learnt(begun, 0, told(mean), 1e-4)[-1] == chosen
+    for mean, chosen in ((1e-6 - LEAST_OF_PICTURES, 0.5), (-LEAST_OF_PICTURES - 1e-6, -1)):
+        assert found.learnt(begun, 0, told(mean), 1e-4)[-1] == chosen
+
+
+def test_seen_as_both_an_example_is_as_long_and_has_a_fifth_of_its_square_in_pixels(data: ClientTensors) -> None:
+    found = opening(data)
+    _, beside = found.divided(start(0.5))
+    for client in WHO:
+        before, after = rows_of(data, client), rows_of(found.prepared(data, beside, before=1), client)
+        assert np.array_equal(before[:, -1], after[:, -1])
+        for part, share in zip(PARTS, (0.8, 0.2), strict=True):
+            assert after[:, part] == pytest.approx(before[:, part] * share**0.5, abs=1e-6)
 
 
 def test_each_round_finds_its_own(data: ClientTensors) -> None:
