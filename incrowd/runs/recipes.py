@@ -80,6 +80,11 @@ DOUBT = 0.05
 LEAST_CHOICE, MOST_CHOICE = 0.001, 0.02
 """The share of what all rounds are told that a choice is worth."""
 
+RAW_OF_SEVERAL = 0.2
+"""The share of a picture's pixels where it has several labels, of which nobody can say whether pictures tell them: see
+`incrowd.learning.choice.SHARE_OF_PIXELS`.
+"""
+
 ERROR_OF_SHARES = 0.03
 """The noise of the share of a class among all labels; if that is not too dear."""
 
@@ -179,7 +184,9 @@ def images(facts: Outline) -> Tables:
         how["privacy"]["rounds"] = 60
     if WEAK <= facts.signal < 400:
         centre(how)
-    if facts.signal >= WEAK and facts.classes is not None and not facts.several:
+    if facts.several:
+        features["raw"] = RAW_OF_SEVERAL
+    elif facts.signal >= WEAK and facts.classes is not None:
         choice(how, facts)
         features["apart"] = True
     return {"features": features, "model": _LINEAR, **how}
@@ -390,7 +397,10 @@ def with_recipe(settings: Mapping[str, Any], name: str, *, given: Given = NOTHIN
     own_model = not isinstance(config.model, LinearSection)
     facts = Outline.of(data, budget, own_model=own_model, loss=config.local.loss)
     if facts.classes is None and "learning_rate" not in settings.get("server", {}):
-        remedy = "labels are numbers, of a scale that no recipe knows: state server.learning_rate, too, or leave it out"
+        remedy = (
+            "labels are numbers, of a scale that no recipe knows: state server.learning_rate, too, or leave it out; if "
+            'they are yes and no, local.loss = "logistic"'
+        )
         raise ConfigError(field="recipe", value=name, remedy=remedy)
     return completed(settings, recipe, facts)
 

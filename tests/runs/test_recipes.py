@@ -178,7 +178,9 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
         without = made(**known)
         assert "choice" not in without["local"], known
         assert "apart" not in without["features"], known
-    for settings in (asked, colours, made(**few)):
+    several = made(several=True)
+    assert (several["features"]["raw"], "raw" in asked["features"]) == (0.2, False)  # of these nobody is asked
+    for settings in (asked, colours, several, made(**few)):
         settings_of(settings)
 
 
@@ -316,7 +318,7 @@ def test_labels_that_are_numbers_need_a_rate(tmp_path: Path) -> None:
         "data": {"name": "table", "file": str(table), "client": "who", "label": "b", "public": True},
         "privacy": {"epsilon": 8.0, "delta": 1e-3},
     }
-    with pytest.raises(ConfigError, match=r"recipe = 'general': labels are numbers"):
+    with pytest.raises(ConfigError, match=r"labels are numbers.*if they are yes and no, local.loss = .logistic"):
         with_recipe(stated, "general")
     made = with_recipe({**stated, "server": {"learning_rate": 0.5}}, "general")
     assert made["server"]["learning_rate"] == 0.5
