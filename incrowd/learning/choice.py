@@ -30,7 +30,7 @@ from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors, Kinds
 from incrowd.learning.telling import Telling
 
-CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES = 2.0, 0.1, 0.3
+CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES = 2.0, 0.1, 0.15
 """Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise, and than that
 lead: with little noise a few who vote, or who want to, would else decide for all. Pictures have to lead by more: that a
 few can tell nothing apart by them is seen by nobody else.
