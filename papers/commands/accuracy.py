@@ -68,14 +68,7 @@ def bench_accuracy(
         records=records,
         pfl=pfl,
         plays=plays,
-        bench={
-            **public,
-            "seeds": repeats,
-            "first_seed": first_seed,
-            "cache": cache,
-            "ceiling": ceiling,
-            "say": say,
-        },
+        bench=dict(public, seeds=repeats, first_seed=first_seed, cache=cache, ceiling=ceiling, say=say),
     )
     rows = list(table.rows())
     beside = [
