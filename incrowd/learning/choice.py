@@ -30,7 +30,7 @@ from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors, Kinds
 from incrowd.learning.telling import Telling
 
-CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES = 2.0, 0.1, 0.15
+CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES = 2.0, 0.1, 0.2
 """Pixels are chosen if the mean vote for them is more than so many standard deviations of its noise, and than that
 lead: with little noise a few who vote, or who want to, would else decide for all. Pictures have to lead by more: that a
 few can tell nothing apart by them is seen by nobody else.
@@ -113,8 +113,8 @@ class KindChoice:
 
 
 class Votes(Telling):
-    """What clients tell for a choice: 1 where pixels tell more of their examples apart, or as many and more steadily,
-    -1 where fewer, 0 where nobody could say.
+    """What clients tell for a choice: 1 where pixels tell more of their examples apart, -1 where fewer, 0 where as many:
+    who has two classes that both kinds tell apart says nothing of the others.
 
     An example is told apart if it is nearest to the mean of the others of its class, of all classes that the client has
     several examples of.
@@ -143,25 +143,21 @@ class Votes(Telling):
         told = [self._told_apart(examples[kept], places, columns) for columns in (known, pixels)]
         return (told[1] > told[0]) - (told[1] < told[0])
 
-    def _told_apart(self, examples: Tensor, places: Tensor, columns: slice) -> tuple[int, float]:
-        """How many examples are nearest to the mean of the others of their class, in these columns, and how steadily
-        they are: the mean of by how much they are nearer, over its standard deviation.
-        """
+    def _told_apart(self, examples: Tensor, places: Tensor, columns: slice) -> int:
+        """How many examples are nearest to the mean of the others of their class, in these columns."""
         counts = torch.bincount(places).double()
         sums: Tensor | None = None
         for rows, own in self._parts(examples, places, columns):
             some = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, own, rows)
             sums = some if sums is None else sums + some
         assert sums is not None  # noqa: S101 - two classes have examples
-        means, found, total, squares = sums / counts[:, None], 0, sums.new_zeros(()), sums.new_zeros(())
+        means, found = sums / counts[:, None], 0
         for rows, own in self._parts(examples, places, columns):
             others = (sums[own] - rows) / (counts[own] - 1)[:, None]
             to_own = (rows * others).sum(1) - others.square().sum(1) / 2
             to_all = (rows @ means.T - means.square().sum(1) / 2).scatter(1, own[:, None], -math.inf)
-            lead = to_own - to_all.amax(1)
-            found, total, squares = found + int((lead > 0).sum()), total + lead.sum(), squares + lead.square().sum()
-        mean = total / len(examples)
-        return found, float(mean / (squares / len(examples) - mean**2).clamp_min(0).sqrt())
+            found += int((to_own > to_all.amax(1)).sum())
+        return found
 
     def _parts(self, examples: Tensor, places: Tensor, columns: slice) -> Iterator[tuple[Tensor, Tensor]]:
         """In float64, a few thousand examples at a time, in their order."""
