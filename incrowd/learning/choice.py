@@ -113,8 +113,8 @@ class KindChoice:
 
 
 class Votes(Telling):
-    """What clients tell for a choice: 1 where pixels tell more of their examples apart, -1 where fewer, 0 where as many:
-    who has two classes that both kinds tell apart says nothing of the others.
+    """What clients tell for a choice: 1 where pixels tell more of their examples apart, -1 where fewer, 0 where as many
+    are: who has two classes that both kinds tell apart says nothing of the others.
 
     An example is told apart if it is nearest to the mean of the others of its class, of all classes that the client has
     several examples of.
