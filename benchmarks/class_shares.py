@@ -1,14 +1,17 @@
-"""What it is worth to ask how frequent classes are: made-up rows, most of which have one class.
+"""What it is worth to ask how frequent classes are, and how strongly to speak: made-up rows, most of one class.
 
     python benchmarks/class_shares.py                       100 clients, epsilon 8, three seeds
+    python benchmarks/class_shares.py --numbers 400 --noise 4 9999 --epsilon 1
     python benchmarks/class_shares.py --clients 1000 --epsilon 2 --json
 
-Rows of twelve numbers are classed by a noisy sum of them. They are dealt at random, or `sorted`, so that clients have
-rows of one class, nearly. The recipe `general` learns as it advises, without asking (`local.class_shares`), and without
-label shares; beside them is who always says the most frequent class.
+Rows of twelve numbers are classed by a noisy sum of them: the `noise` is in units of what they say. They are dealt at
+random, or `sorted`, so that clients have rows of one class, nearly. The recipe `general` learns as it advises, without
+asking how strongly to speak (`local.calibration`), without asking how frequent classes are (`local.class_shares`), and
+without label shares; beside them is who always says the most frequent class.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import tempfile
@@ -22,9 +25,14 @@ from incrowd import Clients, Federation, Local, Private, RunOptions
 from incrowd.data import Examples, Partition
 
 SHARES = {"5/90/5": (0.05, 0.9, 0.05), "90/10": (0.9, 0.1), "80/10/10": (0.8, 0.1, 0.1), "equal": (0.25,) * 4}
-LOCALS = {"asked": None, "not asked": Local(class_shares=None), "no label shares": Local(label_shares=None)}
+LOCALS = {
+    "asked": None,
+    "not how strongly": Local(calibration=None),
+    "not asked": Local(class_shares=None),
+    "no label shares": Local(label_shares=None),
+}
 
-_NUMBERS, _EACH, _TEST = 12, 30, 4000
+_NUMBERS, _NOISE, _EACH, _TEST = 12, 1.2, 30, 4000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,7 @@ class Row:
     """What was measured: the accuracy of each way, by its name."""
 
     shares: str
+    noise: float
     partition: str
     clients: int
     epsilon: float
@@ -40,22 +49,33 @@ class Row:
     majority: float
 
 
-def made_up(shares: Sequence[float], count: int, *, seed: int) -> Examples:
+def made_up(
+    shares: Sequence[float], count: int, *, seed: int, numbers: int = _NUMBERS, noise: float = _NOISE
+) -> Examples:
     """Rows of classes of these shares."""
     generator = np.random.default_rng(seed)
-    rows = generator.normal(size=(count, _NUMBERS)).astype(np.float32)
-    along = generator.normal(size=_NUMBERS)
-    noisy = rows @ (along / np.linalg.norm(along)) + 1.2 * generator.normal(size=count)
+    rows = generator.normal(size=(count, numbers)).astype(np.float32)
+    along = generator.normal(size=numbers)
+    noisy = rows @ (along / np.linalg.norm(along)) + noise * generator.normal(size=count)
     labels = np.searchsorted(np.quantile(noisy, np.cumsum(shares)[:-1]), noisy)
     return Examples(features=rows, labels=labels.astype(np.int64), classes=len(shares))
 
 
-def measure(name: str, partition: str, *, clients: int, epsilon: float, seeds: int) -> Row:
+def measure(
+    name: str,
+    partition: str,
+    *,
+    clients: int,
+    epsilon: float,
+    seeds: int,
+    numbers: int = _NUMBERS,
+    noise: float = _NOISE,
+) -> Row:
     """One row: some seeds of each way."""
     found: dict[str, list[float]] = {way: [] for way in LOCALS}
     majority = []
     for seed in range(seeds):
-        examples = made_up(SHARES[name], clients * _EACH + _TEST, seed=seed)
+        examples = made_up(SHARES[name], clients * _EACH + _TEST, seed=seed, numbers=numbers, noise=noise)
         train, test = examples.some(slice(clients * _EACH)), examples.some(slice(clients * _EACH, None))
         order = np.arange(len(train)) if partition == "iid" else np.argsort(train.labels, kind="stable")
         dealt = Partition.of(np.array_split(order, clients))
@@ -74,6 +94,7 @@ def measure(name: str, partition: str, *, clients: int, epsilon: float, seeds: i
         majority.append(float(np.bincount(test.labels).max() / len(test)))
     return Row(
         shares=name,
+        noise=noise,
         partition=partition,
         clients=clients,
         epsilon=epsilon,
@@ -88,16 +109,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shares", choices=list(SHARES), nargs="+", default=list(SHARES))
     parser.add_argument("--partition", choices=["iid", "sorted"], nargs="+", default=["iid", "sorted"])
+    parser.add_argument("--numbers", type=int, default=_NUMBERS)
+    parser.add_argument("--noise", type=float, nargs="+", default=[_NOISE])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(arguments)
-    for name in wanted.shares:
+    how = {name: getattr(wanted, name) for name in ("clients", "epsilon", "seeds", "numbers")}
+    for noise, name in itertools.product(wanted.noise, wanted.shares):
         for partition in wanted.partition:
-            row = measure(name, partition, clients=wanted.clients, epsilon=wanted.epsilon, seeds=wanted.seeds)
+            row = measure(name, partition, noise=noise, **how)
             shown = ", ".join(f"{way} {accuracy:.3f}" for way, accuracy in row.accuracies.items())
-            told = f"{name}, {partition}: {shown}, majority {row.majority:.3f}"
+            told = f"{name}, noise {noise:g}, {partition}: {shown}, majority {row.majority:.3f}"
             print(json.dumps(asdict(row)) if wanted.json else told, flush=True)
 
 

@@ -17,6 +17,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.federated.diagnostics import Diagnostics, Watch, noise_to_signal
 from incrowd.learning import CohortEngine
+from incrowd.learning.calibration import Strength
 from incrowd.learning.centre import Centre
 from incrowd.learning.cohort import EngineTrainer
 from incrowd.learning.opening import Opening
@@ -36,7 +37,7 @@ class State:
 
     With an `opening` the weights are those of prepared examples, and what it found comes after them in the same vector,
     which is what clients start a round with. The first rounds are its own: the server's rates and averages count from
-    the next.
+    the next. So is the round `closes`, where there is one, which is the last.
 
     All of it comes from releases alone, so that it is public, but for `secret`: what correlated noise remembers, for
     the server alone and only until the last round is over.
@@ -51,6 +52,23 @@ class State:
     tail_rounds: int
     carry: Carry
     opening: Opening | None = None
+    closes: int | None = None
+
+    @property
+    def start(self) -> Floats:
+        """What clients start the round with: in the one that closes it is the model that would be published."""
+        if self.opening is None or self.round != self.closes:
+            return self.weights
+        return self.opening.asking(self._learnt)
+
+    @property
+    def _learnt(self) -> Floats:
+        """The tail's mean where one is kept, otherwise the latest weights; what an opening found comes after them."""
+        found = self.weights.copy()
+        if self.tail_rounds:
+            learnt = found.size if self.opening is None else self.opening.weights
+            found[:learnt] = self.tail[:learnt] / self.tail_rounds
+        return found
 
     @property
     def secret(self) -> NoiseState | None:
@@ -62,27 +80,50 @@ class State:
         """The weights to publish, of a model that takes examples as they are: the tail's mean where one is kept,
         otherwise the latest.
         """
-        found = self.tail / self.tail_rounds if self.tail_rounds else self.weights
+        found = self._learnt
         return found if self.opening is None else self.opening.published(found)
 
     @classmethod
     def first(
-        cls, weights: Floats, *, server: ServerOptimizer, carry: Carry, opening: Opening | None = None
+        cls,
+        weights: Floats,
+        *,
+        server: ServerOptimizer,
+        carry: Carry,
+        opening: Opening | None = None,
+        rounds: int | None = None,
     ) -> "State":
-        """The state before the first round, from these weights."""
+        """The state before the first round, out of so many, from these weights."""
         memory = server.start(weights.size)
         start = weights if opening is None else opening.start(weights)
         tail = np.zeros_like(start)
-        return cls(round=0, weights=start, memory=memory, tail=tail, tail_rounds=0, carry=carry, opening=opening)
+        closes = rounds - 1 if rounds is not None and opening is not None and opening.closing else None
+        return cls(
+            round=0,
+            weights=start,
+            memory=memory,
+            tail=tail,
+            tail_rounds=0,
+            carry=carry,
+            opening=opening,
+            closes=closes,
+        )
 
     def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, that released this."""
+        if self.opening is not None and self.round == self.closes:
+            return self._closed(self.opening, release.mean, carry=carry)
         if self.opening is None or self.round >= self.opening.rounds:
             return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
         bound = release.clip_norm
         deviation = release.noise_std / release.cohort / bound
         start = self.opening.learnt(self.weights, self.round, release.mean / bound, deviation)
         return replace(self, round=self.round + 1, weights=start, carry=carry)
+
+    def _closed(self, opening: Opening, mean: Floats, *, carry: Carry) -> "State":
+        """The state after the round that closes: what was learnt, and how strongly it speaks."""
+        weights, tail = opening.calibrated(self._learnt, mean), np.zeros_like(self.tail)
+        return replace(self, round=self.round + 1, weights=weights, tail=tail, tail_rounds=0, carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""
@@ -236,14 +277,15 @@ class FedAvg:
         """The state before the first round, from the model's `initial` weights."""
         first = self.engine.model.initial(self.private.randomness, init_scale=self.init_scale)
         weights = first.numpy().astype(np.float64)
-        return State.first(weights, server=self.server, carry=self.private.start(), opening=self.engine.opening)
+        opening, rounds = self.engine.opening, self.private.plan.rounds
+        return State.first(weights, server=self.server, carry=self.private.start(), opening=opening, rounds=rounds)
 
     def apply(self, state: State) -> tuple[State, RoundReport]:
         """Take the state through its round."""
         begin = time.perf_counter()
         watch = Watch(self.private.size) if self.diagnose else None
         open_round = self.private.round(state.round, carry=state.carry)
-        open_round.ask(self._trainer(state.weights, watch), present=partial(self._present, number=state.round))
+        open_round.ask(self._trainer(state.start, watch), present=partial(self._present, number=state.round))
         trained = time.perf_counter()
         release = open_round.release()
         rounds = self.private.plan.rounds
@@ -254,7 +296,7 @@ class FedAvg:
             round=state.round,
             clip_norm=release.clip_norm,
             noise_std=release.noise_std,
-            learning_rate=self.server.rate(number, of) if number >= 0 else 0.0,
+            learning_rate=self.server.rate(number, of) if 0 <= number < of else 0.0,
             seconds=time.perf_counter() - begin if simulated else None,
             seconds_of_training=trained - begin if simulated else None,
             observed=release.observed,
@@ -283,22 +325,25 @@ class FedAvg:
 
 
 def server_round(round: int, rounds: int, *, opening: Opening | None) -> tuple[int, int]:
-    """A round and how many there are as the server counts them: without those of an opening, of numbers below 0."""
-    before = 0 if opening is None else opening.rounds
-    return round - before, rounds - before
+    """A round and how many there are as the server counts them: without those in which nobody learns, of numbers below
+    0 or above all others.
+    """
+    before, after = (0, 0) if opening is None else (opening.rounds, opening.closing)
+    return round - before, rounds - before - after
 
 
 def _check_opening(opening: Opening, private: PrivateRun) -> None:
     """Refuse plans in which a mean would not come out as it went in, or no round would be left to learn."""
-    clip, before = private.start().clip, opening.rounds
+    clip, before = private.start().clip, opening.rounds + opening.closing
     remedies = {
         "clip": (not isinstance(clip, NormalisedClip | FixedClip), "clip with normalised or fixed"),
         "clip_norm": (isinstance(clip, FixedClip) and clip.clip_norm > LONG, f"give {LONG:.0f} at most"),
         "noise": (private.start().noise is not None, "take independent noise"),
-        "rounds": (private.plan.rounds <= before, f"plan at least {before + 1}, of which the first seek it"),
+        "rounds": (private.plan.rounds <= before, f"plan at least {before + 1}, of which one is for it"),
     }
-    for one in opening.sought:
-        without = isinstance(one, Centre) and not one.constant > 0
+    asked = opening.sought if opening.calibration is None else (*opening.sought, opening.calibration)
+    for one in asked:
+        without = isinstance(one, Centre | Strength) and not one.constant > 0
         own = {"constant": (without, "let the features have a constant, which is not centred")}
         for field, (refused, remedy) in {**remedies, **own}.items():
             if refused:

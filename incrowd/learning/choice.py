@@ -126,8 +126,9 @@ class Votes(Telling):
         super().__init__(task)
         self.kinds = kinds
 
-    def told(self, client: int) -> Tensor:
+    def told(self, client: int, weights: Tensor) -> Tensor:
         """See `Telling.told`."""
+        del weights
         return torch.tensor([self._vote(client)], dtype=torch.float64)
 
     def _vote(self, client: int) -> int:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.label_shares import shares_of
+from incrowd.learning.label_shares import everyones_offset, shares_of
 from incrowd.learning.losses import LOGISTIC, Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.paths.path import TrainingPath, TrainingTask
@@ -34,12 +35,19 @@ CLEARLY = 2.0
 class ClassShares:
     """By how much everyone's shares of so many classes are above equal ones; with `several`, of so many labels of yes
     and no each, by how much the share of yes is above a half.
+
+    Where weights are learnt apart from how frequent classes are, and only the model that is published knows it, they go
+    with a `constant` of all examples and the clients' `smoothing` of their shares.
+
+    Guarantee: at one set of weights a client sees its examples alike, whether it is apart or not.
     """
 
     field: ClassVar[str] = "local.class_shares"
 
     classes: int
     several: bool
+    constant: float | None = None
+    smoothing: float = 0.0
 
     @classmethod
     def of(cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss, outputs: OutputShape) -> "ClassShares":
@@ -54,7 +62,9 @@ class ClassShares:
         if (classes < 2 and not several) or model.size <= classes:
             remedy = "it is for several classes, and models of more weights than those: leave it out"
             raise ConfigError(field=cls.field, value=classes, remedy=remedy)
-        return cls(classes=classes, several=several)
+        if local.calibration is None:
+            return cls(classes=classes, several=several)
+        return cls(classes=classes, several=several, constant=data.constant, smoothing=local.label_shares)
 
     @property
     def size(self) -> int:
@@ -91,13 +101,17 @@ class ClassShares:
         return found
 
     def published(self, weights: Floats, found: Floats) -> Floats:
-        """The weights as they are: they have learnt which classes are frequent."""
-        del found
-        return weights
+        """The weights as they are, if they have learnt which classes are frequent; else the constant says it."""
+        if self.constant is None:
+            return weights
+        known = everyones_offset(torch.from_numpy(found), self.smoothing, several=self.several).numpy()
+        matrix = weights.reshape(self.classes, -1).copy()
+        matrix[:, -1] += known / self.constant
+        return matrix.ravel()
 
     def prepared(self, data: ClientTensors, found: Tensor) -> ClientTensors:
-        """The same examples, of which is known how frequent classes are."""
-        return replace(data, above_equal=found)
+        """The same examples, of which is known how frequent classes are, unless that is learnt apart."""
+        return replace(data, above_equal=found) if self.constant is None else data
 
 
 class OwnShares(Telling):
@@ -111,8 +125,9 @@ class OwnShares(Telling):
         super().__init__(task)
         self.asked = asked
 
-    def told(self, client: int) -> Tensor:
+    def told(self, client: int, weights: Tensor) -> Tensor:
         """See `Telling.told`."""
+        del weights
         asked = self.asked
         shares = shares_of(self.task.data.labels[self.own(client)], asked.classes, several=asked.several)
         nothing = not asked.several and not shares.any()

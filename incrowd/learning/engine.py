@@ -124,8 +124,11 @@ class CohortEngine:
         execution = replace(self.execution, threads=1, compile="never")
         nobody = self._data.made_up(_MADE_UP) if self.opening is None else self.opening.made_up(self._data)
         made_up = CohortEngine(self.model, nobody, self.local, execution, loss=self.loss)
-        for number in range(1 if self.opening is None else self.opening.rounds + 1):
-            for _ in made_up.train(weights, [0], randomness=SeededRandomness(seed=0), round=number):
+        starts = [weights] * (1 if self.opening is None else self.opening.rounds + 1)
+        if self.opening is not None and self.opening.closing:
+            starts.append(self.opening.asking(torch.as_tensor(weights).double().numpy(force=True)))
+        for number, start in enumerate(starts):
+            for _ in made_up.train(start, [0], randomness=SeededRandomness(seed=0), round=number):
                 pass
 
     def train(
@@ -180,8 +183,10 @@ class CohortEngine:
         key = bytes([before]) + beside.numpy(force=True).tobytes()
         if self._part is None or self._part[0] != key:
             self._part = None  # or there would be three copies of the examples for a while
-            local = self.local.replaced(class_shares=None, choice=None, centre=None, centre_length=1.0)
-            paths = self._makes if before == opening.rounds else (opening.sought[before].path,)
+            nothing = dict.fromkeys((*self.local.sought, *self.local.closing))
+            local = self.local.replaced(**nothing, centre_length=1.0)
+            asked = opening.asked_now(beside, before)
+            paths = self._makes if asked is None else (asked,)
             data = opening.prepared(self._data, beside, before=before)
             self._part = key, CohortEngine(self.model, data, local, self.execution, loss=self.loss, paths=paths)
         return self._part[1], weights

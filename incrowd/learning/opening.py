@@ -1,5 +1,5 @@
-"""What the first rounds of a federation find out together, before anybody learns: how frequent classes are, a choice, a
-centre.
+"""What the rounds of a federation find out together in which nobody learns: before it, how frequent classes are, a
+choice, a centre; after it, how strongly the model should speak.
 
 Each is a round of the plan, noised and charged as any other. What it finds is public, and goes to the clients with the
 weights: one vector of all is what they start a round with.
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
+from incrowd.learning.calibration import NOW, UNASKED, Strength
 from incrowd.learning.centre import Centre
 from incrowd.learning.choice import BOTH, PICTURES, PIXELS, KindChoice
 from incrowd.learning.class_shares import ClassShares
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
+from incrowd.learning.paths.path import MakePath
 from incrowd.learning.store import ClientTensors
 from incrowd.settings.local import Local
 
@@ -28,19 +30,24 @@ _MADE_UP = 4  # examples: two of a class, and two of another
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What is sought, in the order of the rounds, for a model of `weights` numbers.
+    """What is sought, in the order of the rounds, for a model of `weights` numbers; with a `calibration` the last round
+    is for that.
 
-    Guarantee: whatever was found, a model of the prepared examples and `published` of it give the same outputs.
+    Guarantee: whatever was found, a model of the prepared examples and `published` of it give the same outputs, but for
+    the strength and for what is known of how frequent classes are.
     """
 
     weights: int
     sought: tuple[Sought, ...]
+    calibration: Strength | None = None
 
     @classmethod
     def of(
         cls, model: Model, data: ClientTensors, local: Local, *, loss: Loss, outputs: OutputShape
     ) -> "Opening | None":
-        """What these settings seek, or None. Edge cases: see `ClassShares.of`, `KindChoice.of` and `Centre.of`."""
+        """What these settings seek, or None. Edge cases: see `ClassShares.of`, `KindChoice.of`, `Centre.of` and
+        `Strength.of`.
+        """
         sought: list[Sought] = []
         if local.class_shares is not None:
             sought.append(ClassShares.of(model, data, local, loss=loss, outputs=outputs))
@@ -48,17 +55,25 @@ class Opening:
             sought.append(KindChoice.of(model, data, loss=loss))
         if local.centre is not None:
             sought.append(Centre.of(model, data, length=local.centre_length))
-        return cls(weights=model.size, sought=tuple(sought)) if sought else None
+        if not sought:
+            return None
+        calibration = None if local.calibration is None else Strength.of(model, data)
+        return cls(weights=model.size, sought=tuple(sought), calibration=calibration)
 
     @property
     def rounds(self) -> int:
-        """How many rounds it takes."""
+        """How many rounds it takes before anybody learns."""
         return len(self.sought)
 
     @property
+    def closing(self) -> int:
+        """How many it takes afterwards."""
+        return int(self.calibration is not None)
+
+    @property
     def beside(self) -> int:
-        """How many numbers there are beside the weights."""
-        return sum(one.size for one in self.sought)
+        """How many numbers there are beside the weights: the last is the strength, where it is asked for."""
+        return sum(one.size for one in self.sought) + self.closing
 
     @property
     def size(self) -> int:
@@ -79,9 +94,23 @@ class Opening:
                 found[where] = one.learnt(mean, noise_std)
         return found
 
+    def asking(self, start: Floats) -> Floats:
+        """The same, for the round that asks how strongly this model should speak."""
+        asked = start.copy()
+        asked[-1] = NOW
+        return asked
+
+    def calibrated(self, start: Floats, mean: Floats) -> Floats:
+        """The same with the strength that this round found."""
+        found = start.copy()
+        found[-1] = UNASKED if self.calibration is None else self.calibration.learnt(mean)
+        return found
+
     def published(self, start: Floats) -> Floats:
         """The weights of the model that takes examples as they are."""
         weights = start[: self.weights]
+        if self.calibration is not None:
+            weights = self.calibration.published(weights, float(start[-1]))
         for one, where in reversed(list(self._places())):
             weights = one.published(weights, start[where])
         return weights
@@ -92,6 +121,15 @@ class Opening:
             remedy = f"give one vector of {self.size} numbers, weights and what was found before"
             raise ConfigError(field="weights", value=tuple(start.shape), remedy=remedy)
         return start[: self.weights], start[self.weights :]
+
+    def asked_now(self, beside: Tensor, round: int) -> MakePath | None:
+        """What clients say in the round of this number, which starts with this beside the weights; None if they learn.
+
+        It is the start itself that says which round is the last: no client knows it beforehand.
+        """
+        if self.calibration is not None and float(beside[-1]) == NOW:
+            return self.calibration.path
+        return self.sought[round].path if round < self.rounds else None
 
     def prepared(self, data: ClientTensors, beside: Tensor, *, before: int) -> ClientTensors:
         """The data as they are in the round of this number, by what the rounds before it found: of each example a

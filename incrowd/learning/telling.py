@@ -32,14 +32,16 @@ class Telling(TrainingPath):
         self.at_once = task.execution.chunk or _AT_ONCE
 
     @abstractmethod
-    def told(self, client: int) -> Tensor:
-        """What this client tells, by its own examples alone, float64: fewer numbers than the model has weights."""
+    def told(self, client: int, weights: Tensor) -> Tensor:
+        """What this client tells of a model of these weights, by its own examples alone, float64: fewer numbers than
+        there are weights.
+        """
 
     def train(self, weights: Tensor, clients: Sequence[ClientRound]) -> list[Contributions]:
         """See `TrainingPath.train`."""
         rows = weights.new_zeros(len(clients), self.task.model.size)
         for row, one in zip(rows, clients, strict=True):
-            told = self.told(one.client)
+            told = self.told(one.client, weights)
             length = float(torch.linalg.vector_norm(told))
             if length > 1:
                 told, length = told / length, 1.0

@@ -20,7 +20,7 @@ from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
 from incrowd.privacy.plan.plan import SAMPLING, Plan, PlanConfig
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Poisson, Sampler
-from incrowd.privacy.plan.schedule import Schedule, constant, growing, preceded, weighted
+from incrowd.privacy.plan.schedule import Schedule, constant, followed, growing, preceded, weighted
 from incrowd.privacy.release import PrivateRun
 from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (
@@ -348,13 +348,17 @@ def _cohort(config: Config, clients: int) -> float:
 
 
 def _schedule(config: Config, cohort: float) -> Schedule:
-    """Those of training, after the rounds that are sought something in, of which each has its share of all."""
-    sought, rounds = config.local.sought, config.privacy.rounds
-    if sought and rounds <= len(sought):
-        remedy = f"plan at least {len(sought) + 1}: the first for local.{' and local.'.join(sought)}"
-        raise ConfigError(field="rounds", value=rounds, remedy=remedy)
-    schedule = _training_schedule(config, cohort, rounds=rounds - len(sought))
+    """Those of training, among the rounds that only ask for something, of which each has its share of all."""
+    sought, closing, rounds = config.local.sought, config.local.closing, config.privacy.rounds
+    asked = [*sought, *closing]
+    if asked and rounds <= len(asked):
+        first = f"the first for local.{' and local.'.join(sought)}"
+        at_last = "".join(f", the last for local.{name}" for name in closing)
+        raise ConfigError(field="rounds", value=rounds, remedy=f"plan at least {len(asked) + 1}: {first}{at_last}")
+    schedule = _training_schedule(config, cohort, rounds=rounds - len(asked))
     shares = list(sought.values())
+    for last_share in closing.values():
+        schedule = followed(schedule, share=last_share / (1 - sum(shares)))
     while shares:
         last = shares.pop()
         schedule = preceded(schedule, share=last / (1 - sum(shares)))

@@ -27,6 +27,7 @@ from incrowd.learning.features.table_rows import all_texts, bare
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
+from incrowd.runs.asking import ask_calibration, ask_centre, ask_choice, ask_class_shares
 from incrowd.runs.build import NOTHING, Given, federated_data
 from incrowd.runs.config import Config, LinearSection
 from incrowd.runs.settings import settings_of
@@ -38,6 +39,9 @@ MANY = 5000
 
 WEAK = 60.0
 """Below such a signal noise rules."""
+
+CLEAR = 400.0
+"""From such a signal on, what a model has learnt is more than noise."""
 
 STRONG = 5000.0
 """From such a signal on, what is learned of pictures is less than noise allows: more rounds come closer to it."""
@@ -68,28 +72,10 @@ SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
 less noise the server's own steps come to the same; under more it is all noise.
 """
 
-OF_THE_CENTRE = 0.06
-"""The share of what all rounds are told that the centre of the examples is worth."""
-
-LENGTH_OF_THE_CENTRE = 0.5
-"""About as long as a client's mean is, beside an example: looked at on held-out images of Fashion-MNIST and MNIST."""
-
-DOUBT = 0.05
-"""The noise of a choice between pictures and their pixels, as a share of all clients; if that is not too dear."""
-
-LEAST_CHOICE, MOST_CHOICE = 0.001, 0.02
-"""The share of what all rounds are told that a choice is worth."""
-
 RAW_OF_SEVERAL = 0.2
 """The share of a picture's pixels where it has several labels, of which nobody can say whether pictures tell them: see
 `incrowd.learning.choice.SHARE_OF_PIXELS`.
 """
-
-ERROR_OF_SHARES = 0.03
-"""The noise of the share of a class among all labels; if that is not too dear."""
-
-LEAST_OF_SHARES, MOST_OF_SHARES = 0.001, 0.03
-"""The share of what all rounds are told that those shares are worth."""
 
 MOST_NUMBERS = 8192
 """That numbers without a range may become in a row: of more of them a row is seen as it is."""
@@ -178,16 +164,16 @@ def images(facts: Outline) -> Tables:
         count = min(features["dimensions"], GreyPictures().count(facts.shape))
         features |= {"dimensions": count, "whitening": lift(count)}
     how = mechanism(facts)
-    if facts.classes not in (None, 2) and 150 <= facts.signal < 400:
+    if facts.classes not in (None, 2) and 150 <= facts.signal < CLEAR:
         how["local"] |= SEVERAL_STEPS
     if facts.signal >= STRONG:
         how["privacy"]["rounds"] = 60
-    if WEAK <= facts.signal < 400:
-        centre(how)
+    if WEAK <= facts.signal < CLEAR:
+        ask_centre(how)
     if facts.several:
         features["raw"] = RAW_OF_SEVERAL
     elif facts.signal >= WEAK and facts.classes is not None:
-        choice(how, facts)
+        ask_choice(how, facts.signal)
         features["apart"] = True
     return {"features": features, "model": _LINEAR, **how}
 
@@ -214,7 +200,7 @@ def handwriting(facts: Outline) -> Tables:
         "constant": CONSTANT,
     }
     how = mechanism(facts)
-    if facts.signal >= 400 and facts.classes != 2:
+    if facts.signal >= CLEAR and facts.classes != 2:
         # What tells drawings apart is as loud in every direction, so that long steps need no momentum.
         how["server"] = {**_STRAIGHT, "learning_rate": 32.0 if facts.signal < 1000 else 128.0}
         how["privacy"]["rounds"] = 20 if facts.clients < MANY else 40
@@ -282,7 +268,7 @@ _STRAIGHT: dict[str, Any] = {"decay": "linear", "average": "tail"}
 def directions(facts: Outline) -> int:
     """How many numbers of an example are looked at."""
     colour = in_colour(facts.shape)
-    for least, count in ((400, 1024), (150, 256 if colour else 512), (60, 128)):
+    for least, count in ((CLEAR, 1024), (150, 256 if colour else 512), (60, 128)):
         if facts.signal >= least:
             return count
     return 64
@@ -318,7 +304,7 @@ def mechanism(facts: Outline) -> Tables:
         local["label_shares"] = SHARES_OF_TWO if two else SHARES
     rounds = 15 if facts.signal < 150 else 30
     server: dict[str, Any] = {"learning_rate": 6.0 if facts.signal < WEAK else 12.0}
-    if facts.signal >= 400:
+    if facts.signal >= CLEAR:
         server = {"kind": "momentum", "learning_rate": 8.0 if facts.signal < 1000 else 15.0}
     privacy: dict[str, Any] = {"rounds": rounds, "allocation": "weighted", **_who(facts)}
     if two:
@@ -327,36 +313,13 @@ def mechanism(facts: Outline) -> Tables:
     return {"local": local, "server": {**server, "decay": "linear", "average": "tail"}, "privacy": privacy}
 
 
-def centre(how: Tables) -> None:
-    """Begin with a round for the centre of everyone's examples (`incrowd.learning.centre`)."""
-    how["local"] |= {"centre": OF_THE_CENTRE, "centre_length": LENGTH_OF_THE_CENTRE}
-    how["privacy"]["rounds"] += 1
-
-
-def choice(how: Tables, facts: Outline) -> None:
-    """Begin with a round in which clients choose between pictures and their pixels (`incrowd.learning.choice`)."""
-    how["local"]["choice"] = _worth(DOUBT, facts, LEAST_CHOICE, MOST_CHOICE)
-    how["privacy"]["rounds"] += 1
-
-
-def class_shares(how: Tables, facts: Outline) -> None:
-    """Begin with a round that asks how frequent classes are (`incrowd.learning.class_shares`)."""
-    how["local"]["class_shares"] = _worth(ERROR_OF_SHARES, facts, LEAST_OF_SHARES, MOST_OF_SHARES)
-    how["privacy"]["rounds"] += 1
-
-
-def _worth(noise: float, facts: Outline, least: float, most: float) -> float:
-    """The share of what all rounds are told with which a mean over everyone has this noise, within limits."""
-    return float(f"{min(most, max(least, (noise * facts.signal) ** -2)):.2g}")
-
-
 def clipped(facts: Outline) -> Tables:
     """How a linear model of rows is learned: one step a round along the gradient of all of a client's rows, clipped."""
     rounds = 15
     server: dict[str, Any] = {"learning_rate": 60.0}
     if facts.signal >= 150:
-        rounds = 30 if facts.signal < 400 else 60
-        server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < 400 else 33.0}
+        rounds = 30 if facts.signal < CLEAR else 60
+        server = {"kind": "momentum", "learning_rate": 13.0 if facts.signal < CLEAR else 33.0}
     return {
         "local": {"learning_rate": 1.0, "shuffle": False, "label_shares": SHARES_OF_FEW},
         "server": {**server, "decay": "linear", "average": "tail"},
@@ -470,18 +433,22 @@ def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
 
 
 def _open(advised: Tables, settings: Mapping[str, Any], facts: Outline) -> None:
-    """Begin with the rounds that go with what settings state, and leave one at least for training."""
+    """Begin and end with the rounds that go with what settings state, and leave one at least for training."""
     local, privacy = settings.get("local", {}), settings.get("privacy", {})
     if "label_shares" in advised["local"] and local.get("label_shares", ...) is not None:
-        class_shares(advised, facts)
+        ask_class_shares(advised, facts.signal)
+        if facts.signal < CLEAR and not facts.own_model:
+            ask_calibration(advised, facts.signal)
     clip = privacy.get("clip", {}).get("kind", "normalised")
     usual = clip in ("normalised", "fixed") and privacy.get("noise", "independent") == "independent"
     own = "name" in settings.get("features", {}) or {"kind", "module", "bias"} & settings.get("model", {}).keys()
     left = privacy.get("rounds", math.inf) - 1
-    for name, fits in (("class_shares", usual), ("choice", usual and not own), ("centre", usual and not own)):
+    linear = usual and not own
+    for name, fits in (("class_shares", usual), ("choice", linear), ("centre", linear), ("calibration", linear)):
         if name not in advised["local"]:
             continue
-        if fits and local.get(name, ...) is not None and left > 0:
+        needed = name != "calibration" or {**advised["local"], **local}.get("class_shares") is not None
+        if fits and needed and local.get(name, ...) is not None and left > 0:
             left -= 1
         else:
             _without(advised, name)

@@ -42,10 +42,14 @@ class Local(Descent):
     next asks for the mean of each client's examples; from then on a linear model learns around it (see
     `incrowd.learning.centre`). A mean that is longer than `centre_length` is told as long as that, and the noise of the
     centre is proportional to it: examples of length one have no longer mean than one, and mostly a much shorter one.
+    After all that there can be one more. With `calibration` a linear model learns apart from how frequent classes are,
+    and the last round asks each client how strongly it should say what it has learnt beside that (see
+    `incrowd.learning.calibration`).
 
     Edge cases: a client with fewer examples than a batch makes one smaller batch of them, with fewer examples than
     `batches` one batch of each; the last batch of a pass may be smaller. Both `batch_size` and `batches`, a
-    `centre_length` without a `centre`, and shares that leave nothing for training: refused.
+    `centre_length` without a `centre`, a `calibration` without `class_shares`, and shares that leave nothing for
+    training: refused.
     """
 
     epochs: int = 1
@@ -59,6 +63,7 @@ class Local(Descent):
     choice: float | None = None
     centre: float | None = None
     centre_length: float = 1.0
+    calibration: float | None = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Refuse numbers that make no sense."""
@@ -68,12 +73,16 @@ class Local(Descent):
         _validate.non_negative(**self.named("local", "proximal"))
         if self.label_shares is not None:
             _validate.positive(**self.named("local", "label_shares"))
-        for share in self.sought:
+        asked = {**self.sought, **self.closing}
+        for share in asked:
             _validate.fraction(**self.named("local", share))
-        if sum(self.sought.values()) >= 1:
-            first, *others = (f"local.{share}" for share in self.sought)
+        if sum(asked.values()) >= 1:
+            first, *others = (f"local.{share}" for share in asked)
             remedy = f"with {' and '.join(others)} nothing is left for training: give less"
-            raise ConfigError(field=first, value=next(iter(self.sought.values())), remedy=remedy)
+            raise ConfigError(field=first, value=next(iter(asked.values())), remedy=remedy)
+        if self.calibration is not None and self.class_shares is None:
+            remedy = "it says how much is to be learnt beside local.class_shares: give those, too, or leave it out"
+            raise ConfigError(field="local.calibration", value=self.calibration, remedy=remedy)
         _validate.positive(**self.named("local", "centre_length"))
         if self.centre is None and self.centre_length != 1:
             remedy = "it is of local.centre: give that, too"
@@ -86,6 +95,11 @@ class Local(Descent):
         """What is sought before anybody is trained, by the name of its setting: its share of all that is told."""
         named = {"class_shares": self.class_shares, "choice": self.choice, "centre": self.centre}
         return {name: share for name, share in named.items() if share is not None}
+
+    @property
+    def closing(self) -> dict[str, float]:
+        """The same of what is asked for when everybody has been trained."""
+        return {} if self.calibration is None else {"calibration": self.calibration}
 
     @property
     def plain(self) -> bool:

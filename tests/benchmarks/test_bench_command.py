@@ -59,9 +59,10 @@ def test_wrong_use_exits_with_2(
 
 
 def test_what_an_option_is_not_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run(monkeypatch, "--work", "simulation", "--against", "lean", "--batch", "10,100")
+    refused = ("--workers", "none")  # before anything is measured
+    run(monkeypatch, "--work", "simulation", "--against", "lean", "--batch", "10,100", *refused)
     assert "simulation is measured as it is: --against makes no difference to it" in capsys.readouterr().err
-    run(monkeypatch, "--work", "mlp,service", "--against", "lean", "--batch", "0")
+    run(monkeypatch, "--work", "mlp,service", "--against", "lean", *refused)
     assert "makes no difference" not in capsys.readouterr().err
 
 

@@ -155,13 +155,13 @@ def test_a_choice_is_between_pictures_and_pixels_of_the_partys_own(hospitals: Ho
         (folder / name / PARTY_FILE).write_text(text)
     data = '[data]\nname = "parties"\nfederation = "arrays"\nenrolled = "enrolled"\nshape = [8, 8]\nclasses = 3\n'
     seen = '[features]\nname = "pictures"\ndimensions = 16\napart = true\n[model]\nbias = false\n'
-    local = "[local]\nlabel_shares = 0.1\nclass_shares = 0.1\nchoice = 0.4\ncentre = 0.1\n"
-    rest = '[privacy]\nepsilon = 99.0\ndelta = 1e-5\nrounds = 4\n[run]\nplot = false\nrandomness = "seeded"\nseed = 1\n'
+    local = "[local]\nlabel_shares = 0.1\nclass_shares = 0.1\nchoice = 0.4\ncentre = 0.1\ncalibration = 0.1\n"
+    rest = '[privacy]\nepsilon = 99.0\ndelta = 1e-5\nrounds = 5\n[run]\nplot = false\nrandomness = "seeded"\nseed = 1\n'
     (folder / "there.toml").write_text(data + seen + local + rest)
     line = MemberLine(hospitals)
     found = hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals))
     line.close()
-    assert (found["rounds"], found["seen_as"]) == (4, "pixels")
+    assert (found["rounds"], found["seen_as"]) == (5, "pixels")
 
 
 def test_the_commands_of_a_party(

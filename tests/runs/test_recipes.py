@@ -9,15 +9,13 @@ import pytest
 from incrowd import Budget, Clients
 from incrowd.errors import ConfigError
 from incrowd.learning.features import GreyPictures
+from incrowd.runs.asking import LEAST_CHOICE, LENGTH_OF_THE_CENTRE, MOST_CHOICE, OF_THE_CENTRE
 from incrowd.runs.build import Given
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.recipes import (
-    LEAST_CHOICE,
-    LENGTH_OF_THE_CENTRE,
+    CLEAR,
     MANY,
-    MOST_CHOICE,
-    OF_THE_CENTRE,
     RECIPES,
     SHARES,
     STRONG,
@@ -168,7 +166,7 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
     asked, colours = made(), made(shape=(3, 32, 32))
     assert asked["features"]["apart"]
     assert colours["features"]["apart"]
-    assert asked["privacy"]["rounds"] == 33  # the others ask for a centre, and how frequent classes are
+    assert asked["privacy"]["rounds"] == 34  # the others ask for a centre, how frequent classes are, and at the end
     # The noise of the mean vote is a twentieth of all clients, if that is not too dear, or nearly for nothing.
     assert asked["local"]["choice"] == pytest.approx((0.05 * facts(budget=USUAL).signal) ** -2, rel=0.01)
     assert made(budget=Budget(epsilon=2.0, delta=1e-3))["local"]["choice"] == MOST_CHOICE
@@ -205,7 +203,9 @@ def test_what_is_stated_goes_before_a_choice_and_a_centre(name: str) -> None:
     assert (made["local"].get("choice") is not None, made["local"].get("centre") is not None) == (choice, centre)
     assert ("centre_length" in made["local"]) == centre
     assert ("apart" in made["features"]) == choice
-    rounds = stated.get("privacy", {}).get("rounds", 31 + choice + centre)
+    last = made["local"].get("calibration") is not None
+    assert last == (name not in {"others", "a bias", "no shares"} and "rounds" not in stated.get("privacy", {}))
+    rounds = stated.get("privacy", {}).get("rounds", 31 + choice + centre + last)
     assert made["privacy"]["rounds"] == rounds
     settings_of(made)
 
@@ -233,6 +233,34 @@ def test_wherever_clients_have_label_shares_it_is_asked_how_frequent_classes_are
         settings_of(made)
         usual = completed(PROMISE, named(recipe), facts(shape=(28, 28), budget=USUAL))["local"]["class_shares"]
         assert usual == pytest.approx((0.03 * facts(budget=USUAL).signal) ** -2, rel=0.03)
+
+
+CALIBRATED: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing": ({}, True),
+    "a share of its own": ({"local": {"calibration": 0.2}}, True),
+    "none": ({"local": {"calibration": None}}, False),
+    "no class shares": ({"local": {"class_shares": None}}, False),
+    "features of its own": ({"features": {"name": "none"}}, False),
+    "an adaptive clip": ({"privacy": {**PROMISE["privacy"], "clip": {"kind": "quantile"}}}, False),
+    "three rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 3}}, True),
+    "two rounds": ({"privacy": {**PROMISE["privacy"], "rounds": 2}}, False),
+}
+
+
+@pytest.mark.parametrize("recipe", ["general", "tables"])
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_where_noise_is_heard_clients_say_at_the_end_how_strongly_to_speak(name: str, recipe: str) -> None:
+    stated, asked = CALIBRATED[name]
+    made = completed({**PROMISE, **stated}, named(recipe), facts(budget=USUAL))
+    assert (made["local"].get("calibration") is not None) == asked
+    if name == "nothing":
+        settings_of(made)
+        assert made["local"]["calibration"] == pytest.approx((0.1 * facts(budget=USUAL).signal) ** -2, rel=0.03)
+    clear = facts(clients=1000, budget=Budget(epsilon=8.0, delta=1e-5))
+    assert clear.signal >= CLEAR
+    assert "calibration" not in completed(PROMISE, named(recipe), clear)["local"]
+    own = facts(budget=USUAL, own_model=True)
+    assert "calibration" not in completed(PROMISE, named(recipe), own)["local"]
 
 
 def test_labels_that_are_numbers_have_no_classes_to_ask_for() -> None:

@@ -1,0 +1,99 @@
+"""How strongly a model says what it has learnt, which is asked for once, after everybody has been trained.
+
+Noise makes weights long that nothing speaks for, and few steps leave others short. Where all classes are equally
+frequent neither matters, because the largest output stays the largest. Where one of them is frequent it does: too
+strong a model overrules what is known of classes for nothing, and ends below who always says the frequent one; too weak
+a model never dares to say another. So where `Local.calibration` says it, the last round shows each client the model
+that would be published, speaking in several strengths, from a sixteenth to sixteen times as strongly. It says of each
+and the next stronger one which of the two its own examples agree with. The mean of what they say is noised and charged
+as any other, and the strength is taken of which most is said. How frequent classes are
+(`incrowd.learning.class_shares`) is no part of what is made stronger.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from incrowd._random import Floats
+from incrowd.data.inputs import single
+from incrowd.learning.centre import linear_alone
+from incrowd.learning.inputs import chosen, meant
+from incrowd.learning.models import Model
+from incrowd.learning.paths.path import TrainingPath, TrainingTask
+from incrowd.learning.store import ClientTensors
+from incrowd.learning.telling import Telling
+
+STRENGTHS: tuple[float, ...] = tuple(2.0**power for power in range(-4, 5))
+"""How many times as strongly the model may speak; fewer, around 1, where it has fewer weights than there are these."""
+
+UNASKED, NOW = 0.0, -1.0
+"""What stands in the place of the strength before it is known, and in the round that asks for it."""
+
+_ROWS = 4096  # examples that are looked at at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strength:
+    """The strength of a linear model whose examples have a `constant`.
+
+    Guarantee: a strength changes no model's largest output where nothing is known of how frequent classes are.
+    """
+
+    field: ClassVar[str] = "local.calibration"
+
+    constant: float
+    strengths: tuple[float, ...] = STRENGTHS
+
+    @classmethod
+    def of(cls, model: Model, data: ClientTensors) -> "Strength":
+        """That of a model of these data. Edge cases: a model that is not linear or has a bias of its own is refused."""
+        linear_alone(model, data, field=cls.field)
+        left_out = max(0, len(STRENGTHS) // 2 - (model.size - 1) // 2)
+        return cls(constant=data.constant, strengths=STRENGTHS[left_out : len(STRENGTHS) - left_out])
+
+    def path(self, task: TrainingTask) -> TrainingPath:
+        """What clients contribute to it."""
+        return StrengthVotes(task, self.strengths)
+
+    def learnt(self, mean: Floats) -> float:
+        """The strength of which most is said: that whose votes against the weaker ones add up to most.
+
+        Edge cases: where nothing is said, and of two that are as good, the one nearer to the model as it is.
+        """
+        said = np.concatenate([[0.0], np.cumsum(mean[: len(self.strengths) - 1])])
+        nearest = sorted(range(len(self.strengths)), key=lambda place: abs(place - len(self.strengths) // 2))
+        return self.strengths[max(nearest, key=lambda place: said[place])]
+
+    def published(self, weights: Floats, strength: float) -> Floats:
+        """The weights, so many times as strong; as they are where nobody was asked."""
+        return strength * weights if strength > 0 else weights
+
+
+class StrengthVotes(Telling):
+    """What clients tell of strengths: for each and the next, 1 if their examples are likelier under the stronger of the
+    two, -1 if they are less likely, all of them together of length one.
+
+    Each sees its examples as in training, with the shares of its own labels.
+
+    Edge cases: of likelihoods that are no numbers it says nothing.
+    """
+
+    def __init__(self, task: TrainingTask, strengths: tuple[float, ...]) -> None:
+        super().__init__(task)
+        self.strengths = strengths
+
+    def told(self, client: int, weights: Tensor) -> Tensor:
+        """In float64, a few thousand examples at a time, in their order."""
+        data, examples, offset = self.task.data, self.own(client), self.task.offset(client)
+        matrix = weights.double().reshape(-1, math.prod(data.shape))
+        total = torch.zeros(len(self.strengths), dtype=torch.float64, device=data.device)
+        for some in torch.split(examples, _ROWS):
+            rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
+            outputs, beside = rows.reshape(len(some), -1).double() @ matrix.T, 0.0 if offset is None else offset
+            said = [self.task.loss.value(strength * outputs + beside, data.labels[some]) for strength in self.strengths]
+            total += len(some) * torch.stack(said)
+        return -total.diff().sign() / math.sqrt(max(1, len(self.strengths) - 1))

@@ -1,0 +1,193 @@
+"""How strongly a model speaks: what clients say of it, and what becomes of that."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from incrowd import Local
+from incrowd._random import Floats
+from incrowd.errors import ConfigError
+from incrowd.learning import CROSS_ENTROPY, LOGISTIC, ClientTensors, CohortEngine, Execution, Loss, Model, linear, mlp
+from incrowd.learning.calibration import STRENGTHS, Strength
+from incrowd.learning.label_shares import everyones_offset, logit_offset
+from incrowd.learning.opening import Opening
+from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, clients, trained, with_labels
+from tests.learning.test_centre import CONSTANT, MODEL, rows_of, unit
+from tests.learning.test_class_shares import labels_of
+
+PLAIN = Local(learning_rate=0.3, batch_size=10, label_shares=0.1, class_shares=0.1)
+LOCAL = PLAIN.replaced(calibration=0.1)
+WHO = range(len(SIZES))
+
+
+@pytest.fixture(scope="module")
+def data() -> ClientTensors:
+    return unit(clients())
+
+
+def opening(data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTROPY, local: Local = LOCAL) -> Opening:
+    found = Opening.of(model, data, local, loss=loss, outputs=model.module(torch.zeros(1, *data.shape)).shape[1:])
+    assert found is not None
+    return found
+
+
+def asked(data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTROPY) -> Floats:
+    """What the round that closes starts with: weights that are far from none, and classes of which nothing is known."""
+    weights = 20 * model.initial(RANDOMNESS).double().numpy()
+    known = opening(data, model, loss=loss)
+    return known.asking(known.start(weights))
+
+
+def votes(
+    data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTROPY, threads: int = 1
+) -> dict[int, Floats]:
+    engine = CohortEngine(model, data, LOCAL, Execution(threads=threads), loss=loss)
+    found = trained(engine, torch.from_numpy(asked(data, model, loss=loss)), WHO, round=9)
+    return {client: row / np.linalg.norm(row) for client, row in found.items()}
+
+
+def slow_votes(data: ClientTensors, client: int, model: Model, loss: Loss) -> Floats:
+    """Which of two strengths is likelier, one after the other."""
+    labels = labels_of(data, client)
+    matrix = asked(data, model, loss=loss)[: model.size].reshape(-1, FEATURES + 1)
+    outputs = torch.from_numpy(rows_of(data, client) @ np.float32(matrix).astype(np.float64).T)
+    beside = logit_offset(labels, 0.1, loss=loss, outputs=(len(matrix),))
+    losses = [float(loss.value(strength * outputs + beside, labels)) for strength in STRENGTHS]
+    return np.array([1.0 if after < before else -1.0 for before, after in pairwise(losses)])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_each_client_says_which_of_two_strengths_its_examples_agree_with(data: ClientTensors, threads: int) -> None:
+    found = votes(data, threads=threads)
+    for client, row in found.items():
+        expected = slow_votes(data, client, MODEL, CROSS_ENTROPY)
+        assert row[: len(expected)] * np.sqrt(len(expected)) == pytest.approx(expected, abs=1e-6)
+        assert not row[len(expected) : -1].any()
+        assert row[-1] == pytest.approx(0, abs=1e-3)  # all say as much
+    assert len({tuple(row > 0) for row in found.values()}) > 1
+
+
+def test_so_it_is_of_labels_of_yes_and_no() -> None:
+    labels = torch.from_numpy(np.random.default_rng(1).integers(0, 2, (sum(SIZES), 3))).float()
+    data = replace(unit(clients()), labels=labels)
+    model = linear(FEATURES + 1, 3, bias=False)
+    for client, row in votes(data, model, loss=LOGISTIC).items():
+        expected = slow_votes(data, client, model, LOGISTIC)
+        assert row[: len(expected)] * np.sqrt(len(expected)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_of_many_examples_as_of_few(data: ClientTensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = votes(data)
+    monkeypatch.setattr("incrowd.learning.calibration._ROWS", 4)
+    parts = votes(data)
+    assert all(np.array_equal(whole[client], parts[client]) for client in WHO)
+
+
+def test_of_likelihoods_that_are_no_numbers_nothing_is_said(data: ClientTensors) -> None:
+    start = asked(data)
+    start[3] = np.nan
+    found = trained(CohortEngine(MODEL, data, LOCAL), torch.from_numpy(start), WHO, round=9)
+    assert not any(row[:-1].any() for row in found.values())
+    assert [row[-1] for row in found.values()] == [2.0**20] * len(SIZES)
+
+
+@pytest.mark.parametrize("round", [0, 1, 9])
+def test_nobody_else_changes_what_a_client_says(data: ClientTensors, round: int) -> None:
+    start = torch.from_numpy(asked(data))
+    together = trained(CohortEngine(MODEL, data, LOCAL, Execution(chunk=3)), start, WHO, round=round)
+    for client in WHO:
+        alone = trained(CohortEngine(MODEL, data, LOCAL), start, [client], round=round)
+        assert np.array_equal(alone[client], together[client])
+
+
+def test_the_strength_is_that_of_which_most_is_said() -> None:
+    calibration = Strength(constant=CONSTANT)
+    steps = len(STRENGTHS) - 1
+    for place, strength in enumerate(STRENGTHS):
+        said = np.where(np.arange(steps) < place, 0.3, -0.3)
+        assert calibration.learnt(np.concatenate([said, np.full(5, 9.0)])) == strength
+    assert calibration.learnt(np.zeros(20)) == 1.0
+    doubt = np.where(np.arange(steps) < 3, 1.0, 0.0)  # anything from a half on is as good
+    assert calibration.learnt(doubt) == 1.0
+    one = np.where(np.arange(steps) < 2, 1.0, -1.0)
+    one[7] = 0.5  # one that is alone in what it says
+    assert calibration.learnt(one) == 0.25
+
+
+def test_noise_seldom_moves_a_clear_answer_by_more_than_a_step() -> None:
+    noise, calibration = np.random.default_rng(5), Strength(constant=CONSTANT)
+    said = np.where(np.arange(8) < 2, 1.0, -1.0) / np.sqrt(8)
+    found = [calibration.learnt(said + noise.normal(0, 0.1, 8)) for _ in range(500)]
+    assert np.mean([0.125 <= one <= 0.5 for one in found]) > 0.99
+    lost = [calibration.learnt(said + noise.normal(0, 2.0, 8)) for _ in range(500)]  # the control
+    assert np.mean([0.125 <= one <= 0.5 for one in lost]) < 0.8
+
+
+@pytest.mark.parametrize(("weights", "strengths"), [(2, 1), (3, 3), (4, 3), (5, 5), (9, 9), (40, 9)])
+def test_small_models_speak_in_fewer_strengths_around_their_own(weights: int, strengths: int) -> None:
+    labels = torch.zeros(sum(SIZES))
+    data = replace(unit(clients()), features=torch.ones(sum(SIZES), weights), labels=labels)
+    model = linear(weights, 1, bias=False)
+    found = Strength.of(model, data).strengths
+    assert len(found) == strengths
+    assert found[len(found) // 2] == 1.0
+    engine = CohortEngine(model, data, LOCAL, loss=LOGISTIC)
+    start = opening(data, model, loss=LOGISTIC).asking(np.ones(engine.start_size))
+    for row in trained(engine, torch.from_numpy(start), WHO, round=9).values():
+        assert np.linalg.norm(row) == pytest.approx(2.0**20)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.25, 4.0])
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_known_of_classes_is_said_as_loudly_at_any_strength(several: bool, strength: float) -> None:
+    labels = torch.zeros(sum(SIZES), CLASSES) if several else torch.zeros(sum(SIZES), dtype=torch.int64)
+    loss = LOGISTIC if several else CROSS_ENTROPY
+    data = replace(unit(clients()), labels=labels)
+    known = opening(data, loss=loss)
+    above, weights = np.array([0.4, -0.1, 0.05, -0.15, -0.1]), MODEL.initial(RANDOMNESS).double().numpy()
+    published = known.published(np.concatenate([weights, above, [strength]]))
+    rows = rows_of(data, 2)
+    outputs = rows @ published.reshape(CLASSES, -1).T
+    prior = everyones_offset(torch.from_numpy(above), 0.1, several=several).numpy()
+    expected = (strength or 1.0) * rows @ weights.reshape(CLASSES, -1).T + prior
+    assert outputs == pytest.approx(expected, abs=1e-9)
+    equal = known.published(np.concatenate([weights, np.zeros(CLASSES), [strength]]))
+    plain = rows @ weights.reshape(CLASSES, -1).T
+    assert np.array_equal((rows @ equal.reshape(CLASSES, -1).T).argmax(1), plain.argmax(1))
+
+
+def test_apart_or_not_a_client_learns_the_same_at_the_same_model(data: ClientTensors) -> None:
+    """What the published model says of classes, it says in the other way by its own weights."""
+    above, weights = np.array([0.4, -0.1, 0.05, -0.15, -0.1]), MODEL.initial(RANDOMNESS).double().numpy()
+    apart = np.concatenate([weights, above, [0.0]])
+    matrix = weights.reshape(CLASSES, -1).copy()
+    matrix[:, -1] += everyones_offset(torch.from_numpy(above), 0.1, several=False).numpy() / CONSTANT
+    together = np.concatenate([matrix.ravel(), above])
+    found = trained(CohortEngine(MODEL, data, LOCAL), torch.from_numpy(apart), WHO, round=1)
+    usual = trained(CohortEngine(MODEL, data, PLAIN), torch.from_numpy(together), WHO, round=1)
+    without = trained(CohortEngine(MODEL, data, PLAIN), torch.from_numpy(apart[:-1]), WHO, round=1)
+    for client in WHO:
+        assert found[client] == pytest.approx(usual[client], abs=2e-5)
+        assert np.abs(found[client] - without[client]).max() > 1e-3  # the control
+
+
+def test_it_is_for_linear_models_of_examples_with_a_constant(data: ClientTensors) -> None:
+    for model in (mlp((FEATURES + 1, 4, CLASSES)), linear(FEATURES + 1, CLASSES)):
+        with pytest.raises(ConfigError, match=r"local\.calibration = .*: it is for a linear model without a bias"):
+            opening(data, model)
+
+
+def test_it_goes_with_class_shares() -> None:
+    with pytest.raises(ConfigError, match=r"local\.calibration = 0\.1: .* beside local\.class_shares"):
+        Local(label_shares=0.1, calibration=0.1)
+    with pytest.raises(ConfigError, match=r"local\.class_shares = 0\.5: with local\.calibration nothing is left"):
+        Local(label_shares=0.1, class_shares=0.5, calibration=0.5)
+
+
+def test_nothing_is_made_of_examples_that_are_not_there() -> None:
+    made_up = with_labels(clients(), torch.zeros(sum(SIZES), dtype=torch.int64))
+    engine = CohortEngine(MODEL, unit(made_up), LOCAL)
+    engine.rehearse(torch.zeros(engine.start_size))
