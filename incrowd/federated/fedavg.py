@@ -57,9 +57,13 @@ class State:
     @property
     def start(self) -> Floats:
         """What clients start the round with: in the one that closes it is the model that would be published."""
-        if self.opening is None or self.round != self.closes:
-            return self.weights
-        return self.opening.asking(self._learnt)
+        asked = self._asked
+        return self.weights if asked is None else asked.asking(self._learnt)
+
+    @property
+    def _asked(self) -> Strength | None:
+        """What the round that closes asks for; None in any other."""
+        return self.opening.calibration if self.opening is not None and self.round == self.closes else None
 
     @property
     def _learnt(self) -> Floats:
@@ -111,19 +115,15 @@ class State:
 
     def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, that released this."""
-        if self.opening is not None and self.round == self.closes:
-            return self._closed(self.opening, release.mean, carry=carry)
+        if self._asked is not None:
+            weights, tail = self._asked.found(self._learnt, release.mean), np.zeros_like(self.tail)
+            return replace(self, round=self.round + 1, weights=weights, tail=tail, tail_rounds=0, carry=carry)
         if self.opening is None or self.round >= self.opening.rounds:
             return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
         bound = release.clip_norm
         deviation = release.noise_std / release.cohort / bound
         start = self.opening.learnt(self.weights, self.round, release.mean / bound, deviation)
         return replace(self, round=self.round + 1, weights=start, carry=carry)
-
-    def _closed(self, opening: Opening, mean: Floats, *, carry: Carry) -> "State":
-        """The state after the round that closes: what was learnt, and how strongly it speaks."""
-        weights, tail = opening.calibrated(self._learnt, mean), np.zeros_like(self.tail)
-        return replace(self, round=self.round + 1, weights=weights, tail=tail, tail_rounds=0, carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, whose released mean this is."""

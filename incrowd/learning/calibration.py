@@ -30,8 +30,8 @@ from incrowd.learning.telling import Telling
 STRENGTHS: tuple[float, ...] = tuple(2.0**power for power in range(-4, 5))
 """How many times as strongly the model may speak; fewer, around 1, where it has fewer weights than there are these."""
 
-UNASKED, NOW = 0.0, -1.0
-"""What stands in the place of the strength before it is known, and in the round that asks for it."""
+NOW = -1.0
+"""What stands in the place of the strength in the round that asks for it; before it there is 0."""
 
 _ROWS = 4096  # examples that are looked at at a time
 
@@ -58,6 +58,14 @@ class Strength:
     def path(self, task: TrainingTask) -> TrainingPath:
         """What clients contribute to it."""
         return StrengthVotes(task, self.strengths)
+
+    def asking(self, start: Floats) -> Floats:
+        """What the round starts with that asks about the model of this start, whose last number is the strength."""
+        return np.append(start[:-1], NOW)
+
+    def found(self, start: Floats, mean: Floats) -> Floats:
+        """The same with the strength that this round found."""
+        return np.append(start[:-1], self.learnt(mean))
 
     def learnt(self, mean: Floats) -> float:
         """The strength of which most is said: that whose votes against the weaker ones add up to most.

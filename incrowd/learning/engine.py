@@ -125,8 +125,8 @@ class CohortEngine:
         nobody = self._data.made_up(_MADE_UP) if self.opening is None else self.opening.made_up(self._data)
         made_up = CohortEngine(self.model, nobody, self.local, execution, loss=self.loss)
         starts = [weights] * (1 if self.opening is None else self.opening.rounds + 1)
-        if self.opening is not None and self.opening.closing:
-            starts.append(self.opening.asking(torch.as_tensor(weights).double().numpy(force=True)))
+        if self.opening is not None and self.opening.calibration is not None:
+            starts.append(self.opening.calibration.asking(torch.as_tensor(weights).double().numpy(force=True)))
         for number, start in enumerate(starts):
             for _ in made_up.train(start, [0], randomness=SeededRandomness(seed=0), round=number):
                 pass

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from incrowd._random import Floats
 from incrowd.errors import ConfigError
-from incrowd.learning.calibration import NOW, UNASKED, Strength
+from incrowd.learning.calibration import NOW, Strength
 from incrowd.learning.centre import Centre
 from incrowd.learning.choice import BOTH, PICTURES, PIXELS, KindChoice
 from incrowd.learning.class_shares import ClassShares
@@ -92,18 +92,6 @@ class Opening:
         for place, (one, where) in enumerate(self._places()):
             if place == number:
                 found[where] = one.learnt(mean, noise_std)
-        return found
-
-    def asking(self, start: Floats) -> Floats:
-        """The same, for the round that asks how strongly this model should speak."""
-        asked = start.copy()
-        asked[-1] = NOW
-        return asked
-
-    def calibrated(self, start: Floats, mean: Floats) -> Floats:
-        """The same with the strength that this round found."""
-        found = start.copy()
-        found[-1] = UNASKED if self.calibration is None else self.calibration.learnt(mean)
         return found
 
     def published(self, start: Floats) -> Floats:

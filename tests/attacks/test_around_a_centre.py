@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError, SpecificationRefused
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.learning.cohort import EngineTrainer
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import NormalisedClip
-from incrowd.privacy.release import PrivateRun
 from incrowd.runs.run import Run
-from tests.federated.test_centre import BUDGET, CLIENTS, plan_with
+from tests.attacks.totals import total as released
+from tests.federated.test_centre import CLIENTS
 from tests.flower.test_parties import KINDS, NAMES, SERVER, party
-from tests.learning.cohorts import RANDOMNESS, clients
+from tests.learning.cohorts import clients
 from tests.learning.test_centre import LOCAL, MODEL, start, unit
 from tests.runs.small import clients_of, seeded
 
@@ -33,18 +32,10 @@ def with_odd(data: ClientTensors, odd: float) -> ClientTensors:
     return replace(data, features=features)
 
 
-def total(data: ClientTensors, number: int, there: list[int], *, length: float = 1.0) -> np.ndarray:
-    """What is released of a round, less its noise: that is the same for the same seed."""
-    plan = plan_with()
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-    private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
+def total(data: ClientTensors, number: int, there: list[int], *, length: float = 1.0) -> Floats:
+    """See `totals`."""
     engine = CohortEngine(MODEL, data, LOCAL.replaced(centre_length=length))
-    trainer = EngineTrainer(engine, start(unit(clients())), randomness=RANDOMNESS)
-    for earlier in range(number):
-        private.round(earlier).release()
-    opened = private.round(number)
-    opened.ask(trainer, present=lambda cohort: np.array([k for k in cohort if k in there]))
-    return np.asarray(opened.release().total.values)
+    return released(engine, start(unit(clients())), number, there)
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.learning.cohort import EngineTrainer
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import NormalisedClip
-from incrowd.privacy.release import PrivateRun
 from tests.attacks.test_around_a_centre import ODD, with_odd
-from tests.federated.test_centre import BUDGET, CLIENTS, plan_with
+from tests.attacks.totals import total as released
+from tests.federated.test_centre import CLIENTS
 from tests.learning.cohorts import FEATURES, RANDOMNESS, clients
 from tests.learning.test_centre import MODEL
 from tests.learning.test_choice import BOTH, told_by
@@ -21,18 +20,10 @@ from tests.learning.test_choice import BOTH, told_by
 DATA = told_by(clients(), pixels=True)
 
 
-def total(data: ClientTensors, number: int, there: list[int], *, chosen: float = 0.0) -> np.ndarray:
-    """What is released of a round, less its noise: that is the same for the same seed."""
-    plan = plan_with()
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-    private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
+def total(data: ClientTensors, number: int, there: list[int], *, chosen: float = 0.0) -> Floats:
+    """See `totals`."""
     start = torch.cat([MODEL.initial(RANDOMNESS), torch.tensor([chosen]), torch.zeros(FEATURES)])
-    trainer = EngineTrainer(CohortEngine(MODEL, data, BOTH), start, randomness=RANDOMNESS)
-    for earlier in range(number):
-        private.round(earlier).release()
-    opened = private.round(number)
-    opened.ask(trainer, present=lambda cohort: np.array([k for k in cohort if k in there]))
-    return np.asarray(opened.release().total.values)
+    return released(CohortEngine(MODEL, data, BOTH), start, number, there)
 
 
 EVERYONE = list(range(CLIENTS))

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from incrowd._random import Floats
 from incrowd.learning import ClientTensors, CohortEngine
-from incrowd.learning.cohort import EngineTrainer
-from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import NormalisedClip
-from incrowd.privacy.release import PrivateRun
-from tests.federated.test_centre import BUDGET, CLIENTS, plan_with
+from tests.attacks.totals import total as released
+from tests.federated.test_centre import CLIENTS
 from tests.learning.cohorts import CLASSES, RANDOMNESS, clients
 from tests.learning.test_calibration import LOCAL
 from tests.learning.test_centre import MODEL, unit
@@ -18,18 +17,10 @@ EVERYONE = list(range(CLIENTS))
 OTHERS = [k for k in EVERYONE if k != 1]
 
 
-def total(data: ClientTensors, number: int, there: list[int], *, mark: float = -1.0, scale: float = 1.0) -> np.ndarray:
-    """What is released of a round, less its noise: that is the same for the same seed."""
-    plan = plan_with()
-    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
-    private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=MODEL.size)
+def total(data: ClientTensors, number: int, there: list[int], *, mark: float = -1.0, scale: float = 1.0) -> Floats:
+    """See `totals`."""
     start = torch.cat([scale * MODEL.initial(RANDOMNESS), torch.zeros(CLASSES), torch.tensor([mark])])
-    trainer = EngineTrainer(CohortEngine(MODEL, data, LOCAL), start, randomness=RANDOMNESS)
-    for earlier in range(number):
-        private.round(earlier).release()
-    opened = private.round(number)
-    opened.ask(trainer, present=lambda cohort: np.array([k for k in cohort if k in there]))
-    return np.asarray(opened.release().total.values)
+    return released(CohortEngine(MODEL, data, LOCAL), start, number, there)
 
 
 def odd_one() -> ClientTensors:

@@ -38,7 +38,8 @@ def asked(data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTRO
     """What the round that closes starts with: weights that are far from none, and classes of which nothing is known."""
     weights = 20 * model.initial(RANDOMNESS).double().numpy()
     known = opening(data, model, loss=loss)
-    return known.asking(known.start(weights))
+    assert known.calibration is not None
+    return known.calibration.asking(known.start(weights))
 
 
 def votes(
@@ -135,7 +136,7 @@ def test_small_models_speak_in_fewer_strengths_around_their_own(weights: int, st
     assert len(found) == strengths
     assert found[len(found) // 2] == 1.0
     engine = CohortEngine(model, data, LOCAL, loss=LOGISTIC)
-    start = opening(data, model, loss=LOGISTIC).asking(np.ones(engine.start_size))
+    start = Strength.of(model, data).asking(np.ones(engine.start_size))
     for row in trained(engine, torch.from_numpy(start), WHO, round=9).values():
         assert np.linalg.norm(row) == pytest.approx(2.0**20)
 

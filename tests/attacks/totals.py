@@ -1,0 +1,29 @@
+"""What a server gets of a round, less its noise."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from incrowd._random import Floats
+from incrowd.learning import CohortEngine
+from incrowd.learning.cohort import EngineTrainer
+from incrowd.privacy.ledger.ledger import Ledger
+from incrowd.privacy.release import PrivateRun
+from tests.federated.test_centre import BUDGET, plan_with
+from tests.learning.cohorts import RANDOMNESS
+
+
+def total(engine: CohortEngine, start: torch.Tensor, number: int, there: Sequence[int]) -> Floats:
+    """The released total of the round of this number, of those who are there: its noise is the same for the same seed,
+    so that two of them differ by what clients sent.
+    """
+    plan = plan_with()
+    ledger = Ledger.in_memory(budget=BUDGET, relation=plan.relation)
+    private = PrivateRun(plan, ledger=ledger, randomness=RANDOMNESS, size=engine.model.size)
+    trainer = EngineTrainer(engine, start, randomness=RANDOMNESS)
+    for earlier in range(number):
+        private.round(earlier).release()
+    opened = private.round(number)
+    opened.ask(trainer, present=lambda cohort: np.array([k for k in cohort if k in there]))
+    return np.asarray(opened.release().total.values)
