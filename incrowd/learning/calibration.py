@@ -6,8 +6,8 @@ strong a model overrules what is known of classes for nothing, and ends below wh
 a model never dares to say another. So where `Local.calibration` says it, the last round shows each client the model
 that would be published, speaking in several strengths, from a sixteenth to sixteen times as strongly. It says of each
 and the next stronger one which of the two its own examples agree with. The mean of what they say is noised and charged
-as any other, and the strength is taken of which most is said. How frequent classes are
-(`incrowd.learning.class_shares`) is no part of what is made stronger.
+as any other, and the strength is taken of which most is said. The constant is as strong as ever, and so is what it says
+of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone would have it said ever louder.
 """
 
 import math
@@ -38,22 +38,24 @@ _ROWS = 4096  # examples that are looked at at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Strength:
-    """The strength of a linear model whose examples have a `constant`.
+    """The strength of a linear model of so many `inputs`, the last of which is a `constant` in every example.
 
-    Guarantee: a strength changes no model's largest output where nothing is known of how frequent classes are.
+    Guarantee: what the weights of the constant say is the same at every strength.
     """
 
     field: ClassVar[str] = "local.calibration"
 
+    inputs: int
     constant: float
     strengths: tuple[float, ...] = STRENGTHS
 
     @classmethod
     def of(cls, model: Model, data: ClientTensors) -> "Strength":
         """That of a model of these data. Edge cases: a model that is not linear or has a bias of its own is refused."""
-        linear_alone(model, data, field=cls.field)
+        inputs = linear_alone(model, data, field=cls.field).in_features
         left_out = max(0, len(STRENGTHS) // 2 - (model.size - 1) // 2)
-        return cls(constant=data.constant, strengths=STRENGTHS[left_out : len(STRENGTHS) - left_out])
+        strengths = STRENGTHS[left_out : len(STRENGTHS) - left_out]
+        return cls(inputs=inputs, constant=data.constant, strengths=strengths)
 
     def path(self, task: TrainingTask) -> TrainingPath:
         """What clients contribute to it."""
@@ -77,8 +79,12 @@ class Strength:
         return self.strengths[max(nearest, key=lambda place: said[place])]
 
     def published(self, weights: Floats, strength: float) -> Floats:
-        """The weights, so many times as strong; as they are where nobody was asked."""
-        return strength * weights if strength > 0 else weights
+        """The weights, all but the constant's so many times as strong; as they are where nobody was asked."""
+        if not strength > 0:
+            return weights
+        matrix = weights.reshape(-1, self.inputs).copy()
+        matrix[:, :-1] *= strength
+        return matrix.ravel()
 
 
 class StrengthVotes(Telling):
@@ -101,7 +107,10 @@ class StrengthVotes(Telling):
         total = torch.zeros(len(self.strengths), dtype=torch.float64, device=data.device)
         for some in torch.split(examples, _ROWS):
             rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
-            outputs, beside = rows.reshape(len(some), -1).double() @ matrix.T, 0.0 if offset is None else offset
-            said = [self.task.loss.value(strength * outputs + beside, data.labels[some]) for strength in self.strengths]
+            rows = rows.reshape(len(some), -1).double()
+            learnt, beside = rows[:, :-1] @ matrix[:, :-1].T, rows[:, -1:] @ matrix[:, -1:].T
+            if offset is not None:
+                beside = beside + offset
+            said = [self.task.loss.value(strength * learnt + beside, data.labels[some]) for strength in self.strengths]
             total += len(some) * torch.stack(said)
         return -total.diff().sign() / math.sqrt(max(1, len(self.strengths) - 1))
