@@ -103,14 +103,13 @@ class StrengthVotes(Telling):
     def told(self, client: int, weights: Tensor) -> Tensor:
         """In float64, a few thousand examples at a time, in their order."""
         data, examples, offset = self.task.data, self.own(client), self.task.offset(client)
+        assert offset is not None  # noqa: S101 - Local refuses calibration without label shares
         matrix = weights.double().reshape(-1, math.prod(data.shape))
         total = torch.zeros(len(self.strengths), dtype=torch.float64, device=data.device)
         for some in torch.split(examples, _ROWS):
             rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
             rows = rows.reshape(len(some), -1).double()
-            learnt, beside = rows[:, :-1] @ matrix[:, :-1].T, rows[:, -1:] @ matrix[:, -1:].T
-            if offset is not None:
-                beside = beside + offset
+            learnt, beside = rows[:, :-1] @ matrix[:, :-1].T, rows[:, -1:] @ matrix[:, -1:].T + offset
             said = [self.task.loss.value(strength * learnt + beside, data.labels[some]) for strength in self.strengths]
             total += len(some) * torch.stack(said)
         return -total.diff().sign() / math.sqrt(max(1, len(self.strengths) - 1))

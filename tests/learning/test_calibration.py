@@ -53,8 +53,8 @@ def votes(
 def slow_votes(data: ClientTensors, client: int, model: Model, loss: Loss) -> Floats:
     """Which of two strengths is likelier, one after the other."""
     labels = labels_of(data, client)
-    matrix = asked(data, model, loss=loss)[: model.size].reshape(-1, FEATURES + 1)
-    matrix, rows = np.float32(matrix).astype(np.float64), rows_of(data, client)
+    weights = asked(data, model, loss=loss)[: model.size].astype(np.float32).astype(np.float64)
+    matrix, rows = weights.reshape(-1, FEATURES + 1), rows_of(data, client)
     outputs = torch.from_numpy(rows[:, :-1] @ matrix[:, :-1].T)
     constant = torch.from_numpy(rows[:, -1:] @ matrix[:, -1:].T)
     beside = logit_offset(labels, 0.1, loss=loss, outputs=(len(matrix),))
