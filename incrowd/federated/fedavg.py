@@ -116,13 +116,11 @@ class State:
     def after(self, release: Release, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
         """The state after its round, out of so many, that released this."""
         if self._asked is not None:
-            weights, tail = self._asked.found(self._learnt, release.mean), np.zeros_like(self.tail)
+            weights, tail = self._asked.found(self._learnt, *_in_bounds(release)), np.zeros_like(self.tail)
             return replace(self, round=self.round + 1, weights=weights, tail=tail, tail_rounds=0, carry=carry)
         if self.opening is None or self.round >= self.opening.rounds:
             return self.moved(release.mean, server=server, rounds=rounds, carry=carry)
-        bound = release.clip_norm
-        deviation = release.noise_std / release.cohort / bound
-        start = self.opening.learnt(self.weights, self.round, release.mean / bound, deviation)
+        start = self.opening.learnt(self.weights, self.round, *_in_bounds(release))
         return replace(self, round=self.round + 1, weights=start, carry=carry)
 
     def moved(self, mean: Floats, *, server: ServerOptimizer, rounds: int, carry: Carry) -> "State":
@@ -330,6 +328,11 @@ def server_round(round: int, rounds: int, *, opening: Opening | None) -> tuple[i
     """
     before, after = (0, 0) if opening is None else (opening.rounds, opening.closing)
     return round - before, rounds - before - after
+
+
+def _in_bounds(release: Release) -> tuple[Floats, float]:
+    """The mean of a release and how far its noise is, in units of the bound."""
+    return release.mean / release.clip_norm, release.noise_std / release.cohort / release.clip_norm
 
 
 def _check_opening(opening: Opening, private: PrivateRun) -> None:

@@ -6,8 +6,9 @@ strong a model overrules what is known of classes for nothing, and ends below wh
 a model never dares to say another. So where `Local.calibration` says it, the last round shows each client the model
 that would be published, speaking in several strengths, from a sixteenth to sixteen times as strongly. It says of each
 and the next stronger one which of the two its own examples agree with. The mean of what they say is noised and charged
-as any other, and the strength is taken of which most is said. The constant is as strong as ever, and so is what it says
-of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone would have it said ever louder.
+as any other, and that strength is taken for which most is said, if it is said clearly. The constant is as strong as
+ever, and so is what it says of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone
+would have it said ever louder.
 """
 
 import math
@@ -29,6 +30,11 @@ from incrowd.learning.telling import Telling
 
 STRENGTHS: tuple[float, ...] = tuple(2.0**power for power in range(-4, 5))
 """How many times as strongly the model may speak; fewer, around 1, where it has fewer weights than there are these."""
+
+CLEARLY, LEAST_LEAD = 1.5, 0.1
+"""Another strength is taken if what is said for it is more than so many standard deviations of its noise, and than that
+lead among clients at each step on the way: most clients may say a little against what a few would lose much by.
+"""
 
 NOW = -1.0
 """What stands in the place of the strength in the round that asks for it; before it there is 0."""
@@ -57,26 +63,31 @@ class Strength:
         strengths = STRENGTHS[left_out : len(STRENGTHS) - left_out]
         return cls(inputs=inputs, constant=data.constant, strengths=strengths)
 
-    def path(self, task: TrainingTask) -> TrainingPath:
-        """What clients contribute to it."""
-        return StrengthVotes(task, self.strengths)
+    def path(self, task: TrainingTask, *, known: Tensor) -> TrainingPath:
+        """What clients contribute to it; what is `known` of how frequent classes are adds this to outputs."""
+        return StrengthVotes(task, self.strengths, known=known)
 
     def asking(self, start: Floats) -> Floats:
         """What the round starts with that asks about the model of this start, whose last number is the strength."""
         return np.append(start[:-1], NOW)
 
-    def found(self, start: Floats, mean: Floats) -> Floats:
-        """The same with the strength that this round found."""
-        return np.append(start[:-1], self.learnt(mean))
-
-    def learnt(self, mean: Floats) -> float:
-        """The strength of which most is said: that whose votes against the weaker ones add up to most.
-
-        Edge cases: where nothing is said, and of two that are as good, the one nearer to the model as it is.
+    def found(self, start: Floats, mean: Floats, noise_std: float) -> Floats:
+        """The same with the strength that this round found: the released mean and its noise are in units of the
+        bound.
         """
-        said = np.concatenate([[0.0], np.cumsum(mean[: len(self.strengths) - 1])])
-        nearest = sorted(range(len(self.strengths)), key=lambda place: abs(place - len(self.strengths) // 2))
-        return self.strengths[max(nearest, key=lambda place: said[place])]
+        return np.append(start[:-1], self.learnt(mean, noise_std))
+
+    def learnt(self, mean: Floats, noise_std: float) -> float:
+        """The strength for which most is said against the model as it is, beyond what noise may have said.
+
+        Edge cases: where nothing is said clearly, the model as it is; of two that are as good, the one nearer to it.
+        """
+        steps, middle = len(self.strengths) - 1, len(self.strengths) // 2
+        said = np.concatenate([[0.0], np.cumsum(mean[:steps] * math.sqrt(steps))])
+        away = np.abs(np.arange(len(said)) - middle)
+        doubt = np.maximum(CLEARLY * noise_std * np.sqrt(steps * away), LEAST_LEAD * away)
+        nearest = sorted(range(len(said)), key=lambda place: away[place])
+        return self.strengths[max(nearest, key=lambda place: said[place] - said[middle] - doubt[place])]
 
     def published(self, weights: Floats, strength: float) -> Floats:
         """The weights, all but the constant's so many times as strong; as they are where nobody was asked."""
@@ -91,25 +102,25 @@ class StrengthVotes(Telling):
     """What clients tell of strengths: for each and the next, 1 if their examples are likelier under the stronger of the
     two, -1 if they are less likely, all of them together of length one.
 
-    Each sees its examples as in training, with the shares of its own labels.
+    Each sees its examples as who gets the published model does: with what is known of how frequent classes are, and
+    nothing of its own labels.
 
     Edge cases: of likelihoods that are no numbers it says nothing.
     """
 
-    def __init__(self, task: TrainingTask, strengths: tuple[float, ...]) -> None:
+    def __init__(self, task: TrainingTask, strengths: tuple[float, ...], *, known: Tensor) -> None:
         super().__init__(task)
-        self.strengths = strengths
+        self.strengths, self.known = strengths, known.double().to(task.data.device)
 
     def told(self, client: int, weights: Tensor) -> Tensor:
         """In float64, a few thousand examples at a time, in their order."""
-        data, examples, offset = self.task.data, self.own(client), self.task.offset(client)
-        assert offset is not None  # noqa: S101 - Local refuses calibration without label shares
+        data, examples = self.task.data, self.own(client)
         matrix = weights.double().reshape(-1, math.prod(data.shape))
         total = torch.zeros(len(self.strengths), dtype=torch.float64, device=data.device)
         for some in torch.split(examples, _ROWS):
             rows = single(meant(chosen(data.features, some), scale=data.scale, offset=data.offset))
             rows = rows.reshape(len(some), -1).double()
-            learnt, beside = rows[:, :-1] @ matrix[:, :-1].T, rows[:, -1:] @ matrix[:, -1:].T + offset
+            learnt, beside = rows[:, :-1] @ matrix[:, :-1].T, rows[:, -1:] @ matrix[:, -1:].T + self.known
             said = [self.task.loss.value(strength * learnt + beside, data.labels[some]) for strength in self.strengths]
             total += len(some) * torch.stack(said)
         return -total.diff().sign() / math.sqrt(max(1, len(self.strengths) - 1))

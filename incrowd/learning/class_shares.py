@@ -100,11 +100,15 @@ class ClassShares:
         found: Floats = (shares if self.several else shares / shares.sum()) - self.equal
         return found
 
+    def everyones(self, found: Tensor) -> Tensor:
+        """What is known, as what it adds to the outputs of a model that learns apart from it."""
+        return everyones_offset(found, self.smoothing, several=self.several)
+
     def published(self, weights: Floats, found: Floats) -> Floats:
         """The weights as they are, if they have learnt which classes are frequent; else the constant says it."""
         if self.constant is None:
             return weights
-        known = everyones_offset(torch.from_numpy(found), self.smoothing, several=self.several).numpy()
+        known: Floats = self.everyones(torch.from_numpy(found)).numpy()
         matrix = weights.reshape(self.classes, -1).copy()
         matrix[:, -1] += known / self.constant
         return matrix.ravel()

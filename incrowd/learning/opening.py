@@ -7,6 +7,7 @@ weights: one vector of all is what they start a round with.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -116,7 +117,7 @@ class Opening:
         It is the start itself that says which round is the last: no client knows it beforehand.
         """
         if self.calibration is not None and float(beside[-1]) == NOW:
-            return self.calibration.path
+            return partial(self.calibration.path, known=self._known(beside))
         return self.sought[round].path if round < self.rounds else None
 
     def prepared(self, data: ClientTensors, beside: Tensor, *, before: int) -> ClientTensors:
@@ -141,6 +142,11 @@ class Opening:
         if any(isinstance(one, KindChoice) for one in self.sought):
             nobody.labels[::2] = 1
         return nobody
+
+    def _known(self, beside: Tensor) -> Tensor:
+        """What was found of how frequent classes are, as what it adds to outputs; it is sought, too."""
+        shares, where = next((one, where) for one, where in self._places() if isinstance(one, ClassShares))
+        return shares.everyones(beside[where.start - self.weights : where.stop - self.weights])
 
     def _places(self) -> Iterator[tuple[Sought, slice]]:
         """What is sought, and where what was found lies."""

@@ -12,7 +12,7 @@ from incrowd._random import Floats
 from incrowd.errors import ConfigError
 from incrowd.learning import CROSS_ENTROPY, LOGISTIC, ClientTensors, CohortEngine, Execution, Loss, Model, linear, mlp
 from incrowd.learning.calibration import STRENGTHS, Strength
-from incrowd.learning.label_shares import everyones_offset, logit_offset
+from incrowd.learning.label_shares import everyones_offset
 from incrowd.learning.opening import Opening
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, clients, trained, with_labels
 from tests.learning.test_centre import CONSTANT, MODEL, rows_of, unit
@@ -21,6 +21,7 @@ from tests.learning.test_class_shares import labels_of
 PLAIN = Local(learning_rate=0.3, batch_size=10, label_shares=0.1, class_shares=0.1)
 LOCAL = PLAIN.replaced(calibration=0.1)
 WHO = range(len(SIZES))
+ABOVE = np.array([0.4, -0.1, 0.05, -0.15, -0.2])  # of each class, how much more frequent than equally frequent ones
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +36,13 @@ def opening(data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENT
 
 
 def asked(data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTROPY) -> Floats:
-    """What the round that closes starts with: weights that are far from none, and classes of which nothing is known."""
+    """What the round that closes starts with: weights that are far from none, and how frequent classes are."""
     weights = 20 * model.initial(RANDOMNESS).double().numpy()
     known = opening(data, model, loss=loss)
     assert known.calibration is not None
-    return known.calibration.asking(known.start(weights))
+    start = known.start(weights)
+    start[model.size : -1] = ABOVE[: len(start) - model.size - 1]
+    return known.calibration.asking(start)
 
 
 def votes(
@@ -51,14 +54,13 @@ def votes(
 
 
 def slow_votes(data: ClientTensors, client: int, model: Model, loss: Loss) -> Floats:
-    """Which of two strengths is likelier, one after the other."""
-    labels = labels_of(data, client)
-    weights = asked(data, model, loss=loss)[: model.size].astype(np.float32).astype(np.float64)
-    matrix, rows = weights.reshape(-1, FEATURES + 1), rows_of(data, client)
-    outputs = torch.from_numpy(rows[:, :-1] @ matrix[:, :-1].T)
-    constant = torch.from_numpy(rows[:, -1:] @ matrix[:, -1:].T)
-    beside = logit_offset(labels, 0.1, loss=loss, outputs=(len(matrix),))
-    losses = [float(loss.value(strength * outputs + constant + beside, labels)) for strength in STRENGTHS]
+    """Which of two strengths is likelier, one after the other, of the model that would be published with it."""
+    labels, known = labels_of(data, client), opening(data, model, loss=loss)
+    start = asked(data, model, loss=loss).astype(np.float32).astype(np.float64)
+    losses = []
+    for strength in STRENGTHS:
+        matrix = known.published(np.append(start[:-1], strength)).reshape(-1, FEATURES + 1)
+        losses.append(float(loss.value(torch.from_numpy(rows_of(data, client) @ matrix.T), labels)))
     return np.array([1.0 if after < before else -1.0 for before, after in pairwise(losses)])
 
 
@@ -106,26 +108,45 @@ def test_nobody_else_changes_what_a_client_says(data: ClientTensors, round: int)
         assert np.array_equal(alone[client], together[client])
 
 
-def test_the_strength_is_that_of_which_most_is_said() -> None:
+def said(*votes: float) -> Floats:
+    """What a release of these means of votes is, one between each strength and the next."""
+    return np.concatenate([np.array(votes) / np.sqrt(len(votes)), np.full(5, 9.0)])
+
+
+def test_the_strength_is_that_for_which_most_is_said() -> None:
     calibration = Strength(inputs=FEATURES + 1, constant=CONSTANT)
-    steps = len(STRENGTHS) - 1
     for place, strength in enumerate(STRENGTHS):
-        said = np.where(np.arange(steps) < place, 0.3, -0.3)
-        assert calibration.learnt(np.concatenate([said, np.full(5, 9.0)])) == strength
-    assert calibration.learnt(np.zeros(20)) == 1.0
-    doubt = np.where(np.arange(steps) < 3, 1.0, 0.0)  # anything from a half on is as good
-    assert calibration.learnt(doubt) == 1.0
-    one = np.where(np.arange(steps) < 2, 1.0, -1.0)
-    one[7] = 0.5  # one that is alone in what it says
-    assert calibration.learnt(one) == 0.25
+        votes = np.where(np.arange(8) < place, 0.3, -0.3)
+        assert calibration.learnt(said(*votes), 0.0) == strength
+    assert calibration.learnt(np.zeros(20), 0.0) == 1.0
+    assert calibration.learnt(said(1, 1, 1, 0, 0, 0, 0, 0), 0.0) == 1.0  # anything from a half on is as good
+    assert calibration.learnt(said(1, 1, -1, -1, -1, -1, -1, 0.5), 0.0) == 0.25  # one is alone in what it says
+
+
+def test_what_is_not_clearly_said_leaves_the_model_as_it_is() -> None:
+    calibration = Strength(inputs=FEATURES + 1, constant=CONSTANT)
+    for lead, found in ((0.09, 1.0), (0.11, 0.25)):  # at each step, of all clients
+        assert calibration.learnt(said(0.5, 0.5, -lead, -lead, -0.5, -0.5, -0.5, -0.5), 0.0) == found
+    for each, found in ((0.29, 1.0), (0.31, 0.25)):  # noise of 0.1: a sum of two votes has 0.4, of which 1.5 times
+        assert calibration.learnt(said(0.5, 0.5, -each, -each, -0.5, -0.5, -0.5, -0.5), 0.1) == found
+    assert calibration.learnt(said(0.5, 0.5, 0.5, 0.5, 0.31, 0.31, -0.5, -0.5), 0.1) == 4.0
+
+
+def test_noise_alone_seldom_finds_another_strength() -> None:
+    noise, calibration = np.random.default_rng(5), Strength(inputs=FEATURES + 1, constant=CONSTANT)
+    for deviation in (0.01, 0.1, 1.0):
+        found = [calibration.learnt(noise.normal(0, deviation, 8), deviation) for _ in range(1000)]
+        assert np.mean([one == 1.0 for one in found]) > 0.6
+        credulous = [calibration.learnt(noise.normal(0, max(deviation, 0.2), 8), 0.0) for _ in range(1000)]
+        assert np.mean([one == 1.0 for one in credulous]) < 0.4  # the control
 
 
 def test_noise_seldom_moves_a_clear_answer_by_more_than_a_step() -> None:
     noise, calibration = np.random.default_rng(5), Strength(inputs=FEATURES + 1, constant=CONSTANT)
-    said = np.where(np.arange(8) < 2, 1.0, -1.0) / np.sqrt(8)
-    found = [calibration.learnt(said + noise.normal(0, 0.1, 8)) for _ in range(500)]
+    votes = np.where(np.arange(8) < 2, 1.0, -1.0) / np.sqrt(8)
+    found = [calibration.learnt(votes + noise.normal(0, 0.1, 8), 0.1) for _ in range(500)]
     assert np.mean([0.125 <= one <= 0.5 for one in found]) > 0.99
-    lost = [calibration.learnt(said + noise.normal(0, 2.0, 8)) for _ in range(500)]  # the control
+    lost = [calibration.learnt(votes + noise.normal(0, 2.0, 8), 2.0) for _ in range(500)]  # the control
     assert np.mean([0.125 <= one <= 0.5 for one in lost]) < 0.8
 
 
@@ -150,7 +171,7 @@ def test_what_is_known_of_classes_is_said_as_loudly_at_any_strength(several: boo
     loss = LOGISTIC if several else CROSS_ENTROPY
     data = replace(unit(clients()), labels=labels)
     known = opening(data, loss=loss)
-    above, weights = np.array([0.4, -0.1, 0.05, -0.15, -0.1]), MODEL.initial(RANDOMNESS).double().numpy()
+    above, weights = ABOVE, MODEL.initial(RANDOMNESS).double().numpy()
     published = known.published(np.concatenate([weights, above, [strength]]))
     rows = rows_of(data, 2)
     outputs = rows @ published.reshape(CLASSES, -1).T
@@ -162,7 +183,7 @@ def test_what_is_known_of_classes_is_said_as_loudly_at_any_strength(several: boo
 
 def test_apart_or_not_a_client_learns_the_same_at_the_same_model(data: ClientTensors) -> None:
     """What the published model says of classes, it says in the other way by its own weights."""
-    above, weights = np.array([0.4, -0.1, 0.05, -0.15, -0.1]), MODEL.initial(RANDOMNESS).double().numpy()
+    above, weights = ABOVE, MODEL.initial(RANDOMNESS).double().numpy()
     apart = np.concatenate([weights, above, [0.0]])
     matrix = weights.reshape(CLASSES, -1).copy()
     matrix[:, -1] += everyones_offset(torch.from_numpy(above), 0.1, several=False).numpy() / CONSTANT
