@@ -1,10 +1,11 @@
 """How strongly a model says what it has learnt, which is asked for once, after everybody has been trained.
 
-Noise makes weights long that nothing speaks for, and few steps leave others short. Where all classes are equally
-frequent neither matters, because the largest output stays the largest. Where one of them is frequent it does: too
-strong a model overrules what is known of classes for nothing, and ends below who always says the frequent one; too weak
-a model never dares to say another. So where `Local.calibration` says it, the last round shows each client the model
-that would be published, speaking in several strengths, from a sixteenth to sixteen times as strongly. It says of each
+Noise makes weights long that nothing speaks for. Where all classes are equally frequent that does not matter, because
+the largest output stays the largest. Where one of them is frequent it does: too strong a model overrules what is known
+of classes for nothing, and ends below who always says the frequent one. So where `Local.calibration` says it, the last
+round shows each client the model that would be published, in several strengths, from a sixteenth to its own. No
+stronger one: clients judge by what it was trained on, and of a model that knows their examples by heart they would ask
+for more. It says of each
 and the next stronger one which of the two its own examples agree with. The mean of what they say is noised and charged
 as any other, and that strength is taken for which most is said, if it is said clearly. The constant is as strong as
 ever, and so is what it says of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone
@@ -28,8 +29,8 @@ from incrowd.learning.paths.path import TrainingPath, TrainingTask
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.telling import Telling
 
-STRENGTHS: tuple[float, ...] = tuple(2.0**power for power in range(-4, 5))
-"""How many times as strongly the model may speak; fewer, around 1, where it has fewer weights than there are these."""
+STRENGTHS: tuple[float, ...] = tuple(2.0**power for power in range(-4, 1))
+"""How many times as strongly the model may speak; the last of them where it has fewer weights than there are these."""
 
 CLEARLY, LEAST_LEAD = 1.5, 0.1
 """Another strength is taken if what is said for it is more than so many standard deviations of its noise, and than that
@@ -59,9 +60,7 @@ class Strength:
     def of(cls, model: Model, data: ClientTensors) -> "Strength":
         """That of a model of these data. Edge cases: a model that is not linear or has a bias of its own is refused."""
         inputs = linear_alone(model, data, field=cls.field).in_features
-        left_out = max(0, len(STRENGTHS) // 2 - (model.size - 1) // 2)
-        strengths = STRENGTHS[left_out : len(STRENGTHS) - left_out]
-        return cls(inputs=inputs, constant=data.constant, strengths=strengths)
+        return cls(inputs=inputs, constant=data.constant, strengths=STRENGTHS[-model.size :])
 
     def path(self, task: TrainingTask, *, known: Tensor) -> TrainingPath:
         """What clients contribute to it; what is `known` of how frequent classes are adds this to outputs."""
@@ -82,12 +81,11 @@ class Strength:
 
         Edge cases: where nothing is said clearly, the model as it is; of two that are as good, the one nearer to it.
         """
-        steps, middle = len(self.strengths) - 1, len(self.strengths) // 2
-        said = np.concatenate([[0.0], np.cumsum(mean[:steps] * math.sqrt(steps))])
-        away = np.abs(np.arange(len(said)) - middle)
+        steps = len(self.strengths) - 1
+        said = np.append(-np.cumsum(mean[:steps][::-1] * math.sqrt(steps))[::-1], 0.0)
+        away = np.arange(steps, -1, -1)
         doubt = np.maximum(CLEARLY * noise_std * np.sqrt(steps * away), LEAST_LEAD * away)
-        nearest = sorted(range(len(said)), key=lambda place: away[place])
-        return self.strengths[max(nearest, key=lambda place: said[place] - said[middle] - doubt[place])]
+        return self.strengths[max(reversed(range(steps + 1)), key=lambda place: said[place] - doubt[place])]
 
     def published(self, weights: Floats, strength: float) -> Floats:
         """The weights, all but the constant's so many times as strong; as they are where nobody was asked."""
