@@ -136,6 +136,10 @@ class Opening:
                 return {PICTURES: "pictures", PIXELS: "pixels", BOTH: "both"}.get(float(start[where][0]))
         return None
 
+    def strength(self, start: Floats) -> float | None:
+        """How strongly the model speaks since clients were asked; None where they were not, or were not heard."""
+        return float(start[-1]) if self.calibration is not None and start[-1] > 0 else None
+
     def made_up(self, data: ClientTensors) -> ClientTensors:
         """A client with a few examples like these, all zeros, of as many classes as it takes to be asked everything."""
         nobody = data.made_up(_MADE_UP)

@@ -199,8 +199,10 @@ class ClientSession:
 
     def report(self, state: State) -> Summary:
         """What clients chose together, where they were heard: a client says nothing else."""
-        chosen = None if state.opening is None else state.opening.chosen(state.weights)
-        return {} if chosen is None else {"seen_as": chosen}
+        if state.opening is None:
+            return {}
+        said = {"seen_as": state.opening.chosen(state.weights), "strength": state.opening.strength(state.weights)}
+        return {key: value for key, value in said.items() if value is not None}
 
     def claims(self) -> Statement:
         """What may be claimed. Of a plan that ended early, what it costs is what was charged."""

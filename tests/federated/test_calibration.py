@@ -69,6 +69,11 @@ def run(algorithm: FedAvg, state: State | None = None, *, until: int = ROUNDS + 
     return state
 
 
+def strength(state: State) -> float | None:
+    assert state.opening is not None
+    return state.opening.strength(state.weights)
+
+
 def right(data: ClientTensors, weights: Floats) -> float:
     outputs = np.asarray(data.features) @ weights.reshape(3, -1).T
     return float((outputs.argmax(1) == data.labels.numpy()).mean())
@@ -99,7 +104,8 @@ def test_the_last_round_shows_what_would_be_published_and_moves_nothing_else() -
     assert np.array_equal(before.start, [*mean, *before.weights[MODEL.size : -1], -1.0])
     after, report = algorithm.apply(before)
     assert report.learning_rate == 0.0
-    assert after.weights[-1] > 0
+    assert strength(after) == after.weights[-1] > 0
+    assert strength(before) is None
     assert np.array_equal(after.weights[:-1], before.start[:-1])
     known = before.opening
     assert known is not None
@@ -113,6 +119,7 @@ def test_a_last_round_that_is_lost_leaves_the_model_as_it_is() -> None:
     before = run(made(people(says=3.0), plan_with()), until=ROUNDS + 1)
     lost = replace(before, round=before.round + 1)
     assert np.array_equal(lost.published, before.published)
+    assert strength(lost) is None
 
 
 @pytest.mark.parametrize("stop", [0, 1, 5, ROUNDS, ROUNDS + 1])

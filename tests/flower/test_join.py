@@ -15,6 +15,7 @@ from incrowd.flower.join import Member, new_member
 from incrowd.flower.keys import read_enrolment
 from incrowd.flower.node import attending
 from incrowd.flower.party_file import PARTY_FILE, PartyFile
+from incrowd.learning.calibration import STRENGTHS
 from tests.command import command
 from tests.flower.deployment import wait_for
 from tests.flower.members import ALLOW, Hospitals, MemberLine, party_text
@@ -162,6 +163,7 @@ def test_a_choice_is_between_pictures_and_pixels_of_the_partys_own(hospitals: Ho
     found = hospitals.server(say=lambda _: None).train_over(line, run_of(hospitals))
     line.close()
     assert (found["rounds"], found["seen_as"]) == (5, "pixels")
+    assert found["strength"] in STRENGTHS
 
 
 def test_the_commands_of_a_party(
