@@ -39,7 +39,6 @@ DIVERGED = 10.0
 """So many times the smallest loss is called astray."""
 
 _LOOKED_AT, _TRIED, _LARGEST, _TINY = 1000, 64, 2_000_000, 1e-6
-_BRIGHT = 2.0  # a little beyond 1 may be meant
 _IN_ORDER = 2.0  # standard errors of what pixels in random order are alike: half of them a picture
 
 
@@ -51,7 +50,6 @@ def public_test(work: ClientWork | SiloWork) -> Examples | None:
 def of_examples(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
     """What is doubtful, of test examples that are public."""
     yield from _of_scale(work, test)
-    yield from _of_brightness(work)
     yield from _of_pictures(work, test)
     yield from _of_drawings(work)
     yield from _of_balance(test)
@@ -68,21 +66,6 @@ def _of_scale(work: ClientWork | SiloWork, test: Examples) -> Iterator[str]:
         yield (
             f"features of the test examples go up to {largest:.4g}: the largest numbers rule the gradient. Scale them "
             "by a range that is public, say to 0 .. 1."
-        )
-
-
-def _of_brightness(work: ClientWork | SiloWork) -> Iterator[str]:
-    """Pixels that are not between 0 and 1, as those are looked at who know pictures or drawings."""
-    wanted = work.config.features
-    test = work.held.test if isinstance(work, ClientWork) and work.held is not None else None
-    if test is None or not isinstance(wanted, PictureFeatures | StrokeFeatures):
-        return
-    values = test.values(slice(0, _LOOKED_AT))
-    largest = float(np.abs(values).max(initial=0.0)) if isinstance(values, np.ndarray) else 0.0
-    if largest > _BRIGHT:
-        yield (
-            f"features.name = {wanted.name} looks at pixels between 0 and 1, and those of the test examples go up to "
-            f"{largest:.4g}. Divide them, or state data.scale: for bytes by 255, which is 0.00392."
         )
 
 

@@ -199,22 +199,6 @@ def test_features_of_pictures_that_are_zeros_are_said_with_their_share() -> None
     assert said.startswith("features.name = pictures, and 70 % of the test examples are none")
 
 
-@pytest.mark.parametrize("features", [PictureFeatures(), StrokeFeatures(), UnitFeatures()])
-@pytest.mark.parametrize("largest", [16, 240])
-def test_pixels_that_nobody_scaled_are_said_where_features_know_pictures(features: object, largest: int) -> None:
-    found = work()
-    assert found.held is not None
-    assert found.held.test is not None
-    pixels = np.zeros((10, 8, 8), np.uint8)  # 16 of them are 1
-    pixels[3, 2, 5] = largest
-    test = replace(found.held.test, features=pixels, labels=np.arange(10))
-    told = replace(found, config=found.config.replaced(features=features), held=replace(found.held, test=test))
-    said = [one for one in of_examples(told, test) if "between 0 and 1" in one]
-    assert len(said) == (largest > 32 and not isinstance(features, UnitFeatures))
-    assert all("go up to 15. Divide them" in one for one in said)
-    assert not [one for one in of_examples(replace(told, held=None), test) if "between 0 and 1" in one]
-
-
 @pytest.mark.slow
 def test_pictures_and_a_few_that_are_none_need_no_advice() -> None:
     pictures, none = pictures_and_none()

@@ -18,6 +18,7 @@ from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
 from incrowd.learning.features.patches import PatchResponses, around
+from incrowd.learning.features.stretched import stretched
 
 _LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels, as far as both sides allow
 _SMALL, _LONG = 6, 192  # pixels a side, as they are looked at: the shorter at least, the longer at most
@@ -75,8 +76,10 @@ def channels_first(pictures: Tensor) -> Tensor:
 
 
 def as_pictures(values: Values) -> Tensor:
-    """Pictures [n, 1 or 3, h, w], small enough to be looked at, with what is on a blank ground in the middle."""
-    return centred(smaller(channels_first(as_tensor(values))))
+    """Pictures [n, 1 or 3, h, w] with pixels around 0 to 1, small enough to be looked at, with what is on a blank ground
+    in the middle.
+    """
+    return centred(smaller(stretched(channels_first(as_tensor(values)))))
 
 
 def smaller(pictures: Tensor) -> Tensor:
@@ -89,10 +92,10 @@ def smaller(pictures: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GreyPictures:
-    """Second-order energies, oriented energies, patches, coarse brightness: 6605 features for 28 x 28 pixels between 0
-    and 1.
+    """Second-order energies, oriented energies, patches, coarse brightness: 6605 features for 28 x 28 pixels.
 
-    What is on a blank ground is first moved to the middle, by whole pixels. Pictures of less than 16 pixels a side have
+    Pixels far from 0 to 1 are stretched onto that, and what is on a blank ground is moved to the middle, by whole
+    pixels. Pictures of less than 16 pixels a side have
     no patches. What patches are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
     """
 
@@ -134,8 +137,8 @@ def _patched(sides: Sequence[int]) -> bool:
 class ColourPictures:
     """Patches, energies of brightness and of the two opponent colours, coarse colours: 9664 features for 32 x 32.
 
-    What is on a blank ground is first moved to the middle. What patches are compared with is learnt from made-up
-    pictures, and with `cache`, a folder, kept there.
+    Pixels far from 0 to 1 are stretched onto that, and what is on a blank ground is moved to the middle. What patches
+    are compared with is learnt from made-up pictures, and with `cache`, a folder, kept there.
     """
 
     cache: Path | None = field(default=None, repr=False)

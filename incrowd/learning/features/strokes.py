@@ -8,6 +8,7 @@ from incrowd.learning.features.images import Shape
 from incrowd.learning.features.metric import GlyphMetric
 from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm
+from incrowd.learning.features.stretched import Stretched
 
 _CORNERS = 4  # the width of strokes that corners are looked for between
 _FEW = Glyphs()
@@ -24,8 +25,8 @@ def stroke_map(
     dimensions: int | None = None,
 ) -> FeatureMap:
     """Strokes of this width around places that are `stride` pixels apart; with `corners` also those of half the width,
-    and how they meet. With `deskew` each drawing is straightened first. With `dimensions` they are seen along so many
-    directions that tell random drawings apart, otherwise less their mean; of length one.
+    and how they meet. Drawings are `stretched` first, and with `deskew` straightened. With `dimensions` they are seen
+    along so many directions that tell random drawings apart, otherwise less their mean; of length one.
 
     Edge cases: a width that is no power of two, and corners between strokes of another width than 4: refused.
     """
@@ -38,7 +39,7 @@ def stroke_map(
         raise ConfigError(field="stroke_width", value=stroke_width, remedy=remedy)
     strokes: FeatureMap = OrientedEnergies(octave=stroke_width.bit_length() - 2, stride=stride)
     strokes = SecondOrderEnergies(stride=stride) if corners else strokes
-    base = compose(MomentNormalisation(), strokes) if deskew else strokes
+    base = compose(Stretched(), *([MomentNormalisation()] if deskew else []), strokes)
     if dimensions is None:
         return compose(base, UnitNorm(centred=True))
     glyphs = _FEW if dimensions < _FEW.count else _MANY
