@@ -76,7 +76,7 @@ def channels_first(pictures: Tensor) -> Tensor:
 
 
 def as_pictures(values: Values) -> Tensor:
-    """Pictures [n, 1 or 3, h, w] with pixels around 0 to 1, small enough to be looked at, with what is on a blank ground
+    """Pictures [n, 1 or 3, h, w] with pixels around 0 to 1, small enough to look at, with what is on a blank ground
     in the middle.
     """
     return centred(smaller(stretched(channels_first(as_tensor(values)))))
