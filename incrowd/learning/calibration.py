@@ -3,24 +3,25 @@
 Noise makes weights long that nothing speaks for. Where all classes are equally frequent that does not matter, because
 the largest output stays the largest. Where one of them is frequent it does: too strong a model overrules what is known
 of classes for nothing, and ends below who always says the frequent one. So where `Local.calibration` says it, the last
-round shows each client the model that would be published, in several strengths, from a sixteenth to its own. No
-stronger one: clients judge by what it was trained on, and of a model that knows their examples by heart they would ask
-for more. It says of each
-and the next stronger one which of the two its own examples agree with. The mean of what they say is noised and charged
-as any other, and that strength is taken for which most is said, if it is said clearly. The constant is as strong as
-ever, and so is what it says of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone
-would have it said ever louder.
+round shows each client the model that would be published, in several strengths, from a sixteenth to its own. It says
+of each and the next stronger one which of the two its own examples agree with: those that nobody learnt from, which it
+has kept apart, because a model may know the others by heart. The mean of what they say is noised and charged as any
+other, and that strength is taken for which most is said, if it is said clearly. The constant is as strong as ever, and
+so is what it says of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone would have it
+said ever louder.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from incrowd._random import Floats
+from incrowd._random import Floats, SeededRandomness
 from incrowd.data.inputs import single
 from incrowd.learning.centre import linear_alone
 from incrowd.learning.inputs import chosen, meant
@@ -35,6 +36,11 @@ STRENGTHS: tuple[float, ...] = tuple(2.0**power for power in range(-4, 1))
 CLEARLY, LEAST_LEAD = 1.5, 0.1
 """Another strength is taken if what is said for it is more than so many standard deviations of its noise, and than that
 lead among clients at each step on the way: most clients may say a little against what a few would lose much by.
+"""
+
+KEPT_APART, MOST_APART, LEAST = 0.3, 32, 4
+"""The share of its examples that a client judges by, one at least, and how many at most, which are enough to hear what
+it says; and from how many examples on it keeps any apart.
 """
 
 NOW = -1.0
@@ -66,6 +72,17 @@ class Strength:
         """What clients contribute to it; what is `known` of how frequent classes are adds this to outputs."""
         return StrengthVotes(task, self.strengths, known=known)
 
+    def heard(self, data: ClientTensors, *, now: bool) -> ClientTensors:
+        """The data with those of each client's examples that it judges by `now`, or with those that it learns from.
+
+        Guarantee: which examples are kept apart follows from how many the client has.
+
+        Edge cases: who has fewer than four learns from all, and judges by them.
+        """
+        own = [data.examples(client) for client in range(data.present)]
+        taken = [some if len(some) < LEAST else some[_apart(len(some)) == now] for some in own]
+        return replace(data, indices=np.concatenate(taken), offsets=np.cumsum([0, *map(len, taken)]))
+
     def asking(self, start: Floats) -> Floats:
         """What the round starts with that asks about the model of this start, whose last number is the strength."""
         return np.append(start[:-1], NOW)
@@ -94,6 +111,14 @@ class Strength:
         matrix = weights.reshape(-1, self.inputs).copy()
         matrix[:, :-1] *= strength
         return matrix.ravel()
+
+
+@cache
+def _apart(examples: int) -> NDArray[np.bool_]:
+    """Which of so many examples are kept apart."""
+    order = SeededRandomness(0).stream("kept apart", examples).bits(examples).argsort(kind="stable")
+    found: NDArray[np.bool_] = order < min(MOST_APART, max(1, int(KEPT_APART * examples)))
+    return found
 
 
 class StrengthVotes(Telling):

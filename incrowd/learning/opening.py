@@ -122,12 +122,14 @@ class Opening:
 
     def prepared(self, data: ClientTensors, beside: Tensor, *, before: int) -> ClientTensors:
         """The data as they are in the round of this number, by what the rounds before it found: of each example a
-        function of itself alone.
+        function of itself alone, and where clients learn, or judge, those that are for that.
         """
         beside = beside.to(data.device)
         for one, where in list(self._places())[:before]:
             data = one.prepared(data, beside[where.start - self.weights : where.stop - self.weights])
-        return data
+        if self.calibration is None or before < self.rounds:
+            return data
+        return self.calibration.heard(data, now=float(beside[-1]) == NOW)
 
     def chosen(self, start: Floats) -> str | None:
         """As what examples are seen since the choice: "pictures", "pixels", "both"; None where a round was lost."""

@@ -45,6 +45,10 @@ def asked(data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTRO
     return known.calibration.asking(start)
 
 
+def heard(data: ClientTensors, *, now: bool) -> ClientTensors:
+    return Strength(inputs=FEATURES + 1, constant=CONSTANT).heard(data, now=now)
+
+
 def votes(
     data: ClientTensors, model: Model = MODEL, *, loss: Loss = CROSS_ENTROPY, threads: int = 1
 ) -> dict[int, Floats]:
@@ -55,7 +59,8 @@ def votes(
 
 def slow_votes(data: ClientTensors, client: int, model: Model, loss: Loss) -> Floats:
     """Which of two strengths is likelier, one after the other, of the model that would be published with it."""
-    labels, known = labels_of(data, client), opening(data, model, loss=loss)
+    known, data = opening(data, model, loss=loss), heard(data, now=True)
+    labels = labels_of(data, client)
     start = asked(data, model, loss=loss).astype(np.float32).astype(np.float64)
     losses = []
     for strength in STRENGTHS:
@@ -106,6 +111,66 @@ def test_nobody_else_changes_what_a_client_says(data: ClientTensors, round: int)
     for client in WHO:
         alone = trained(CohortEngine(MODEL, data, LOCAL), start, [client], round=round)
         assert np.array_equal(alone[client], together[client])
+
+
+def sized(*sizes: int) -> ClientTensors:
+    """Clients of so many examples each, which lie one after the other."""
+    count = sum(sizes)
+    data = unit(clients())
+    return replace(
+        data,
+        features=torch.arange(count, dtype=torch.float32)[:, None],
+        labels=torch.zeros(count, dtype=torch.int64),
+        offsets=np.cumsum([0, *sizes]),
+        indices=np.arange(count),
+    )
+
+
+@pytest.mark.parametrize(("size", "apart"), [(4, 1), (6, 1), (7, 2), (30, 9), (107, 32), (600, 32)])
+def test_a_client_judges_by_examples_that_it_does_not_learn_from(size: int, apart: int) -> None:
+    judged, learnt = (set(heard(sized(3, size, 7), now=now).examples(1)) for now in (True, False))
+    assert len(judged) == apart
+    assert not judged & learnt
+    assert judged | learnt == set(range(3, 3 + size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_who_has_few_examples_judges_by_what_it_learns_from(size: int) -> None:
+    for now in (True, False):
+        assert list(heard(sized(9, size), now=now).examples(1)) == list(range(9, 9 + size))
+
+
+def test_which_examples_are_kept_apart_follows_from_how_many_a_client_has() -> None:
+    judged = heard(sized(40, 8, 40), now=True)
+    assert list(judged.examples(2)) == [48 + place for place in judged.examples(0)]
+    assert sorted(judged.examples(0)) != list(range(12))  # they may be in order of their labels
+    assert judged.offsets.tolist() == [0, 12, 14, 26]
+
+
+def test_a_model_that_knows_examples_by_heart_is_judged_by_others() -> None:
+    """Labels say nothing, and everything that was learnt is right; the control judges by what was learnt."""
+    people, each, numbers = 40, 10, 400
+    generator = np.random.default_rng(4)
+    rows = np.hstack([generator.normal(size=(people * each, numbers)) / 20, np.full((people * each, 1), CONSTANT)])
+    data = ClientTensors(
+        features=torch.from_numpy(rows.astype(np.float32)),
+        labels=torch.from_numpy(generator.integers(0, CLASSES, people * each)),
+        offsets=np.arange(people + 1) * each,
+        indices=np.arange(people * each),
+        constant=CONSTANT,
+    )
+    model, learnt = linear(numbers + 1, CLASSES, bias=False), heard(data, now=False)
+    examples = torch.from_numpy(learnt.indices)
+    wanted = 8 * torch.nn.functional.one_hot(data.labels[examples], CLASSES).double()
+    weights = torch.linalg.lstsq(data.rows()[examples].double(), wanted).solution.T
+    start = torch.cat([weights.ravel(), torch.zeros(CLASSES), torch.tensor([-1.0])]).float()
+
+    def stronger(judged: ClientTensors) -> float:
+        found = trained(CohortEngine(model, judged, LOCAL), start, range(people), round=9)
+        return float(np.mean([row[len(STRENGTHS) - 2] / np.linalg.norm(row) for row in found.values()]))
+
+    assert stronger(data) < -0.2
+    assert stronger(learnt) == pytest.approx(0.5)
 
 
 def said(*votes: float) -> Floats:
@@ -191,8 +256,9 @@ def test_apart_or_not_a_client_learns_the_same_at_the_same_model(data: ClientTen
     matrix[:, -1] += everyones_offset(torch.from_numpy(above), 0.1, several=False).numpy() / CONSTANT
     together = np.concatenate([matrix.ravel(), above])
     found = trained(CohortEngine(MODEL, data, LOCAL), torch.from_numpy(apart), WHO, round=1)
-    usual = trained(CohortEngine(MODEL, data, PLAIN), torch.from_numpy(together), WHO, round=1)
-    without = trained(CohortEngine(MODEL, data, PLAIN), torch.from_numpy(apart[:-1]), WHO, round=1)
+    learnt_from = heard(data, now=False)
+    usual = trained(CohortEngine(MODEL, learnt_from, PLAIN), torch.from_numpy(together), WHO, round=1)
+    without = trained(CohortEngine(MODEL, learnt_from, PLAIN), torch.from_numpy(apart[:-1]), WHO, round=1)
     for client in WHO:
         assert found[client] == pytest.approx(usual[client], abs=2e-5)
         assert np.abs(found[client] - without[client]).max() > 1e-3  # the control
