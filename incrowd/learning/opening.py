@@ -122,12 +122,13 @@ class Opening:
 
     def prepared(self, data: ClientTensors, beside: Tensor, *, before: int) -> ClientTensors:
         """The data as they are in the round of this number, by what the rounds before it found: of each example a
-        function of itself alone, and where clients learn, or judge, those that are for that.
+        function of itself alone, and where clients learn, or judge, those that are for that. Where classes are equally
+        frequent they learn from all, because how strongly the model speaks changes no answer of it.
         """
         beside = beside.to(data.device)
         for one, where in list(self._places())[:before]:
             data = one.prepared(data, beside[where.start - self.weights : where.stop - self.weights])
-        if self.calibration is None or before < self.rounds:
+        if self.calibration is None or before < self.rounds or not self._shares(beside)[1].any():
             return data
         return self.calibration.heard(data, now=float(beside[-1]) == NOW)
 
@@ -150,9 +151,14 @@ class Opening:
         return nobody
 
     def _known(self, beside: Tensor) -> Tensor:
-        """What was found of how frequent classes are, as what it adds to outputs; it is sought, too."""
+        """What was found of how frequent classes are, as what it adds to outputs."""
+        shares, found = self._shares(beside)
+        return shares.everyones(found)
+
+    def _shares(self, beside: Tensor) -> tuple[ClassShares, Tensor]:
+        """What was found of how frequent classes are; where a calibration is, it is sought."""
         shares, where = next((one, where) for one, where in self._places() if isinstance(one, ClassShares))
-        return shares.everyones(beside[where.start - self.weights : where.stop - self.weights])
+        return shares, beside[where.start - self.weights : where.stop - self.weights]
 
     def _places(self) -> Iterator[tuple[Sought, slice]]:
         """What is sought, and where what was found lies."""

@@ -163,9 +163,10 @@ def test_a_model_that_knows_examples_by_heart_is_judged_by_others() -> None:
     examples = torch.from_numpy(learnt.indices)
     wanted = 8 * torch.nn.functional.one_hot(data.labels[examples], CLASSES).double()
     weights = torch.linalg.lstsq(data.rows()[examples].double(), wanted).solution.T
-    start = torch.cat([weights.ravel(), torch.zeros(CLASSES), torch.tensor([-1.0])]).float()
 
     def stronger(judged: ClientTensors) -> float:
+        shares = torch.tensor([0.001, -0.001, 0.0, 0.0, 0.0, -1.0])
+        start = torch.cat([weights.ravel(), shares]).float()
         found = trained(CohortEngine(model, judged, LOCAL), start, range(people), round=9)
         return float(np.mean([row[len(STRENGTHS) - 2] / np.linalg.norm(row) for row in found.values()]))
 
@@ -262,6 +263,16 @@ def test_apart_or_not_a_client_learns_the_same_at_the_same_model(data: ClientTen
     for client in WHO:
         assert found[client] == pytest.approx(usual[client], abs=2e-5)
         assert np.abs(found[client] - without[client]).max() > 1e-3  # the control
+
+
+@pytest.mark.parametrize("uneven", [True, False])
+def test_where_classes_are_equally_frequent_clients_learn_from_all_examples(data: ClientTensors, uneven: bool) -> None:
+    above = ABOVE * uneven
+    start = torch.from_numpy(np.concatenate([MODEL.initial(RANDOMNESS).double().numpy(), above, [0.0]]))
+    usual = PLAIN.replaced(class_shares=None)
+    found = trained(CohortEngine(MODEL, data, LOCAL), start, WHO, round=1)
+    whole = trained(CohortEngine(MODEL, data, usual), start[: MODEL.size], WHO, round=1)
+    assert all(np.array_equal(found[client], whole[client]) for client in WHO) == (not uneven)
 
 
 def test_it_is_for_linear_models_of_examples_with_a_constant(data: ClientTensors) -> None:
