@@ -9,7 +9,7 @@ where float32 is twice as fast and its rounding is paid for
 
 The rows of a product are computed beside those of other records, but not from them: only where a row lies, and how many
 there are, might make a processor add up in another order. So all rows begin at a line of the cache, their number is a
-multiple of eight, and `rows_are_alike` tries out whether the same row then has the same bits in every place.
+multiple of sixteen, and `rows_are_alike` tries out whether the same row then has the same bits in every place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 
 _LEAST = 2.0**-126
 _LINE = 16  # float32 numbers in a line of the cache
-_EIGHT = 8  # rows: of fewer than four, some processors were seen to add up in another order
+_SIXTEEN = 16  # rows: of fewer, some processors were seen to add up in another order
 _PROBES = 2
 
 
@@ -190,7 +190,7 @@ class _GhostLayer:
 
 
 def _filled_up(rows: int) -> int:
-    return -(-rows // _EIGHT) * _EIGHT
+    return -(-rows // _SIXTEEN) * _SIXTEEN
 
 
 def in_lines(rows: int, columns: int, device: torch.device) -> Tensor:
@@ -229,7 +229,7 @@ def _alike(layer: _GhostLayer, record: Tensor, gradient: Tensor) -> bool:
     x, d, below = (in_lines(layer.most, one.numel(), layer.weight.device) for one in (record, gradient, record))
     x[:], d[:] = record, gradient
     expected: tuple[Tensor, Tensor] | None = None
-    for several in range(_EIGHT, len(x) + 1, _EIGHT):
+    for several in range(_SIXTEEN, len(x) + 1, _SIXTEEN):
         outputs = layer.forward(x[:several], min(several, layer.most))
         torch.mm(d[:several], layer.weight, out=below[:several])
         expected = (outputs[0].clone(), below[0].clone()) if expected is None else expected
