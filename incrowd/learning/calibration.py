@@ -5,7 +5,8 @@ the largest output stays the largest. Where one of them is frequent it does: too
 of classes for nothing, and ends below who always says the frequent one. So where `Local.calibration` says it, the last
 round shows each client the model that would be published, in several strengths, from a sixteenth to its own. It says
 of each and the next stronger one which of the two its own examples agree with: those that nobody learnt from, which it
-has kept apart, because a model may know the others by heart. The mean of what they say is noised and charged as any
+has kept apart, because a model may know the others by heart. No stronger model is shown: where noise alone has made
+classes seem uneven, digits in single seeds lost much by one. The mean of what they say is noised and charged as any
 other, and that strength is taken for which most is said, if it is said clearly. The constant is as strong as ever, and
 so is what it says of how frequent classes are (`incrowd.learning.class_shares`): who has one class alone would have it
 said ever louder.
