@@ -20,6 +20,7 @@ from incrowd.learning.convolved.loops import Floats32
 from incrowd.learning.program import Dense
 
 _BLOCK = 2**19  # numbers of windows that are looked at together; measured, the optimum is flat
+_ROWS = 20  # examples for which a block may be twice as large: products with fewer rows are slow in Linear layers
 _FEW = 4  # of so many channels windows are copied by tap
 _LONG = 64  # numbers of a window's row, from which on gradients are taken one by one where most are zero
 
@@ -30,7 +31,7 @@ Gradients = tuple[Floats32, Floats32, int, NDArray[np.int32]]
 def rows_of(table: Convolutions) -> int:
     """How many examples are looked at together."""
     widest = max(one.window * one.places[0] * one.places[1] for one in table.pictures)
-    return max(1, _BLOCK // widest)
+    return max(1, _BLOCK // widest, min(_ROWS, 2 * _BLOCK // widest))
 
 
 class Weight:
@@ -210,7 +211,10 @@ class Convolving:
             vectors = (one.gradient_array for one in (self.gain, self.shift, self.bias))
             loops.denormalise(at.whole, at.normal, *vectors)
         old = self.weight.value if back is None or block is not None else self.weight.value.clone()
-        self.weight.add_product(at.values.t(), at.used, rate, block)
+        if self.by_tap:  # a long sum for few numbers: half as fast again with both factors as they lie
+            self.weight.add(torch.mm(at.used.t(), at.values).t(), rate, block)
+        else:
+            self.weight.add_product(at.values.t(), at.used, rate, block)
         if back is not None:
             torch.mm(at.values, old, out=at.used)
             loops.add_windows(at.used.numpy(), table.size, table.stride, back)
