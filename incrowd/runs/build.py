@@ -56,6 +56,7 @@ from incrowd.learning.features import (
     transform,
     transform_federated,
 )
+from incrowd.learning.features.pictures import A_PICTURE
 from incrowd.learning.store import ClientTensors, Kinds
 from incrowd.privacy.ledger.state import state_folder
 from incrowd.runs.config import (
@@ -278,8 +279,7 @@ def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
 
 def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if not is_picture(shape):
-        remedy = f"it needs pictures of 6 x 6 pixels or more, [h, w] or three colours; these examples are {shape}"
-        remedy += ": the recipe general takes any"
+        remedy = f"it needs {A_PICTURE}; these examples are {shape}: the recipe general takes any"
         raise ConfigError(field="name", value="pictures", remedy=remedy)
     # Its own cache may be seen by all: it knows made-up pictures alone.
     cache = _cache(wanted) or state_folder() / "features"

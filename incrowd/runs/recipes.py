@@ -21,9 +21,9 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
-from incrowd.learning.features.pictures import GreyPictures, in_colour, is_picture
+from incrowd.learning.features.pictures import A_PICTURE, GreyPictures, in_colour, is_picture
 from incrowd.learning.features.sizes import PLACES
-from incrowd.learning.features.table_rows import all_texts, bare
+from incrowd.learning.features.table_rows import bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.planner import signal
@@ -46,7 +46,7 @@ CLEAR = 400.0
 STRONG = 5000.0
 """From such a signal on, what is learned of pictures is less than noise allows: more rounds come closer to it."""
 
-CONSTANT, CONSTANT_OF_ROWS = 0.1, 0.3
+CONSTANT = 0.1
 """A feature that every example has: the bias of a linear model, whose gradient leaves the other weights room."""
 
 SHARES, SHARES_OF_TWO = 0.03, 0.3
@@ -83,8 +83,10 @@ MOST_NUMBERS = 8192
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
-BOUND_OF_ROWS = 0.3
-"""Of rows of a table, of two classes: nobody's are right all the time, so that even at the end gradients are long."""
+BOUND_OF_ROWS, BOUND_OF_TEXTS = 0.2, 0.12
+"""Of rows of a table, of two classes: nobody's are right all the time, so that even at the end gradients are long.
+Those of rows with texts, which have few words in common, are shorter.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +94,9 @@ class Outline:
     """What everybody may know of a federation, which is all that a recipe may know.
 
     `shape` is that of an example, `whole` says whether it is of whole numbers (tokens), `row` whether it is a row of a
-    table, `bare` how many of its numbers have no stated range, `texts` whether every column that is learned from is a
-    text, `several` whether an example has more labels than one, `places` whether each of those is a class, and
-    `own_model` whether somebody brings a model of their own.
+    table, `bare` how many of its numbers have no stated range, `wordy` whether a column that is learned from is a text
+    and `texts` whether each is, `several` whether an example has more labels than one, `places` whether each of those
+    is a class, and `own_model` whether somebody brings a model of their own.
     """
 
     clients: int
@@ -104,6 +106,7 @@ class Outline:
     whole: bool = False
     row: bool = False
     bare: int = 0
+    wordy: bool = False
     texts: bool = False
     several: bool = False
     places: bool = False
@@ -125,7 +128,8 @@ class Outline:
             whole=len(forms) > 1 or forms[0][2] in ("int64", "bool"),
             row=data.table is not None,
             bare=0 if data.table is None else len(bare(data.table)),
-            texts=data.table is not None and all_texts(data.table),
+            wordy=data.table is not None and any(texts_of(data.table)),
+            texts=data.table is not None and all(texts_of(data.table)),
             several=data.examples.labels.ndim > 1,
             places=data.examples.labels.ndim > 1 and data.examples.classes is not None,
             own_model=own_model,
@@ -218,7 +222,7 @@ def tables(facts: Outline) -> Tables:
     features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
     seen = facts.row and facts.bare * PLACES <= MOST_NUMBERS
     if seen:
-        features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT_OF_ROWS}
+        features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT}
     told = seen and facts.classes == 2 and facts.signal >= WEAK
     how = clipped(facts) if told else mechanism(facts)
     return {"features": features, "model": _LINEAR, **how}
@@ -326,7 +330,7 @@ def clipped(facts: Outline) -> Tables:
         "privacy": {
             "rounds": rounds,
             "allocation": "weighted",
-            "clip": {"kind": "fixed", "clip_norm": BOUND_OF_ROWS},
+            "clip": {"kind": "fixed", "clip_norm": BOUND_OF_TEXTS if facts.wordy else BOUND_OF_ROWS},
             **_who(facts),
         },
     }
@@ -424,10 +428,7 @@ def _check_fits(name: str, facts: Outline, *, features: bool) -> None:
             "(model.module), or give one array of float32, or pixels as uint8 with data.scale"
         )
     elif name == "images" and not is_picture(facts.shape) and not features:
-        remedy = (
-            f"it needs pictures of 6 x 6 pixels or more, [h, w] or three colours; these examples are {facts.shape}: "
-            "take general, or tables"
-        )
+        remedy = f"it needs {A_PICTURE}; these examples are {facts.shape}: take general, or tables"
     if remedy is not None:
         raise ConfigError(field="recipe", value=name, remedy=remedy)
 

@@ -446,12 +446,13 @@ def test_label_shares_are_for_losses_that_know_classes(
 
 
 def test_rows_are_clipped_higher_where_noise_lets_their_length_be_heard() -> None:
-    def bound(epsilon: float, *, row: bool = True) -> Any:
-        known = facts(classes=2, row=row, budget=Budget(epsilon=epsilon, delta=1e-3))
+    def bound(epsilon: float, *, row: bool = True, wordy: bool = False) -> Any:
+        known = facts(classes=2, row=row, wordy=wordy, budget=Budget(epsilon=epsilon, delta=1e-3))
         made = named("tables").settings(known)
         return made["privacy"]["clip"]["clip_norm"], made["local"]["label_shares"]
 
-    assert [bound(epsilon) for epsilon in (1.0, 2.0)] == [(0.1, 0.3), (0.3, 1.0)]
+    assert [bound(epsilon) for epsilon in (1.0, 2.0)] == [(0.1, 0.3), (0.2, 1.0)]
+    assert bound(2.0, wordy=True) == (0.12, 1.0)
     assert bound(2.0, row=False) == (0.1, 0.3)
 
 

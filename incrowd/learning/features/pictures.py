@@ -22,6 +22,10 @@ from incrowd.learning.features.stretched import stretched
 
 _LARGE = 48  # pixels; larger pictures are reduced by means of whole pixels, as far as both sides allow
 _SMALL, _LONG = 6, 192  # pixels a side, as they are looked at: the shorter at least, the longer at most
+A_PICTURE = (
+    f"pictures of {_SMALL} x {_SMALL} pixels or more, [h, w] or three colours, with at most {_LONG} pixels along one "
+    f"side for every {_SMALL} along the other"
+)
 _PATCHED = 16  # pixels a side, from which on grey pictures have patches; smaller ones have too few places for them
 _OPPONENTS = torch.tensor([[0.3, 0.59, 0.11], [0.5, 0.0, -0.5], [-0.25, 0.5, -0.25]])
 """Brightness, red against blue, green against magenta."""
@@ -56,8 +60,8 @@ def reduced(shape: PictureShape) -> tuple[int, int]:
     sides = sides_of(shape)
     if sides is None or not is_picture(shape):
         raise DataError(
-            f"examples of the shape {shape} are no pictures: give [height, width], or three colours of it, or take the "
-            "recipe general, which takes any numbers"
+            f"examples of the shape {shape} are no pictures: give {A_PICTURE}; or take the recipe general, which "
+            "takes any numbers"
         )
     by = _by(sides)
     return sides[0] // by, sides[1] // by

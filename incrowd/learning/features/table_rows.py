@@ -109,9 +109,9 @@ def is_bare(meaning: Column) -> bool:
     return isinstance(meaning, Number) and meaning.range is None
 
 
-def all_texts(columns: Columns) -> bool:
-    """Whether every column that is learned from is a text."""
-    return all(isinstance(columns.meaning(name), Text) for name in columns.features)
+def texts_of(columns: Columns) -> tuple[bool, ...]:
+    """Of each column that is learned from, whether it is a text."""
+    return tuple(isinstance(columns.meaning(name), Text) for name in columns.features)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
