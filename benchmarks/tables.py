@@ -3,6 +3,7 @@
     python benchmarks/tables.py --data DIR                       census incomes, DIR/adult/adult.csv.gz
     python benchmarks/tables.py --data DIR --set unstated        the same without the ranges of its numbers
     python benchmarks/tables.py --data DIR --set phishing        addresses of web pages, DIR/phishing/urls.csv.gz
+    python benchmarks/tables.py --set words --recipe general     made up: a few words say the class
     python benchmarks/tables.py --data DIR --held-out            on rows of validation: to choose settings by
     python benchmarks/tables.py --data DIR --json                one line of JSON for each row
 
@@ -11,6 +12,7 @@ is the test set, and settings were chosen on the last fifth. `sorted` clients ha
 """
 
 import argparse
+import csv
 import json
 import statistics
 import tempfile
@@ -88,7 +90,19 @@ SETS = {
     ),
 }
 
-RECIPES = {"adult": "tables", "unstated": "tables", "phishing": "text"}
+WORDS = ["".join(word) for word in np.random.default_rng(1).choice([*"abcdefghijklmnopqrstuvwxyz"], (30, 6))]
+_TELLING, _WRONG, _MADE_UP = set(WORDS[:5]), 0.03, 10_000
+_TEXTS, _NUMBERS = ([f"{kind}{place}" for place in range(count)] for kind, count in (("note", 6), ("number", 4)))
+
+MADE_UP = Columns(
+    client="",
+    label="said",
+    classes=("no", "yes"),
+    schema={name: {"kind": "text"} for name in _TEXTS} | {name: {"range": [0, 10]} for name in _NUMBERS},
+)
+"""Notes of four words; what is said is whether the last of them has one of five."""
+
+RECIPES = {"adult": "tables", "unstated": "tables", "phishing": "text", "words": "tables"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +119,30 @@ class Row:
     majority: float
 
 
+def made_up() -> Examples:
+    """Rows of notes and numbers, a few of them wrong."""
+    generator = np.random.default_rng(0)
+    notes = generator.choice(WORDS, (_MADE_UP, len(_TEXTS), 4))
+    numbers = generator.uniform(0, 10, (_MADE_UP, len(_NUMBERS))).round(2)
+    wrong = generator.uniform(size=_MADE_UP) < _WRONG
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "made-up.csv")
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*_TEXTS, *_NUMBERS, "said"])
+            for row, beside, other in zip(notes.tolist(), numbers.tolist(), wrong.tolist(), strict=True):
+                said = bool(_TELLING & set(row[-1])) != other
+                writer.writerow([*map(" ".join, row), *beside, "yes" if said else "no"])
+        return read_table(path, MADE_UP)[0]
+
+
 def parts(name: str, folder: Path, *, held_out: bool) -> tuple[Examples, Examples, Columns]:
     """Rows to train with and to test with, and what their columns mean."""
-    path, columns = SETS[name]
-    examples, _ = read_table(folder / path, columns)
+    if name == "words":
+        examples, columns = made_up(), MADE_UP
+    else:
+        path, columns = SETS[name]
+        examples, _ = read_table(folder / path, columns)
     fifth = len(examples) // 5
     order = np.random.default_rng(0).permutation(len(examples)) if name == "phishing" else np.arange(len(examples))
     tested = slice(4 * fifth, 5 * fifth) if held_out else slice(3 * fifth, 4 * fifth)
@@ -163,9 +197,9 @@ def measure(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each row and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--set", choices=sorted(SETS), default="adult")
-    parser.add_argument("--recipe", choices=["tables", "text"])
+    parser.add_argument("--data", type=Path, help="the folder of what is not made up")
+    parser.add_argument("--set", choices=sorted(RECIPES), default="adult")
+    parser.add_argument("--recipe", choices=["tables", "text", "general"])
     parser.add_argument("--clients", type=int, nargs="+", default=[1000, 100])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[8.0, 2.0, 1.0])
     parser.add_argument("--partition", choices=["iid", "sorted"], nargs="+", default=["iid", "sorted"])
@@ -173,8 +207,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(arguments)
+    if wanted.data is None and wanted.set in SETS:
+        parser.error(f"--data: name the folder that holds {SETS[wanted.set][0]}")
     recipe = wanted.recipe or RECIPES[wanted.set]
-    split = parts(wanted.set, wanted.data, held_out=wanted.held_out)
+    split = parts(wanted.set, wanted.data or Path(), held_out=wanted.held_out)
     for clients in wanted.clients:
         for partition in wanted.partition:
             for epsilon in wanted.epsilon:

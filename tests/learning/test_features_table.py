@@ -83,6 +83,11 @@ def test_levels_are_centred_and_texts_stay() -> None:
     assert np.allclose(mapped({"note": Text(buckets=3)}, text), text, atol=1e-5)
 
 
+def test_texts_are_louder_than_what_is_beside_them() -> None:
+    found = np.array(mapped({"note": Text(buckets=3), "smoker": YesNo()}, [0.6, 0, -0.8, 1]))
+    assert np.allclose(found / found[-1] / 2, [0.6 * 3**0.5, 0, -0.8 * 3**0.5, 0.5], atol=1e-4)
+
+
 def test_what_says_that_a_value_is_missing_stays_beside_it() -> None:
     known, missing = (
         mapped({"age": Number(range=(0, 100), missing=100, indicator=True)}, [1.0, flag], bins=1) for flag in (0, 1)

@@ -452,7 +452,8 @@ def test_rows_are_clipped_higher_where_noise_lets_their_length_be_heard() -> Non
         return made["privacy"]["clip"]["clip_norm"], made["local"]["label_shares"]
 
     assert [bound(epsilon) for epsilon in (1.0, 2.0)] == [(0.1, 0.3), (0.2, 1.0)]
-    assert bound(2.0, wordy=True) == (0.12, 1.0)
+    assert bound(100.0) == (0.3, 1.0)
+    assert [bound(epsilon, wordy=True) for epsilon in (2.0, 100.0)] == [(0.12, 1.0), (0.18, 1.0)]
     assert bound(2.0, row=False) == (0.1, 0.3)
 
 

@@ -1,5 +1,6 @@
 """Rows of a table as a linear model sees them best, from what is stated of its columns alone."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from incrowd.learning.features.sizes import sizes, sizes_or_numbers
 
 _WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
 _MOST_BINS = 256
+_LOUDER = math.sqrt(3)  # texts: what they say is in many more numbers, each of which is rarely there
 _TINY = 1e-6
 
 
@@ -29,7 +31,7 @@ class TableRows:
       (`incrowd.learning.features.sizes`). Where no column is anything else, a row whose numbers are on one scale
       already stays as it is.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
-    - Texts and what says that a value was missing stay as they are.
+    - Texts are made louder by the root of three, and what says that a value was missing stays as it is.
 
     Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
 
@@ -63,7 +65,7 @@ class TableRows:
         scaled = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
         seen = sizes_or_numbers if len(plan.unknown) == plan.width else sizes
         features = np.concatenate(
-            [scaled, seen(values[:, plan.unknown]), values[:, plan.others] - plan.centres], axis=1
+            [scaled, seen(values[:, plan.unknown]), (values[:, plan.others] - plan.centres) * plan.weights], axis=1
         )
         lengths = np.linalg.norm(features, axis=1, keepdims=True) + _TINY
         shortened: Values = (features / lengths).astype(np.float32)
@@ -81,7 +83,7 @@ class TableRows:
     def _plan(self) -> "_Arrangement":
         numbers: list[tuple[int, float, float, float]] = []
         unknown: list[int] = []
-        others: list[tuple[int, float]] = []
+        others: list[tuple[int, float, float]] = []
         at = 0
         for name in self.columns.features:
             meaning = self.columns.meaning(name)
@@ -93,8 +95,8 @@ class TableRows:
                 numbers.append((at, meaning.to[0], *_range(meaning)))
             else:
                 flags = width - meaning.indicator
-                others += [(at + inner, _centre(meaning, flags)) for inner in range(flags)]
-            others += [(at + inner, 0.0) for inner in range(flags, width)]
+                others += [(at + inner, _centre(meaning, flags), _weight(meaning)) for inner in range(flags)]
+            others += [(at + inner, 0.0, 1.0) for inner in range(flags, width)]
             at += width
         return _Arrangement.of(at, numbers, unknown, others)
 
@@ -127,6 +129,7 @@ class _Arrangement:
     unknown: NDArray[np.int64]
     others: NDArray[np.int64]
     centres: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
     @classmethod
     def of(
@@ -134,10 +137,10 @@ class _Arrangement:
         width: int,
         numbers: list[tuple[int, float, float, float]],
         unknown: list[int],
-        others: list[tuple[int, float]],
+        others: list[tuple[int, float, float]],
     ) -> "_Arrangement":
         stated = np.array(numbers, np.float64).reshape(-1, 4)
-        beside = np.array(others, np.float64).reshape(-1, 2)
+        beside = np.array(others, np.float64).reshape(-1, 3)
         return cls(
             width=width,
             numbers=stated[:, 0].astype(np.int64),
@@ -148,6 +151,7 @@ class _Arrangement:
             unknown=np.array(unknown, np.int64),
             others=beside[:, 0].astype(np.int64),
             centres=beside[:, 1],
+            weights=beside[:, 2],
         )
 
 
@@ -162,6 +166,11 @@ def _centre(meaning: Column, flags: int) -> float:
     if isinstance(meaning, Category | Number):  # a number with knots is near one, or between two
         return 1 / flags
     return 0.5 if isinstance(meaning, YesNo) else 0.0
+
+
+def _weight(meaning: Column) -> float:
+    """By what its numbers are multiplied."""
+    return _LOUDER if isinstance(meaning, Text) else 1.0
 
 
 def _log(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
