@@ -83,10 +83,15 @@ MOST_NUMBERS = 8192
 BOUND_OF_TWO = 0.1
 """Of two classes: see `mechanism`."""
 
+HEARD = 1000.0
+"""From such a signal on, it is heard how long gradients of rows are, and what their constant says."""
+
 BOUNDS_OF_ROWS, BOUNDS_OF_TEXTS = (0.2, 0.3), (0.12, 0.18)
-"""Of rows of a table, of two classes, and from a signal of a thousand on: nobody's are right all the time, so that even
+"""Of rows of a table, of two classes, below that signal and from it on: nobody's are right all the time, so that even
 at the end gradients are long. Those of rows with texts, which have few words in common, are shorter.
 """
+
+CONSTANTS_OF_ROWS = (CONSTANT, 0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +227,11 @@ def tables(facts: Outline) -> Tables:
     features: dict[str, Any] = {"name": "unit", "centred": False, "constant": CONSTANT}
     seen = facts.row and facts.bare * PLACES <= MOST_NUMBERS
     if seen:
-        features = {"name": "table", "bins": 4 if facts.signal < 150 else 8, "constant": CONSTANT}
+        features = {
+            "name": "table",
+            "bins": 4 if facts.signal < 150 else 8,
+            "constant": CONSTANTS_OF_ROWS[facts.signal >= HEARD],
+        }
     told = seen and facts.classes == 2 and facts.signal >= WEAK
     how = clipped(facts) if told else mechanism(facts)
     return {"features": features, "model": _LINEAR, **how}
@@ -331,7 +340,7 @@ def clipped(facts: Outline) -> Tables:
         "privacy": {
             "rounds": rounds,
             "allocation": "weighted",
-            "clip": {"kind": "fixed", "clip_norm": bounds[facts.signal >= 1000]},
+            "clip": {"kind": "fixed", "clip_norm": bounds[facts.signal >= HEARD]},
             **_who(facts),
         },
     }

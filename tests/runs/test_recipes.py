@@ -455,6 +455,8 @@ def test_rows_are_clipped_higher_where_noise_lets_their_length_be_heard() -> Non
     assert bound(100.0) == (0.3, 1.0)
     assert [bound(epsilon, wordy=True) for epsilon in (2.0, 100.0)] == [(0.12, 1.0), (0.18, 1.0)]
     assert bound(2.0, row=False) == (0.1, 0.3)
+    rows = [facts(classes=2, row=True, budget=Budget(epsilon=epsilon, delta=1e-3)) for epsilon in (2.0, 100.0)]
+    assert [named("tables").settings(known)["features"]["constant"] for known in rows] == [0.1, 0.3]
 
 
 def test_how_batches_are_made_may_be_stated_either_way() -> None:
