@@ -76,7 +76,7 @@ def test_a_stated_logarithm_is_not_taken_again_and_knots_are_centred() -> None:
     assert np.allclose(knots, np.array([-1, 2, -1]) / 6**0.5, atol=1e-5)
 
 
-def test_levels_are_centred_and_texts_stay() -> None:
+def test_levels_are_centred_and_texts_alone_are_told_as_they_are() -> None:
     assert np.allclose(mapped({"sex": Category(levels=("f", "m", "x"))}, [0, 1, 0]), np.array([-1, 2, -1]) / 6**0.5)
     assert np.allclose(mapped({"smoker": YesNo()}, [0.0]), [-1], atol=1e-5)
     text = [0.6, 0, -0.8]
