@@ -217,7 +217,7 @@ def _with_row(rows: Numbers32, row: Numbers32, out: Numbers32) -> None:
 
 @_inserted
 def _products(weight: Numbers32, x: Numbers32, rows: Integers, out: Numbers32) -> None:
-    """Of each of these rows of x with each of weight: four with two at a time, so that both are read a few times only."""
+    """Of each of these rows of x with each of weight: four with two at a time, so that both are read less often."""
     fours, pairs = len(rows) - len(rows) % 4, len(weight) - len(weight) % 2
     for r in range(0, fours, 4):
         a, b, c, d = x[rows[r]], x[rows[r + 1]], x[rows[r + 2]], x[rows[r + 3]]
