@@ -139,7 +139,7 @@ class _Settings:
             batch_sizes=(10, 100) if self.batch is None else self.batch,
             against=against or (() if self.against else tuple(PEERS)),
             folder=self.folder,
-            rounds=1 if self.quick else 3,
+            turns=1 if self.quick else 3,
             memory=self.memory,
             device=self.device,
         )

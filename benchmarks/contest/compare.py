@@ -1,6 +1,7 @@
 """Competitors take turns at the same work, after their results have been compared."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -50,6 +51,10 @@ SHORT = 100
 """Of how many examples a pass is short: it carries rounding less far than a whole one may, to wholly other weights."""
 
 
+TURN = 0.5
+"""Seconds that a turn lasts at least: a run has its rounds one after the other, too, and short ones are many."""
+
+
 class OtherWork(IncrowdError):
     """Somebody computes something else than we do."""
 
@@ -85,18 +90,19 @@ Factory = Callable[[Task], Competitor]
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What to measure: every work at every batch size, against these, each for so many rounds."""
+    """What to measure: every work at every batch size, against these, in so many turns of a round or more."""
 
     works: Sequence[Work]
     batch_sizes: Sequence[int] = (10, 100)
     against: Sequence[str] = tuple(PEERS)
     folder: Path | None = None
-    rounds: int = 3
+    turns: int = 3
+    turn_s: float = TURN
     memory: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        checks.count(rounds=self.rounds)
+        checks.count(turns=self.turns)
         Execution(device=self.device)  # which refuses one that is not there
         for field, values in (("work", self.works), ("batch", self.batch_sizes)):
             if not values:
@@ -134,7 +140,7 @@ class Contest:
             for task in self.tasks:
                 say(f"{task.name}: incrowd, {', '.join(others)}")
                 try:
-                    matches.append(match(task, others, rounds=self.rounds))
+                    matches.append(match(task, others, turns=self.turns, seconds=self.turn_s))
                 except DataError:  # there is nothing to measure on
                     raise
                 except Exception as error:  # what the other works took minutes for is not lost
@@ -154,8 +160,9 @@ class Contest:
         return {name: factory for name, factory in others.items() if name not in self.skipped}
 
 
-def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
-    """One task: check that all do the same work, which also warms them up; then let them take turns.
+def match(task: Task, others: Mapping[str, Factory], *, turns: int, seconds: float = 0.0) -> Match:
+    """One task: check that all do the same work, which also warms them up; then let them take turns of so many seconds,
+    and of one round at least.
 
     Edge cases: an error that names whoever computes something else than we do, before anything is timed.
     """
@@ -170,18 +177,27 @@ def match(task: Task, others: Mapping[str, Factory], *, rounds: int) -> Match:
             if not _alike_at_first(task, others):
                 raise
             found = differences(task, ours, players, alike=math.inf)
-        seconds: list[list[float]] = [[] for _ in players]
+        taken: list[list[float]] = [[] for _ in players]
         peaks = []
-        for number in range(rounds):
-            for player, taken in zip(players, seconds, strict=True):
+        for _ in range(turns):
+            for player, own in zip(players, taken, strict=True):
                 with one_processor() if player.threads == 1 and task.device == "cpu" else nullcontext():
-                    taken.append(player.round(number))
+                    _take_turn(player, own, seconds)
             peaks.append(matrix_peak(device=task.device))
         timings = [
-            Timing(name=player.name, threads=player.threads, seconds=taken, difference=difference)
-            for player, taken, difference in zip(players, seconds, found, strict=True)
+            Timing(name=player.name, threads=player.threads, seconds=own, difference=difference)
+            for player, own, difference in zip(players, taken, found, strict=True)
         ]
         return Match(task=task, timings=timings, overheads=ours.overheads, peak=max(peaks))
+
+
+def _take_turn(player: Competitor, taken: list[float], seconds: float) -> None:
+    """Rounds one after the other, as in a run: the first of a turn finds in the caches what others have left."""
+    begin = time.perf_counter()
+    while True:
+        taken.append(player.round(len(taken)))
+        if time.perf_counter() - begin >= seconds:
+            return
 
 
 def differences(task: Task, ours: Ours, players: Sequence[Competitor], *, alike: float = ALIKE) -> list[float]:

@@ -53,24 +53,24 @@ class Different:
 )
 def test_unequal_work_is_found_before_anything_is_timed(mistake: Callable[[Floats], Floats]) -> None:
     with pytest.raises(IncrowdError, match="different does other work than incrowd at small b10"):
-        match(task(), {"different": partial(Different, mistake=mistake)}, rounds=1)
+        match(task(), {"different": partial(Different, mistake=mistake)}, turns=1)
 
 
 def test_where_a_batch_is_all_examples_work_is_compared_within_rounding_and_the_grid() -> None:
     whole = task(batch_size=PERCEPTRON.examples)
-    found = match(whole, {"lean": Lean}, rounds=1)
+    found = match(whole, {"lean": Lean}, turns=1)
     assert found.timings[1].difference < 2e-3
     with pytest.raises(IncrowdError, match="different does other work"):
-        match(whole, {"different": partial(Different, mistake=lambda total: 1.01 * total)}, rounds=1)
+        match(whole, {"different": partial(Different, mistake=lambda total: 1.01 * total)}, turns=1)
 
 
 @pytest.mark.slow
 def test_whole_steps_of_contributions_that_are_short_are_no_other_work() -> None:
     short = Task(work=named("gru").of(clients=100, examples=200), batch_size=100)
-    found = match(short, {"lean": Lean}, rounds=1)
+    found = match(short, {"lean": Lean}, turns=1)
     assert 2e-3 < found.timings[1].difference < 0.01
     with pytest.raises(IncrowdError, match="different does other work"):
-        match(short, {"different": partial(Different, mistake=lambda total: 1.1 * total)}, rounds=1)
+        match(short, {"different": partial(Different, mistake=lambda total: 1.1 * total)}, turns=1)
 
 
 @dataclass
@@ -90,13 +90,13 @@ LONG = replace(PERCEPTRON, examples=2 * SHORT)
 
 @pytest.mark.slow
 def test_what_differs_on_long_passes_alone_is_rounding_and_is_reported() -> None:
-    found = match(Task(work=LONG, batch_size=10), {"chaotic": partial(Chaotic, mistake=lambda one: 2 * one)}, rounds=1)
+    found = match(Task(work=LONG, batch_size=10), {"chaotic": partial(Chaotic, mistake=lambda one: 2 * one)}, turns=1)
     assert found.timings[1].difference == pytest.approx(1, rel=0.01)
 
 
 def test_what_differs_on_short_passes_too_is_other_work() -> None:
     with pytest.raises(IncrowdError, match="other work"):
-        match(Task(work=LONG, batch_size=10), {"different": partial(Different, mistake=lambda one: 2 * one)}, rounds=1)
+        match(Task(work=LONG, batch_size=10), {"different": partial(Different, mistake=lambda one: 2 * one)}, turns=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +112,11 @@ class WithDifferent(Contest):
 
 @pytest.mark.slow
 def test_what_was_measured_is_kept_when_one_task_is_other_work() -> None:
-    found = WithDifferent(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, rounds=1).run()
+    found = WithDifferent(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, turns=1, turn_s=0).run()
     assert {one.batch for one in found.results} == {15}
     assert "different does other work than incrowd at small b10" in found.skipped["small b10"]
     with pytest.raises(IncrowdError, match="other work"):
-        WithDifferent(works=[PERCEPTRON], batch_sizes=[10], against=HERE, rounds=1).run()
+        WithDifferent(works=[PERCEPTRON], batch_sizes=[10], against=HERE, turns=1, turn_s=0).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +132,11 @@ class WithBroken(Contest):
 
 @pytest.mark.slow
 def test_what_was_measured_is_kept_when_somebody_fails_at_one_task() -> None:
-    found = WithBroken(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, rounds=1).run()
+    found = WithBroken(works=[PERCEPTRON], batch_sizes=[15, 10], against=HERE, turns=1, turn_s=0).run()
     assert {one.batch for one in found.results} == {15}
     assert found.skipped["small b10"]
     with pytest.raises(Exception, match=re.escape(found.skipped["small b10"])):
-        WithBroken(works=[PERCEPTRON], batch_sizes=[10], against=HERE, rounds=1).run()
+        WithBroken(works=[PERCEPTRON], batch_sizes=[10], against=HERE, turns=1, turn_s=0).run()
 
 
 def test_other_batches_are_found() -> None:
@@ -145,13 +145,13 @@ def test_other_batches_are_found() -> None:
     total = other.update(round=1)
     other.close()
     with pytest.raises(IncrowdError, match="other work"):
-        match(one, {"different": partial(Different, mistake=lambda _: total)}, rounds=1)
+        match(one, {"different": partial(Different, mistake=lambda _: total)}, turns=1)
 
 
 @pytest.mark.slow
 def test_equal_work_is_timed_in_turns() -> None:
     before = torch.get_num_threads()
-    found = match(task(), {"lean": Lean, "double": partial(Ours, threads=2)}, rounds=3)
+    found = match(task(), {"lean": Lean, "double": partial(Ours, threads=2)}, turns=3)
     assert [(one.name, one.threads, len(one.seconds)) for one in found.timings] == [
         ("incrowd", 1, 3),
         ("lean", 1, 3),
@@ -165,9 +165,16 @@ def test_equal_work_is_timed_in_turns() -> None:
 
 
 @pytest.mark.slow
+def test_a_turn_is_of_rounds_one_after_the_other_for_as_long_as_it_lasts() -> None:
+    found = match(task(), {"lean": Lean}, turns=2, seconds=0.05)
+    for one in found.timings:
+        assert len(one.seconds) >= 4, "rounds that take a millisecond fill no turn"
+
+
+@pytest.mark.slow
 def test_a_contest_measures_every_work_at_every_batch_size() -> None:
     said: list[str] = []
-    found = Contest(works=[PERCEPTRON, CNN], batch_sizes=[10, 15], against=HERE, rounds=1).run(said.append)
+    found = Contest(works=[PERCEPTRON, CNN], batch_sizes=[10, 15], against=HERE, turns=1, turn_s=0).run(said.append)
     measured = {(one.work, one.batch) for one in found.results if one.name == "lean"}
     assert measured == {(work, batch) for work in ("small", "small cnn") for batch in (10, 15)}
     assert len(said) == 4
@@ -179,7 +186,7 @@ def test_a_contest_measures_every_work_at_every_batch_size() -> None:
 @pytest.mark.slow
 def test_who_is_not_installed_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "pfl", ("no_such_package", "pip install no-such-package"))
-    contest = Contest(works=[PERCEPTRON], batch_sizes=[10], against=["lean", "pfl"], rounds=1)
+    contest = Contest(works=[PERCEPTRON], batch_sizes=[10], against=["lean", "pfl"], turns=1)
     found = contest.run()
     assert found.skipped["pfl"] == "not installed: pip install no-such-package"
     assert {one.name for one in found.results} == {"incrowd", "lean"}
@@ -206,8 +213,8 @@ def test_an_empty_contest_is_refused() -> None:
         Contest(works=[])
     with pytest.raises(ConfigError, match="batch = "):
         Contest(works=[PERCEPTRON], batch_sizes=[])
-    with pytest.raises(ConfigError, match="rounds = 0"):
-        Contest(works=[PERCEPTRON], rounds=0)
+    with pytest.raises(ConfigError, match="turns = 0"):
+        Contest(works=[PERCEPTRON], turns=0)
 
 
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
