@@ -87,3 +87,6 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "lora": adapters_of_frozen,
 }
 """Networks by the name of their work."""
+
+FROZEN = ("head", "lora")
+"""Those that begin with frozen layers."""

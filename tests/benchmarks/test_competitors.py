@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from contest.compare import Competitor
-from contest.lean import Lean, flat, trainable
+from contest.lean import Lean, LeanOfTrained, flat, trainable
 from contest.ours import Ours
 from contest.pfl import Pfl
 from contest.works import CLIP_NORM, NOISE_MULTIPLIER, Task, Work
@@ -56,6 +56,14 @@ def test_the_update_is_the_clipped_sum(make: Callable[[Task], Competitor], work:
     found, expected = competitor.update(), exact_sum(one)
     competitor.close()
     assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # ours is of whole steps of a grid
+
+
+@pytest.mark.slow
+def test_what_is_trained_alone_comes_to_the_same() -> None:
+    one = small.task(small.HEAD)
+    trained = LeanOfTrained(one)
+    assert np.allclose(trained.update(), exact_sum(one), rtol=0, atol=1e-5)
+    assert [type(layer) for layer in trained.trainer.module.children()] == [torch.nn.Linear]
 
 
 @pytest.mark.slow
