@@ -94,8 +94,10 @@ def test_a_client_votes_for_what_tells_its_own_examples_apart(data: ClientTensor
     by_pixels, by_known = (told_by(clients(), pixels=pixels, noise=0.1) for pixels in (True, False))
     both = [single(by_known.features)[:, PARTS[0]], single(by_pixels.features)[:, KINDS.known :]]
     clear = replace(by_pixels, features=torch.cat(both, dim=1))
+    uneven = torch.from_numpy(np.random.default_rng(4).random(len(data.labels)) < 0.2).long()
+    rare = told_by(replace(clients(), labels=uneven), pixels=True, noise=3.0)
     seen, ties = set(), 0
-    for each in (data, mixed, clear, told_by(clients(), pixels=False), replace(data, labels=data.labels * 0)):
+    for each in (data, mixed, clear, rare, told_by(clients(), pixels=False), replace(data, labels=data.labels * 0)):
         for client, vote in votes(each, threads=threads).items():
             rows, labels = rows_of(each, client), np.asarray(each.labels[each.examples(client).astype(np.int64)])
             kept = np.isin(labels, [label for label in labels if (labels == label).sum() > 1])
