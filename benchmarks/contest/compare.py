@@ -185,7 +185,7 @@ def match(task: Task, others: Mapping[str, Factory], *, turns: int, seconds: flo
         for _ in range(turns):
             for player, own in zip(players, taken, strict=True):
                 with one_processor() if player.threads == 1 and task.device == "cpu" else nullcontext():
-                    _take_turn(player, own, seconds)
+                    take_turn(player, own, seconds)
             peaks.append(matrix_peak(device=task.device))
         timings = [
             Timing(name=player.name, threads=player.threads, seconds=own, difference=difference)
@@ -194,7 +194,7 @@ def match(task: Task, others: Mapping[str, Factory], *, turns: int, seconds: flo
         return Match(task=task, timings=timings, overheads=ours.overheads, peak=max(peaks))
 
 
-def _take_turn(player: Competitor, taken: list[float], seconds: float) -> None:
+def take_turn(player: Competitor, taken: list[float], seconds: float) -> None:
     """Rounds one after the other, as in a run: the first of a turn finds in the caches what others have left."""
     begin = time.perf_counter()
     while True:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from contest.compare import PEERS, SHORT, Competitor, Contest, Factory, match
+from contest.compare import PEERS, SHORT, Competitor, Contest, Factory, match, take_turn
 from contest.flower import FlowerProcess
 from contest.lean import Lean
 from contest.ours import Ours
@@ -164,11 +164,22 @@ def test_equal_work_is_timed_in_turns() -> None:
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.slow
+class Tiring(Lean):
+    """Does so many rounds, and no more."""
+
+    def round(self, number: int) -> float:
+        if number == 5:
+            raise StopIteration
+        return super().round(number)
+
+
 def test_a_turn_is_of_rounds_one_after_the_other_for_as_long_as_it_lasts() -> None:
-    found = match(task(), {"lean": Lean}, turns=2, seconds=0.05)
-    for one in found.timings:
-        assert len(one.seconds) >= 4, "rounds that take a millisecond fill no turn"
+    taken: list[float] = []
+    take_turn(Tiring(task()), taken, 0.0)
+    assert len(taken) == 1
+    with pytest.raises(StopIteration):
+        take_turn(Tiring(task()), taken, 3600.0)
+    assert len(taken) == 5
 
 
 @pytest.mark.slow
