@@ -147,7 +147,7 @@ def test_a_choice_is_between_pictures_and_pixels_of_the_partys_own(hospitals: Ho
     (folder / "own_arrays.py").write_text(
         "import numpy as np\ndef load(seed):\n    g = np.random.default_rng(seed)\n"
         "    rows = np.random.default_rng(0).normal(size=(3, 8, 1))\n    labels = np.arange(60) % 3\n"
-        "    x = 0.5 + 0.1 * (rows[labels] + g.normal(size=(60, 8, 8)))\n"
+        "    x = 0.5 + 0.03 * rows[labels] + 0.1 * g.normal(size=(60, 8, 8))\n"
         "    return x.astype(np.float32), labels\n"
     )
     for number, name in enumerate(hospitals.names):
