@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from incrowd._random import SeededRandomness
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
 from incrowd.learning.inputs import calling, meant, shown, zeros
 from incrowd.learning.losses import Loss, OutputShape
 from incrowd.learning.models import Model
-from incrowd.learning.modules import working_copy
+from incrowd.learning.modules import trainable, working_copy
 from incrowd.learning.threads import one_thread
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError)
@@ -55,6 +56,25 @@ def within_rounding(found: Tensor, expected: Tensor) -> bool:
     close = off <= _CLOSE * lengths + 1e-6
     few = int((~close).sum()) <= _FEW * len(close)
     return few and bool((off <= _AT_A_KINK * lengths + 1e-6).all())
+
+
+def tried_copy(model: Model, device: torch.device) -> nn.Module:
+    """A copy of a model's module for trials.
+
+    Guarantee: its weights are the same in every process: what a trial finds decides about the last bits of what is
+    learned.
+    """
+    module = working_copy(model.module, device)
+    start = model.by_parameter(model.initial(SeededRandomness(0)))
+    with torch.no_grad():
+        for (_, one), drawn in zip(trainable(module), start, strict=True):
+            one.copy_(drawn)
+    return module
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of float32 hold the same, what is no number included."""
+    return torch.equal(one.contiguous().view(torch.int32), other.contiguous().view(torch.int32))
 
 
 class MadeUp:

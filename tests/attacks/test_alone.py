@@ -354,7 +354,10 @@ def _ends(model: Model) -> tuple[int, int]:
     return layers[0].in_features, layers[-1].out_features
 
 
-def test_where_a_processor_adds_up_by_place_records_go_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("one_of_so_many", [1, 13])  # records' numbers show it: a trial of two missed the latter
+def test_where_a_processor_adds_up_by_place_records_go_another_way(
+    one_of_so_many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = mlp((7, 33, 3))
     records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
     engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
@@ -363,7 +366,8 @@ def test_where_a_processor_adds_up_by_place_records_go_another_way(monkeypatch: 
 
     def by_place(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
         moody(left, right, out=out)
-        out[1::2] *= 1 + 2.0**-23  # the control: a product whose odd rows are rounded in another way
+        if int(left[0, 0].view(torch.int32)) % one_of_so_many == 0:
+            out[1::2] *= 1 + 2.0**-23  # the control: a product whose odd rows are rounded in another way
         return out
 
     ghost.rows_are_alike.cache_clear()

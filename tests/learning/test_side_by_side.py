@@ -255,6 +255,13 @@ def _by_place(found: list[Tensor], _inputs: Inputs) -> None:
         one[1] *= 1 + 2.0**-23
 
 
+def _by_place_and_seldom(found: list[Tensor], inputs: Inputs) -> None:
+    """Short gradients show it in one of sixteen records: a trial of three was passed nearly always."""
+    assert isinstance(inputs, Tensor)
+    if int(inputs[1, 0].view(torch.int32)) % 16 == 0:
+        _by_place(found, inputs)
+
+
 def _by_the_others(found: list[Tensor], inputs: Inputs) -> None:
     assert isinstance(inputs, Tensor)
     if float(inputs.abs().nan_to_num(posinf=1e30).max()) > 100:
@@ -267,7 +274,7 @@ def _by_what_is_no_number(found: list[Tensor], inputs: Inputs) -> None:
         torch._foreach_mul_(found, 1 + 2.0**-23)
 
 
-@pytest.mark.parametrize("mood", [None, _by_place, _by_the_others, _by_what_is_no_number])
+@pytest.mark.parametrize("mood", [None, _by_place, _by_place_and_seldom, _by_the_others, _by_what_is_no_number])
 def test_a_processor_that_rounds_by_place_or_by_the_others_is_found_out(
     mood: Callable[[list[Tensor], Inputs], None] | None,
 ) -> None:
@@ -288,6 +295,15 @@ def test_a_processor_that_rounds_by_place_or_by_the_others_is_found_out(
         return
     with pytest.raises(ArithmeticError, match="rounds them by their place, or by the others"):
         tried(moody)
+
+
+def test_what_a_trial_finds_does_not_hang_on_what_a_program_has_drawn_before() -> None:
+    """Weights of torch's global generator decided which way records went: a run taken up again could go another."""
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        found.append(side_by_side._Trial(normed(), CROSS_ENTROPY, records(), torch.device("cpu")).weights)
+    assert all(map(torch.equal, *found))
 
 
 def test_made_up_examples_are_of_the_kind_that_is_stored() -> None:

@@ -26,7 +26,7 @@ from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 _LEAST = 2.0**-126
 _LINE = 16  # float32 numbers in a line of the cache
 _SIXTEEN = 16  # rows: of fewer, some processors were seen to add up in another order
-_PROBES = 2
+_PROBES, _NUMBERS = 2, 32  # trials, and numbers of each: where there are few, rounding often does not show
 
 
 class Ghost:
@@ -219,8 +219,10 @@ def rows_are_alike(shapes: tuple[tuple[int, int, bool], ...], rows: int, device:
         for inputs, outputs, bias in shapes:
             weights = [next(parts).view(outputs, inputs), *(next(parts) for _ in range(bias))]
             layer = _GhostLayer(Dense(inputs, outputs, bias, None), iter(weights), rows)
-            if not _alike(layer, torch.randn(inputs, generator=generator), torch.randn(outputs, generator=generator)):
-                return False
+            for _ in range(-(-_NUMBERS // min(inputs, outputs))):
+                record, gradient = (torch.randn(size, generator=generator) for size in (inputs, outputs))
+                if not _alike(layer, record, gradient):
+                    return False
     return True
 
 
