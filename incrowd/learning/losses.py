@@ -21,7 +21,7 @@ function of your own, or of a loss module of torch's.
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 import torch
@@ -181,7 +181,15 @@ def _exp(outputs: Tensor, *, out: Tensor) -> Tensor:
 
 
 def _one_hot(labels: Tensor, outputs: int) -> Tensor:
-    return torch.eye(outputs, device=labels.device).index_select(0, labels)
+    if labels.is_cpu:
+        return _unit_vectors(outputs).index_select(0, labels)
+    return torch.eye(outputs, device=labels.device).index_select(0, labels)  # pragma: no cover - where there is one
+
+
+@lru_cache(maxsize=16)
+def _unit_vectors(outputs: int) -> Tensor:
+    """Kept, because each client of each round asks for them. Nobody writes to them."""
+    return torch.eye(outputs)
 
 
 def _column(labels: Tensor, _outputs: int) -> Tensor:

@@ -166,6 +166,7 @@ class Feed:
     offset: float
     plain: bool = True
     constants: Tensor | None = None  # [features]
+    square: float = 0.0  # of the constants: the sum of their squares
     rare: Rare | None = None  # by rows of the table
     changing: Tensor | None = None  # features: those in `columns`, rare ones, and those that are constant
 
@@ -219,6 +220,7 @@ class _Narrow:
     table: Tensor
     columns: Tensor
     constants: Tensor | None
+    square: float
     rare: Rare | None
     changing: Tensor
 
@@ -272,6 +274,7 @@ class Store:
             offset=self.data.offset,
             plain=self.data.plain,
             constants=None if narrow is None else narrow.constants,
+            square=0.0 if narrow is None else narrow.square,
             rare=None if narrow is None else narrow.rare,
             changing=None if narrow is None else narrow.changing,
         )
@@ -341,6 +344,7 @@ class Store:
             table=table,
             columns=torch.from_numpy(left)[None],
             constants=constants,
+            square=0.0 if constants is None else float(constants.double().square().sum()),
             rare=rare,
             changing=torch.from_numpy(changing),
         )

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from incrowd.learning.paths.fused.first_loops import RarePairs, multiply_rare
 from incrowd.learning.rare import Rare, rare_features
 
 FEATURES = 12
@@ -108,3 +109,20 @@ def test_a_zero_with_a_sign_is_another_number_of_value_zero() -> None:
     rare = rare_features(stored, ALL, scale=1.0, offset=0.0)
     assert rare is not None
     assert rare.values.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("usual", [0, 7])
+@pytest.mark.parametrize("exceptions", [0.0, 0.03, 0.1])
+def test_products_of_examples_with_those_before_them_are_those_of_the_features(usual: float, exceptions: float) -> None:
+    rare = rare_features(table("float32", 60, usual=usual, exceptions=exceptions, seed=1), ALL, scale=0.1, offset=0.0)
+    assert rare is not None
+    rows = np.random.default_rng(0).permutation(60)[:25]
+    pairs = RarePairs(rare.begins, rare.places, rare.values, rare.products)
+    found = np.ones((25, 25), np.float32)
+    multiply_rare(pairs, rows, len(rare.features), found)
+    own = whole(rare, 60)[rows]
+    expected = 1 + own @ own.T - np.sum(rare.usual.astype(np.float64) ** 2)
+    lower = np.tril_indices(25)
+    assert np.allclose(found[lower], expected[lower], rtol=1e-5, atol=1e-4)
+    if exceptions:
+        assert not np.allclose(expected[lower], 1)  # the control: there is something to add

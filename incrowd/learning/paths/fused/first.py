@@ -37,7 +37,9 @@ class FirstLayer(Protocol):
         ...
 
     def products(self, rows: slice, x: Tensor, out: Tensor) -> None:
-        """Those of the examples with each other, [rows, rows], as the outputs of one move with a step for another."""
+        """Those of each example with those before it, and with itself, [rows, rows], as the outputs of one move with a
+        step for another; what is beyond that triangle says nothing.
+        """
         ...
 
     def changes(self) -> WeightDelta:
@@ -47,8 +49,7 @@ class FirstLayer(Protocol):
 
 def _square(feed: Feed, bias: Tensor | None) -> float:
     """Of the constant feature that the bias, and all that is constant, is the weight of."""
-    constants = feed.constants
-    return float(bias is not None) + (0.0 if constants is None else float(constants.double().square().sum()))
+    return float(bias is not None) + feed.square
 
 
 class NarrowFirstLayer:

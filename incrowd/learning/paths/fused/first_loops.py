@@ -72,12 +72,31 @@ def learn_rare(
 
 
 @_compiled
-def scatter_rare(pairs: RarePairs, rows: Integers, dense: Numbers32) -> None:
-    """The rare features of examples, without what is usual, as a matrix [rows, rare]."""
-    dense[:] = 0
+def multiply_rare(pairs: RarePairs, rows: Integers, features: int, out: Numbers32) -> None:
+    """Add to the products of examples with those before them, and with themselves, what comes of their rare features.
+
+    An example goes through those before it that have a feature in common: `latest` pair of each feature, and the one
+    before each.
+    """
+    latest = np.full(features, -1)
+    most = 0
     for b in range(len(rows)):
+        most += pairs.begins[rows[b] + 1] - pairs.begins[rows[b]]
+    before, owners, values = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.float32)
+    taken, products = 0, pairs.products[rows]
+    for b in range(len(rows)):
+        own, product = out[b], products[b]
+        for other in range(b + 1):
+            own[other] += product + products[other]
         for k in range(pairs.begins[rows[b]], pairs.begins[rows[b] + 1]):
-            dense[b, pairs.places[k]] = pairs.values[k]
+            place, value = pairs.places[k], pairs.values[k]
+            before[taken], owners[taken], values[taken] = latest[place], b, value
+            latest[place] = taken
+            taken += 1
+            at = latest[place]
+            while at >= 0:
+                own[owners[at]] += value * values[at]
+                at = before[at]
 
 
 @_compiled
@@ -147,7 +166,7 @@ def ready() -> None:
     pairs = RarePairs(places, places, none, none)
     add_rare(pairs, places, rows, none, rows)
     learn_rare(pairs, places, rows, 0.0, 0.0, rows, none, none)
-    scatter_rare(pairs, places, rows)
+    multiply_rare(pairs, places, 0, rows)
     for table in (rows, rows.astype(np.uint8)):
         gather(table, places, rows)
     begin(rows, places, none, rows, none)

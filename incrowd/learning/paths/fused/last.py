@@ -67,8 +67,8 @@ class LastLayer:
         arrays = values.numpy(), products.numpy(), change, self._targets[steps], self._shares[steps]
         self._finish_block(self._last, *arrays, below.numpy())
 
-    def batch(self, number: int, values: Tensor, below: Tensor) -> None:
+    def batch(self, number: int, values: NDArray[np.float32], below: NDArray[np.float32]) -> None:
         """The step of one batch behind a layer with max(x, 0)."""
         one = slice(number, number + 1)
-        arrays = values.numpy(), self._no_products, 0.0, self._targets[one], self._shares[one]
-        self._finish_block(self._last, *arrays, below.numpy())
+        arrays = values, self._no_products, 0.0, self._targets[one], self._shares[one]
+        self._finish_block(self._last, *arrays, below)

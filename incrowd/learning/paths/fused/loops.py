@@ -329,10 +329,7 @@ def finish_block(
         begin, end = t * width, (t + 1) * width
         for b in range(begin, end):
             own = values[b]
-            for before in range(begin):
-                one, d = step * products[b, before], gradients[before]
-                for c in range(own.shape[0]):
-                    own[c] += one * d[c]
+            _add_rows(gradients[:begin], step * products[b, :begin], own)
             for c in range(own.shape[0]):
                 own[c] = _ZERO if own[c] <= 0 else own[c]
         finish(last, values[begin:end], rows, targets[t], shares[t], gradients[begin:end])

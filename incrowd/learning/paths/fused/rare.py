@@ -23,7 +23,7 @@ class RareFeatures:
 
         self._loops, self._size = loops, len(rare.features)
         self._pairs = loops.RarePairs(rare.begins, rare.places, rare.values, rare.products)
-        self._rows, self._products = feed.rows[0].numpy(), rare.products
+        self._rows = feed.rows[0].numpy()
         self._change, self._square = layer.weight.alpha, layer.square
         self._weight = weight[: self._size].numpy()
         self._bias = np.zeros(0, np.float32) if layer.bias is None else layer.bias.value[0].numpy()
@@ -40,7 +40,5 @@ class RareFeatures:
         self._loops.learn_rare(self._pairs, self._rows[rows], d.numpy(), *steps, self._weight, self._unit, self._bias)
 
     def products(self, rows: slice, out: Tensor) -> None:
-        """Add to those of the examples with each other what comes of rare features."""
-        apart, beyond = torch.empty(len(out), self._size), torch.from_numpy(self._products[self._rows[rows]])
-        self._loops.scatter_rare(self._pairs, self._rows[rows], apart.numpy())
-        out.addmm_(apart, apart.t()).add_(beyond[:, None]).add_(beyond)
+        """Add to those of the examples with the examples before them what comes of rare features."""
+        self._loops.multiply_rare(self._pairs, self._rows[rows], self._size, out.numpy())

@@ -37,6 +37,7 @@ class Stack:
         self.width = feed.batches.width
         self.values = [torch.empty(self.width, layer.outputs) for layer in table.layers]
         self.gradients = [torch.empty_like(value) for value in self.values]
+        self.arrays = self.values[0].numpy(), self.gradients[0].numpy()  # of each batch anew it would take longer
         self.layers: list[LinearLayer] = []
         self.passages: list[list[Passage]] = []
         self.parameters: list[Parameter] = []  # in torch's order
@@ -109,7 +110,7 @@ class Stack:
             rows = slice(t * self.width, (t + 1) * self.width)
             self.first.forward(rows, batch, self.values[0])
             if self.last is not None and self.rectified:
-                self.last.batch(t, self.values[0], self.gradients[0])
+                self.last.batch(t, *self.arrays)
             else:
                 self._rest(t, self.values[0], self.gradients[0])
             self.first.update(rows, batch, self.gradients[0])
