@@ -218,7 +218,7 @@ def squares(delta: WeightDelta, place: slice = slice(None)) -> Floats:
     """
     found = _RAISED * (run_squares if delta.loops is None else delta.loops.run_squares)(delta, place)
     unsure = ~((found >= _SURE) & (found < np.inf))
-    for row in np.flatnonzero(unsure):
+    for row in np.flatnonzero(unsure) if unsure.any() else ():
         found[row] = float(delta.changes[row].flatten()[place].double().square_().sum().mul_(_RAISED))
     return found
 

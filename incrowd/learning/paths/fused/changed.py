@@ -39,7 +39,8 @@ def _arrays(delta: WeightDelta, place: slice) -> _Changes:
     else:
         values, since = delta.changes[:, None, place].contiguous(), None
     several, rows, width = values.shape
-    itself = np.tile(np.arange(rows), (several, 1)) if delta.columns is None else delta.columns.numpy()
     if since is None:
-        return values.numpy(), np.zeros((1, width), np.float32), np.zeros((several, rows), np.int64), itself
+        nothing = np.zeros((several, rows), np.int64)  # there is one row of each
+        return values.numpy(), np.zeros((1, width), np.float32), nothing, nothing
+    itself = np.tile(np.arange(rows), (several, 1)) if delta.columns is None else delta.columns.numpy()
     return values.numpy(), since.numpy(), itself, itself

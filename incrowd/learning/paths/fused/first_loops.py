@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from incrowd._random import Integers
 from incrowd.learning.deltas import RUN
 from incrowd.learning.machine_code import kept
-from incrowd.learning.paths.fused.loops import Numbers32
+from incrowd.learning.paths.fused.loops import Numbers32, add_rows
 
 _compiled = kept(__file__)
 
@@ -60,11 +60,11 @@ def learn_rare(
 ) -> None:
     """A step of `weight` and `unit`, and of the bias that all that is usual is one with; see `add_rare`."""
     step, constant = np.float32(change), np.float32(square)
+    if len(bias):
+        add_rows(d, step * (constant + pairs.products[rows]), bias)
+        add_rows(d, np.full(len(rows), step), unit)
     for b in range(len(rows)):
-        own, product = d[b], pairs.products[rows[b]]
-        for c in range(len(bias)):
-            bias[c] += step * (constant + product) * own[c]
-            unit[c] += step * own[c]
+        own = d[b]
         for k in range(pairs.begins[rows[b]], pairs.begins[rows[b] + 1]):
             of, one = weight[pairs.places[k]], step * pairs.values[k]
             for c in range(own.shape[0]):

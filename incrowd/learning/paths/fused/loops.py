@@ -244,7 +244,7 @@ def _products(weight: Numbers32, x: Numbers32, rows: Integers, out: Numbers32) -
 
 
 @_inserted
-def _add_rows(rows: Numbers32, factors: Numbers32, out: Numbers32) -> None:
+def add_rows(rows: Numbers32, factors: Numbers32, out: Numbers32) -> None:
     """Add rows times factors to one; four at a time, so that this one is read and written a quarter as often."""
     several = len(rows) - len(rows) % 4
     for r in range(0, several, 4):
@@ -304,7 +304,7 @@ def finish(last: Finish, x: Numbers32, rows: Integers, targets: Numbers32, share
             gradient[o] = (gradient[o] - targets[b, o]) * shares[b]
         if len(below):
             below[b] = 0
-            _add_rows(last.weight, gradient, below[b])
+            add_rows(last.weight, gradient, below[b])
     _descend(last, x, rows)
 
 
@@ -329,7 +329,7 @@ def finish_block(
         begin, end = t * width, (t + 1) * width
         for b in range(begin, end):
             own = values[b]
-            _add_rows(gradients[:begin], step * products[b, :begin], own)
+            add_rows(gradients[:begin], step * products[b, :begin], own)
             for c in range(own.shape[0]):
                 own[c] = _ZERO if own[c] <= 0 else own[c]
         finish(last, values[begin:end], rows, targets[t], shares[t], gradients[begin:end])

@@ -29,6 +29,7 @@ class Fused(TrainingPath):
         self._table = table
         self._store = task.store(sparing=True, folding=True, apart=table.wide and task.local.plain)
         self._turned = Turned()
+        self._start: tuple[Tensor, Sequence[Tensor]] | None = None
         loops.ready()
         first_loops.ready()
 
@@ -38,8 +39,14 @@ class Fused(TrainingPath):
 
     def _train(self, weights: Tensor, one: ClientRound) -> list[WeightDelta]:
         feed = self._store.feed([one.client], side_by_side([one.batches]))
-        first, *others = self._task.model.by_parameter(weights)
+        first, *others = self._parameters(weights)
         if self._table.wide or feed.columns is not None:
             first = self._turned.of(first).t()
         offset = self._task.offset(one.client)
         return Stack(self._table, [first, *others], feed, self._task.local, offset=offset).train()
+
+    def _parameters(self, weights: Tensor) -> Sequence[Tensor]:
+        """Views of what all clients of a round start from."""
+        if self._start is None or self._start[0] is not weights:
+            self._start = weights, self._task.model.by_parameter(weights)
+        return self._start[1]
