@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incrowd._random import Floats
-from incrowd.learning.deltas import InputDelta, WeightDelta
+from incrowd.learning.deltas import FlatDelta, InputDelta, WeightDelta
 
 
 class ChangedLoops:
@@ -39,8 +39,10 @@ def _arrays(delta: WeightDelta, place: slice) -> _Changes:
     else:
         values, since = delta.changes[:, None, place].contiguous(), None
     several, rows, width = values.shape
-    if since is None:
-        nothing = np.zeros((several, rows), np.int64)  # there is one row of each
-        return values.numpy(), np.zeros((1, width), np.float32), nothing, nothing
+    if isinstance(delta, FlatDelta):
+        first = np.zeros((several, 1), np.int64)
+        return values.numpy(), np.zeros((1, width), np.float32), first, first
     itself = np.tile(np.arange(rows), (several, 1)) if delta.columns is None else delta.columns.numpy()
+    if since is None:
+        return values.numpy(), np.zeros((1, width), np.float32), np.zeros((several, rows), np.int64), itself
     return values.numpy(), since.numpy(), itself, itself
