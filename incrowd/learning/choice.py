@@ -44,7 +44,8 @@ NOT_ASKED, PICTURES, PIXELS, BOTH = 0.0, -1.0, 1.0, 0.5
 """What may be chosen. Examples stay what they are, pictures, where a round was lost and nobody was heard."""
 
 _MOST = 512  # examples that a client looks at: the work grows with the square
-_FOLDS = 10  # of each class, of which one is told by a fit to the others
+_FOLDS = 5  # of each class, of which one is told by fits to the others; with more, near copies are more often apart
+_ALIKE = 1e-12  # of the mean square of a row: rows whose distances from their mean are shorter are the same
 _RIDGE = 0.3  # beside the mean square of a row less the mean; with thrice as much, relations are heard less
 
 
@@ -114,13 +115,15 @@ class KindChoice:
 
 
 class Votes(Telling):
-    """What clients tell for a choice: 1 where pixels tell more of their examples apart, -1 where fewer, 0 where as many
-    are: who has two classes that both kinds tell apart says nothing of the others.
+    """What clients tell for a choice: 1 where pixels tell more pairs of their examples apart, -1 where fewer, 0 where as
+    many are: who has two classes that both kinds tell apart says nothing of the others.
 
-    An example is told apart if a linear model that was fitted to nine tenths of the others says its class: ridge
+    Examples are told apart in pairs of two classes, by linear models that were fitted to four fifths of the others: ridge
     regression, in which every class weighs as much, on rows less their mean. A linear model is what is learnt
     afterwards, too. Means of classes are not enough to judge by: where a class is a relation between two colours, they
-    are nearly the same. To leave out one example alone is not fair either: its class is rarer then than the others.
+    are nearly the same. Nor are classes that are said rightly: of a client most of whose examples are of one class, a
+    model that has learnt nothing but noise says that class of nearly all, and is right more often than one that has
+    learnt something. To leave out one example alone is not fair either: its class is rarer then than the others.
 
     Edge cases: a client without two classes of several examples each says 0. Of more than a few hundred examples some
     are looked at, of every class as many as it has a share. Where anything is no number, nothing is told apart.
@@ -150,33 +153,44 @@ class Votes(Telling):
 
 
 def _some(examples: Tensor, labels: Tensor) -> Tensor:
-    """Of at most `_MOST`, evenly spaced, in the order of their classes: in any other a class could be passed over."""
-    by_class = examples[torch.argsort(labels, stable=True)]
-    if len(examples) <= _MOST:
-        return by_class
-    return by_class[torch.arange(_MOST, device=examples.device) * len(examples) // _MOST]
+    """In the order of their classes; of at most `_MOST`, of every class as many as it has a share, mixed by a fixed
+    seed: in any order of its own a source of examples, or a class, could be passed over.
+    """
+    if len(examples) > _MOST:
+        mixed = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).to(examples.device)
+        by_class = mixed[torch.argsort(labels[mixed], stable=True)]
+        places = by_class[torch.arange(_MOST, device=examples.device) * len(examples) // _MOST].sort().values
+        examples, labels = examples[places], labels[places]
+    return examples[torch.argsort(labels, stable=True)]
 
 
 def _told_apart(rows: Tensor, classes: Tensor) -> int:
-    """How many of these rows, in the order of their classes, are given their own by a fit to rows of other folds."""
+    """How many pairs of these rows, in the order of their classes, are in order by fits to rows of other folds: of
+    each pair of two classes, a fit says the first of the one rather than it says so of the other.
+    """
     products, counts = rows @ rows.T, torch.bincount(classes)
     rank = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[classes]
-    return sum(_told_of(products, classes, rank % _FOLDS == fold) for fold in range(min(_FOLDS, int(counts.max()))))
+    folds = rank * _FOLDS // counts[classes]  # a burst of nearly the same example stays together
+    said = torch.zeros(len(rows), len(counts), dtype=rows.dtype, device=rows.device)
+    for fold in folds.unique():
+        said[folds == fold] = _said_of(products, classes, folds == fold)
+    rather = said.gather(1, classes[:, None]) - said[:, classes]  # of its own class than of another's
+    return int(((rather + rather.T > 0) & (classes[:, None] != classes)).sum())
 
 
-def _told_of(products: Tensor, classes: Tensor, out: Tensor) -> int:
-    """The same of the rows that are left `out`, of which only products with others are known."""
+def _said_of(products: Tensor, classes: Tensor, out: Tensor) -> Tensor:
+    """How much rows that are left `out`, of which only products with others are known, are said to be of each class.
+
+    Edge cases: where the others are all the same, but for rounding, or anything is no number, nothing is said.
+    """
     kept, counts = ~out, torch.bincount(classes[~out]).double()
     each = 1 / (len(counts) * counts[classes[kept]])  # the weights of those that are kept: all classes have the same
     mean = products[:, kept] @ each
     centred = products - mean[:, None] - mean + each @ mean[kept]
     spread = each @ centred.diagonal()[kept]
     ridge = torch.diag(_RIDGE * spread / (len(each) * each))
-    labels = torch.nn.functional.one_hot(classes, len(counts)).double()
-    wanted = labels[kept] - 1 / len(counts)
+    wanted = torch.nn.functional.one_hot(classes[kept], len(counts)).double() - 1 / len(counts)
     fit, failed = torch.linalg.solve_ex(centred[kept][:, kept] + ridge, wanted)  # which never raises
-    found = centred[out][:, kept] @ fit
-    if failed or not torch.isfinite(found).all():
-        return 0
-    own = labels[out] > 0
-    return int((found[own] > found.masked_fill(own, -torch.inf).amax(1)).sum())
+    said: Tensor = centred[out][:, kept] @ fit
+    alike = not spread > _ALIKE * (each @ products.diagonal()[kept])
+    return torch.zeros_like(said) if alike or failed or not torch.isfinite(said).all() else said

@@ -13,9 +13,10 @@ from incrowd._random import Floats
 from incrowd.data.inputs import single
 from incrowd.errors import ConfigError
 from incrowd.learning import ClientTensors, CohortEngine, Execution, Model, linear, mlp
-from incrowd.learning.choice import CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES, KindChoice
+from incrowd.learning.choice import CLEARLY, LEAST_LEAD, LEAST_OF_PICTURES, KindChoice, Votes, _told_apart
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC, SQUARED, Loss
 from incrowd.learning.opening import Opening
+from incrowd.learning.paths.path import TrainingTask
 from incrowd.learning.store import Kinds
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip
 from tests.learning.cohorts import CLASSES, FEATURES, RANDOMNESS, SIZES, assert_close, clients, trained
@@ -62,13 +63,16 @@ def start(*beside: float, features: int = 0) -> torch.Tensor:
 
 
 def slowly(rows: Floats, labels: NDArray[np.int64]) -> int:
-    """How many rows are given their class by a fit to others: each class is dealt to ten folds, one after the other."""
+    """How many pairs of rows of two classes are in order by fits to others: of each class five folds, one after the
+    other, are dealt its rows in their order.
+    """
     classes, places = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         return 0
-    fold = np.array([(places[:row] == place).sum() % 10 for row, place in enumerate(places)])
-    found = 0
-    for row, own in enumerate(places):
+    counts = np.bincount(places)
+    fold = np.array([(places[:row] == place).sum() * 5 // counts[place] for row, place in enumerate(places)])
+    said = np.zeros((len(rows), len(classes)))
+    for row in range(len(rows)):
         kept = fold != fold[row]
         x, y = rows[kept], places[kept]
         weights = 1 / (len(classes) * np.bincount(y)[y])
@@ -77,8 +81,11 @@ def slowly(rows: Floats, labels: NDArray[np.int64]) -> int:
         spread = weights @ np.square(x).sum(axis=1)
         wanted = np.eye(len(classes))[y] - 1 / len(classes)
         given = x.T @ (len(y) * weights[:, None] * x) + 0.3 * spread * np.eye(x.shape[1])
-        scores = (rows[row] - mean) @ np.linalg.solve(given, x.T @ (len(y) * weights[:, None] * wanted))
-        found += int(all(scores[own] > score for place, score in enumerate(scores) if place != own))
+        said[row] = (rows[row] - mean) @ np.linalg.solve(given, x.T @ (len(y) * weights[:, None] * wanted))
+    found = 0
+    for one, of in enumerate(places):
+        for other, to in enumerate(places):
+            found += int(of != to and said[one, of] - said[one, to] > said[other, of] - said[other, to])
     return found
 
 
@@ -115,6 +122,75 @@ def test_of_many_examples_some_are_looked_at_evenly_spaced() -> None:
     many.labels[own] = many.labels[own].sort().values  # of the first few hundred all are of one class
     assert votes(told_by(many, pixels=True)) == {0: 1.0, 1: 1.0}
     assert votes(told_by(many, pixels=False)) == {0: -1.0, 1: -1.0}
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.1, 0.9], [0.05, 0.15, 0.8]])
+def test_as_many_pairs_are_in_order_as_the_slow_twin_finds(shares: list[float]) -> None:
+    generator = np.random.default_rng(6)
+    labels = np.sort(np.append(np.arange(len(shares)).repeat(2), generator.choice(len(shares), 50, p=shares)))
+    rows = generator.normal(size=(len(labels), 8)) + 0.5 * np.eye(len(shares), 8)[labels]
+    assert _told_apart(torch.from_numpy(rows), torch.from_numpy(labels)) == slowly(rows, labels)
+
+
+def mean_vote(known: Floats, pixels: Floats, labels: NDArray[np.int64], *, each: int) -> float:
+    """Of clients who hold so many examples each, one client after the other."""
+    rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-9) for part in (known, pixels)]
+    features = np.hstack([*rows, np.full((len(labels), 1), 0.25)]).astype(np.float32)
+    several, kinds = len(labels) // each, Kinds(known=known.shape[1])
+    data = ClientTensors(
+        features=torch.from_numpy(features),
+        labels=torch.from_numpy(labels),
+        offsets=np.arange(several + 1) * each,
+        indices=np.arange(len(labels)),
+        kinds=kinds,
+    )
+    model = Model(nn.Linear(features.shape[1], CLASSES, bias=False), fresh=True)
+    task = TrainingTask(
+        model=model, loss=CROSS_ENTROPY, data=data, local=LOCAL, execution=Execution(), outputs=(CLASSES,)
+    )
+    nowhere = torch.zeros(model.size)
+    return float(np.mean([float(Votes(task, kinds=kinds).told(client, nowhere)) for client in range(several)]))
+
+
+def test_no_source_is_passed_over_whatever_the_order() -> None:
+    """Ten sources by turns, of which pixels tell one alone: of so many examples every tenth was looked at, all its."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, CLASSES, 5120)
+    told, noise = np.eye(CLASSES)[labels], generator.normal(size=(2, 5120, CLASSES))
+    first = np.arange(5120)[:, None] % 10 == 0
+    assert mean_vote(told + noise[0], np.where(first, told, noise[1]), labels, each=5120) == -1.0
+
+
+def test_of_uneven_classes_noise_is_not_what_tells_them_apart() -> None:
+    """Most of a client's examples are of one class, and a fit to noise says so of nearly all: it is right more often
+    than a fit to what tells classes apart, and by how often it was, all clients voted for the noise.
+    """
+    generator, share = np.random.default_rng(1), np.full(CLASSES, 0.3 / (CLASSES - 1))
+    share[0] = 0.7
+    labels = np.concatenate([generator.choice(CLASSES, 60, p=np.roll(share, client)) for client in range(40)])
+    centres = 0.25 * generator.normal(size=(CLASSES, 20))
+    told, noise = centres[labels] + generator.normal(size=(2400, 20)), generator.normal(size=(2400, 500))
+    assert mean_vote(noise, told, labels, each=60) > 0.5
+    assert mean_vote(told, noise, labels, each=60) < -0.5
+
+
+@pytest.mark.parametrize("again", [2, 3])
+def test_a_burst_of_nearly_the_same_examples_is_not_told_by_itself(again: int) -> None:
+    """Pixels are noise, but those of an example come several times, one after the other: the one told the other."""
+    generator = np.random.default_rng(2)
+    labels = generator.integers(0, 2, 2400 // again).repeat(again)  # in bursts
+    noise = generator.normal(size=(2400 // again, 300)).repeat(again, axis=0) + 0.1 * generator.normal(size=(2400, 300))
+    told = 0.6 * np.eye(2)[labels] @ np.eye(2, 20) + 0.3 * generator.normal(size=(2400, 20))
+    assert mean_vote(told, noise, labels, each=60) < -0.2
+    assert mean_vote(noise, told, labels, each=60) > 0.2
+
+
+def test_examples_that_are_all_the_same_tell_nothing() -> None:
+    """But for rounding, which used to decide."""
+    generator = np.random.default_rng(3)
+    known, pixels = (generator.random((1, width)).repeat(800, axis=0) for width in (7, 30))
+    assert mean_vote(known, pixels, generator.integers(0, CLASSES, 800), each=20) == 0
+    assert mean_vote(np.zeros((800, 7)), pixels, generator.integers(0, CLASSES, 800), each=20) == 0
 
 
 def test_no_class_is_passed_over_whatever_the_order() -> None:
