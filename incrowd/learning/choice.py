@@ -115,11 +115,11 @@ class KindChoice:
 
 
 class Votes(Telling):
-    """What clients tell for a choice: 1 where pixels tell more pairs of their examples apart, -1 where fewer, 0 where as
-    many are: who has two classes that both kinds tell apart says nothing of the others.
+    """What clients tell for a choice: 1 where pixels tell more pairs of their examples apart, -1 where fewer, 0 where
+    as many are: who has two classes that both kinds tell apart says nothing of the others.
 
-    Examples are told apart in pairs of two classes, by linear models that were fitted to four fifths of the others: ridge
-    regression, in which every class weighs as much, on rows less their mean. A linear model is what is learnt
+    Examples are told apart in pairs of two classes, by linear models that were fitted to four fifths of the others:
+    ridge regression, in which every class weighs as much, on rows less their mean. A linear model is what is learnt
     afterwards, too. Means of classes are not enough to judge by: where a class is a relation between two colours, they
     are nearly the same. Nor are classes that are said rightly: of a client most of whose examples are of one class, a
     model that has learnt nothing but noise says that class of nearly all, and is right more often than one that has

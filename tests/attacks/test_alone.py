@@ -29,19 +29,12 @@ from incrowd.learning import (
     small_cnn,
     threads,
 )
-from incrowd.learning.gradients import ghost
-from incrowd.learning.gradients.ghost import Ghost
 from incrowd.learning.paths import ahead, autograd
 from incrowd.learning.paths.autograd import Autograd
 from incrowd.learning.paths.path import ClientRound, MakePath, TrainingTask
-from incrowd.learning.record_engine import BatchedRecords
-from incrowd.learning.records import Records
 from incrowd.learning.total import ShortenedSum, Shortening
 from incrowd.privacy.mechanism.clipping import FixedClip
-from incrowd.settings.descent import Descent
 from tests.learning.cohorts import RANDOMNESS
-from tests.learning.records import one_of
-from tests.learning.test_records import training
 
 CLIP = 1.0
 STEP = 2.0**-19  # of the sum's grid; the clip bound is 1
@@ -315,65 +308,6 @@ def test_a_client_s_class_means_have_the_same_bits_in_every_company() -> None:
         found.append(class_means(Clients(examples=examples, partition=partition), 1))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
-
-
-# Records of a silo: the gradient of one, however many are beside it.
-
-RECORD_MODELS = {
-    "one layer": lambda: linear(30, CLASSES),
-    "odd widths": lambda: mlp((7, 33, 3)),
-    "wide": lambda: mlp((57, 200, 10)),
-    "without bias": lambda: mlp((50, 2, CLASSES), bias=False),
-    "layer norm": lambda: Model(
-        nn.Sequential(nn.Linear(20, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, CLASSES)), fresh=True
-    ),
-}
-
-
-@pytest.mark.parametrize("name", RECORD_MODELS)
-def test_a_record_s_clipped_gradient_has_the_same_bits_in_every_batch(name: str) -> None:
-    model = RECORD_MODELS[name]()
-    (inputs, outputs), generator = _ends(model), np.random.default_rng(0)
-    features = torch.from_numpy(generator.standard_normal((70, inputs)).astype(np.float32))
-    labels = torch.from_numpy(generator.integers(0, outputs, 70))
-    records = Records(features=features, labels=labels)
-    ways = BatchedRecords(model, records, Descent(learning_rate=1.0))._ways
-    for rows in (5, 64):
-        found = []
-        for others in ([], [1], [*range(1, 4)], [*range(1, 40)], [*range(1, 64)]):
-            for place in {0, len(others) // 2, len(others)}:
-                batch = [*others[:place], 0, *others[place:]][:rows]
-                if 0 in batch:
-                    gradients = ways.gradients(model.initial(RANDOMNESS), training(physical_batch=rows))
-                    found.append(one_of(gradients, records, batch, 0))
-        assert all(norm == found[0][0] and torch.equal(total, found[0][1]) for norm, total in found)
-
-
-def _ends(model: Model) -> tuple[int, int]:
-    layers = [layer for layer in model.module.modules() if isinstance(layer, nn.Linear)]
-    return layers[0].in_features, layers[-1].out_features
-
-
-@pytest.mark.parametrize("one_of_so_many", [1, 13])  # records' numbers show it: a trial of two missed the latter
-def test_where_a_processor_adds_up_by_place_records_go_another_way(
-    one_of_so_many: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = mlp((7, 33, 3))
-    records = Records(features=torch.ones(4, 7), labels=torch.zeros(4, dtype=torch.int64))
-    engine = BatchedRecords(model, records, Descent(learning_rate=1.0))
-    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is Ghost
-    moody = torch.mm
-
-    def by_place(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
-        moody(left, right, out=out)
-        if int(left[0, 0].view(torch.int32)) % one_of_so_many == 0:
-            out[1::2] *= 1 + 2.0**-23  # the control: a product whose odd rows are rounded in another way
-        return out
-
-    ghost.rows_are_alike.cache_clear()
-    monkeypatch.setattr(torch, "mm", by_place)
-    assert type(engine._ways.gradients(model.weights, training(physical_batch=64))) is not Ghost
-    ghost.rows_are_alike.cache_clear()
 
 
 # What a program has told torch before must not reach the arithmetic that the bounds on rounding assume.

@@ -77,7 +77,7 @@ def test_compiled_they_are_those_of_the_slow_twin_and_the_same_in_every_place() 
     assert float((trained - expected).norm() / (expected - weights).norm()) < 1e-5
 
 
-@pytest.mark.parametrize(("expected", "together"), [(1.0, 1), (3.0, 2), (8.0, 8), (100.0, 32)])
+@pytest.mark.parametrize(("expected", "together"), [(1.0, 1), (7.0, 1), (8.0, 32), (100.0, 32)])
 def test_so_many_are_together_as_the_plan_expects(expected: float, together: int) -> None:
     gradients = summed(BatchedRecords(normed(), records(), DESCENT), expected_batch=expected)
     assert type(gradients) is (OneByOne if together == 1 else SideBySide)
@@ -154,9 +154,9 @@ def test_what_is_something_else_when_it_is_compiled_is_not_compiled(caplog: pyte
         pytest.skip("there is no C++ compiler: apt-get install g++")
     model = Model(OwnLayer(_differ), fresh=True)
     engine = BatchedRecords(model, records(), DESCENT, execution=Execution(compile="always"))
-    gradients = summed(engine)
+    gradients = summed(engine, expected_batch=64.0)
     assert isinstance(gradients, SideBySide)
-    assert gradients.rows == 8
+    assert gradients.rows == 32
     assert any("not compiled: side by side they are not what they are one by one" in said for said in caplog.messages)
 
 
@@ -170,9 +170,11 @@ def test_what_cannot_be_compiled_is_side_by_side_as_it_is(caplog: pytest.LogCapt
     if not compiler_there():
         pytest.skip("there is no C++ compiler: apt-get install g++")
     model = Model(OwnLayer(_refuse), fresh=True)
-    gradients = summed(BatchedRecords(model, records(), DESCENT, execution=Execution(compile="always")))
+    gradients = summed(
+        BatchedRecords(model, records(), DESCENT, execution=Execution(compile="always")), expected_batch=64.0
+    )
     assert isinstance(gradients, SideBySide)
-    assert gradients.rows == 8
+    assert gradients.rows == 32
     assert "gradients of records of OwnLayer are not compiled: " in caplog.text
 
 
@@ -256,9 +258,9 @@ def _by_place(found: list[Tensor], _inputs: Inputs) -> None:
 
 
 def _by_place_and_seldom(found: list[Tensor], inputs: Inputs) -> None:
-    """Short gradients show it in one of sixteen records: a trial of three was passed nearly always."""
+    """Short gradients show it in one of fifty records: a trial of a few is passed nearly always."""
     assert isinstance(inputs, Tensor)
-    if int(inputs[1, 0].view(torch.int32)) % 16 == 0:
+    if int(inputs[1, 0].view(torch.int32)) % 50 == 0:
         _by_place(found, inputs)
 
 

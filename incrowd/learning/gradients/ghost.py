@@ -12,7 +12,7 @@ there are, might make a processor add up in another order. So all rows begin at 
 multiple of sixteen, and `rows_are_alike` tries out whether the same row then has the same bits in every place.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -26,6 +26,7 @@ from incrowd.privacy.mechanism.steps import FLOAT32_RECORDS
 _LEAST = 2.0**-126
 _LINE = 16  # float32 numbers in a line of the cache
 _SIXTEEN = 16  # rows: of fewer, some processors were seen to add up in another order
+_RUN = 2**15 - 1  # numbers: of so few torch computes functions in one run; of more, threads begin within a row
 _PROBES, _NUMBERS = 2, 32  # trials, and numbers of each: where there are few, rounding often does not show
 
 
@@ -150,13 +151,15 @@ class _GhostLayer:
             torch.mm(x, self.weight.t(), out=out)
         else:
             torch.addmm(self.bias, x, self.weight.t(), out=out)
-        return out if self.dense.activation is None else self.dense.activation.apply(out)
+        if self.dense.activation is not None:
+            _in_runs(self.dense.activation.apply, out)
+        return out
 
     def backward(self, after: "_GhostLayer") -> None:
         """The gradients of the outputs, from those of the next layer's."""
         torch.mm(after._d[: self._several], after.weight, out=self._d[: self._several])
         if self.dense.activation is not None:
-            self.dense.activation.backward(self.d, self.values)
+            _in_runs(self.dense.activation.backward, self.d, self.values)
 
     def below(self, out: Tensor) -> Tensor:
         """The gradients of the inputs."""
@@ -187,6 +190,17 @@ class _GhostLayer:
         weight_sum.addmm_(d.t(), inputs, beta=beta)
         if self.bias is not None:
             bias_sum.addmv_(d.t(), d.new_ones(len(d)), beta=beta)
+
+
+def _in_runs(function: Callable[..., object], *matrices: Tensor) -> None:
+    """Have a function of single numbers change the first matrix, so many rows at a time that each row is computed in
+    one way: what is left over at the end of a run is, in another.
+    """
+    width, rows = matrices[0].shape[1], len(matrices[0])
+    if matrices[0].device.type == "cpu":
+        rows = _RUN // width // _SIXTEEN * _SIXTEEN or 1
+    for parts in zip(*(torch.split(one, rows) for one in matrices), strict=True):
+        function(*parts)
 
 
 def _filled_up(rows: int) -> int:

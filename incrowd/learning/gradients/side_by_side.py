@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -42,9 +43,11 @@ from incrowd.privacy.mechanism.steps import RecordTraining
 
 _log = logging.getLogger(__name__)
 _PLAINLY, _COMPILED = 32, 16  # records at a time; measured: calls cost less with more, caches like fewer
+_WORTH = 8  # records that a batch is expected to have: of fewer, filled up to so many, each would cost more than alone
 _NUMBERS = 2**22  # of gradients that are in memory at once
 _THERE, _NUMBERS_THERE = 256, 2**28  # the same on an accelerator, where many at once are better
 _RECORDS = 48  # that are tried out in every place, at least: where gradients are short, rounding often shows in none
+_LEAST = 4  # times that some are, each at other weights
 _OTHERS = (1.0, torch.nan, 10.0, 1e30, 0.0, 1e3, torch.inf)  # times noise is what others are
 
 ByParameter = Callable[[list[Tensor], Inputs, Tensor], Sequence[Tensor]]
@@ -120,16 +123,28 @@ def way_of(model: Model, loss: Loss, records: Records, execution: Execution, tra
     here = execution.device == "cpu"
     rows = min(training.physical_batch, (_NUMBERS if here else _NUMBERS_THERE) // model.size)
     few = _power_of_two(training.expected_batch)
-    plainly = min(_PLAINLY, rows, few) if here else min(_THERE, rows, 2 * few)  # there one block is to hold a batch
+    plainly = _plainly(training, rows) if here else min(_THERE, rows, 2 * few)  # there one block is to hold a batch
     stored = tuple((name, one.dtype, one.shape[1:]) for name, one in named(records.features).items())
     labels = records.labels.dtype, records.labels.shape[1:]
-    together = min(_COMPILED, rows, _power_of_two(training.expected_batch / 4))
+    together = (
+        _COMPILED if min(rows, training.expected_batch / 4) >= _COMPILED else 1
+    )  # for what is left over, as below
     kind = stored, labels, records.scale, records.offset, loss, execution, plainly, together
     found = _FOUND.setdefault(model, {})
     if kind not in found:
         trial = _Trial(model, loss, records, torch.device(execution.device))
         found[kind] = _tried(trial, execution, plainly, together)
     return found[kind]
+
+
+def _plainly(training: RecordTraining, rows: int) -> int:
+    """How many at a time on a CPU. Torch computes functions of single numbers in runs of up to 32, and what is left
+    over in another way, so that of a multiple of 32 records none lies in what is left over. Large models take fewer,
+    whose long gradients show it.
+    """
+    if training.physical_batch < _PLAINLY or training.expected_batch < _WORTH:
+        return 1
+    return _power_of_two(min(_PLAINLY, rows))
 
 
 def _power_of_two(number: float) -> int:
@@ -180,6 +195,14 @@ class _Trial:
         named_ = trainable(called)
         self.weights = [parameter.detach().clone() for _, parameter in named_]
         self.gradients = _together(called, [name for name, _ in named_], loss)
+        tables = [one.num_embeddings for one in self.twin.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
+        self._tokens = min(tables, default=2)
+
+    @cached_property
+    def _classes(self) -> int:
+        """How many the outputs are of, as the model's own trial has it."""
+        outputs: Tensor = WithInputs(self.twin, self.records.features)(self.made_up(2, 0)[0])
+        return outputs.shape[-1] if outputs.ndim > 1 else 1
 
     def made_up(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
         """So many records of noise."""
@@ -211,22 +234,49 @@ class _Trial:
         if not within_rounding(found, slow.formed(few)):
             raise ArithmeticError("side by side they are not what they are one by one")
 
+    def _anything(self, count: int, seed: int) -> tuple[Inputs, Tensor]:
+        """Records with all tokens that there are, with masks that hide something, and with labels of all kinds."""
+        (inputs, labels), generator = self.made_up(count, seed), torch.Generator().manual_seed(seed)
+        for one in named(inputs).values():
+            if one.dtype == torch.bool:
+                one.copy_(torch.rand(one.shape, generator=generator) < 0.5)
+            elif one.dtype == torch.int64:
+                one.copy_(torch.randint(0, self._tokens, one.shape, generator=generator))
+        if labels.is_floating_point():
+            labels.copy_(torch.rand(labels.shape, generator=generator))
+        else:
+            labels.copy_(torch.randint(0, self._classes, labels.shape, generator=generator))
+        return inputs, labels
+
+    def _moved(self, seed: int) -> list[Tensor]:
+        """Weights elsewhere: at zeros, which some modules start from, much is zero in any order."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def moved(one: Tensor) -> Tensor:
+            step = torch.randn(one.shape, generator=generator) / max(1, one[0].numel() if one.ndim > 1 else 1) ** 0.5
+            return one + step.to(one.device)
+
+        return [moved(one) for one in self.weights]
+
     def _check_places(self, gradients: ByParameter, count: int) -> None:
         """See that records' gradients have the same bits in every place, whatever the others are: some functions are
         computed another way for all of a vector register, if one number in it is large, or none. Every second record
         is tried out, and those between hold anything. Of very many places some are tried.
         """
         several = torch.arange(0, count, 2, device=self.device)
-        for probe in range(-(-_RECORDS // len(several))):
-            (batch, labels), expected = self.made_up(count, 2 + probe), list[Tensor]()
+        for probe in range(max(_LEAST, -(-_RECORDS // len(several)))):
+            weights = self._moved(probe) if probe else self.weights
+            (batch, labels), expected = self._anything(count, 2 + probe), list[Tensor]()
             for turn, place in enumerate(range(0, count, max(1, count // _PLAINLY))):
                 where = (several + place) % count
-                others, _ = self.made_up(count, 1000 + place)
+                others, _ = self._anything(count, 1000 + place)
                 for given, own in zip(named(others).values(), named(batch).values(), strict=True):
                     if given.is_floating_point():
                         given.mul_(_OTHERS[(turn + probe) % len(_OTHERS)])
                     given[where] = own[several]
-                found = [one[where] for one in gradients(self.weights, others, labels)]
+                found = [
+                    one[where] for one in gradients(weights, others, labels[(torch.arange(count) - place) % count])
+                ]
                 expected = expected or found
                 if not all(map(same_bits, found, expected)):
                     raise ArithmeticError("this processor rounds them by their place, or by the others")
