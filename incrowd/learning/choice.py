@@ -172,7 +172,7 @@ def _told_apart(rows: Tensor, classes: Tensor) -> int:
     rank = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[classes]
     folds = rank * _FOLDS // counts[classes]  # a burst of nearly the same example stays together
     said = torch.zeros(len(rows), len(counts), dtype=rows.dtype, device=rows.device)
-    for fold in folds.unique():
+    for fold in range(_FOLDS):
         said[folds == fold] = _said_of(products, classes, folds == fold)
     rather = said.gather(1, classes[:, None]) - said[:, classes]  # of its own class than of another's
     return int(((rather + rather.T > 0) & (classes[:, None] != classes)).sum())

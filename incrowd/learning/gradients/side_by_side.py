@@ -7,6 +7,7 @@ others are: no numbers at all, too.
 """
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -253,7 +254,8 @@ class _Trial:
         generator = torch.Generator().manual_seed(seed)
 
         def moved(one: Tensor) -> Tensor:
-            step = torch.randn(one.shape, generator=generator) / max(1, one[0].numel() if one.ndim > 1 else 1) ** 0.5
+            inputs = one[0].numel() if one.ndim > 1 else 1
+            step = torch.randn(one.shape, generator=generator) / math.sqrt(inputs)
             return one + step.to(one.device)
 
         return [moved(one) for one in self.weights]
