@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.data.inputs import Inputs
 from incrowd.errors import ConfigError
-from incrowd.learning import CROSS_ENTROPY, Execution, Model
+from incrowd.learning import CROSS_ENTROPY, SQUARED, Execution, Model
 from incrowd.learning.compiling.worth import compiler_there
 from incrowd.learning.gradients import side_by_side, ways
 from incrowd.learning.gradients.one_by_one import OneByOne
@@ -181,7 +181,8 @@ def test_what_cannot_be_compiled_is_side_by_side_as_it_is(caplog: pytest.LogCapt
 @pytest.mark.parametrize("execution", [Execution(compile="never"), Execution(), Execution(contributions=100.0)])
 def test_short_runs_are_not_compiled(execution: Execution, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "compiled", lambda _function: pytest.fail("it was compiled"))
-    assert isinstance(summed(BatchedRecords(normed(), records(), DESCENT, execution=execution)), SideBySide)
+    engine = BatchedRecords(normed(), records(), DESCENT, execution=execution)
+    assert isinstance(summed(engine, expected_batch=64.0), SideBySide)
 
 
 def test_a_model_is_tried_out_once_for_all_silos_and_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,3 +325,21 @@ def test_made_up_examples_are_of_the_kind_that_is_stored() -> None:
     assert int(made["bytes"].max()) > 200
     assert set(made["tokens"].unique().tolist()) == {0, 1}
     assert not made["masks"].any()
+
+
+def test_places_are_tried_with_tokens_masks_and_labels_of_all_kinds() -> None:
+    module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(4, 3))
+    tokens = Records(features=torch.zeros(3, 1, dtype=torch.int64), labels=torch.zeros(3, dtype=torch.int64))
+    inputs, labels = side_by_side._Trial(
+        Model(module, fresh=True), CROSS_ENTROPY, tokens, torch.device("cpu")
+    )._anything(200, 0)
+    assert isinstance(inputs, Tensor)
+    assert set(inputs.view(-1).tolist()) == set(range(9))
+    assert set(labels.tolist()) == {0, 1, 2}
+    masks = Records(features=torch.zeros(3, 5, dtype=torch.bool), labels=torch.zeros(3))
+    inputs, labels = side_by_side._Trial(
+        Model(nn.Linear(5, 1), fresh=True), SQUARED, masks, torch.device("cpu")
+    )._anything(200, 0)
+    assert isinstance(inputs, Tensor)
+    assert 0.3 < float(inputs.float().mean()) < 0.7
+    assert len(labels.unique()) == 200

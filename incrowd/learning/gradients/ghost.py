@@ -196,9 +196,8 @@ def _in_runs(function: Callable[..., object], *matrices: Tensor) -> None:
     """Have a function of single numbers change the first matrix, so many rows at a time that each row is computed in
     one way: what is left over at the end of a run is, in another.
     """
-    width, rows = matrices[0].shape[1], len(matrices[0])
-    if matrices[0].device.type == "cpu":
-        rows = _RUN // width // _SIXTEEN * _SIXTEEN or 1
+    width = matrices[0].shape[1]
+    rows = _RUN // width // _SIXTEEN * _SIXTEEN or 1 if matrices[0].is_cpu else len(matrices[0])
     for parts in zip(*(torch.split(one, rows) for one in matrices), strict=True):
         function(*parts)
 
