@@ -61,8 +61,10 @@ def within_rounding(found: Tensor, expected: Tensor) -> bool:
 def tried_copy(model: Model, device: torch.device) -> nn.Module:
     """A copy of a model's module for trials.
 
-    Guarantee: its weights are the same in every process: what a trial finds decides about the last bits of what is
-    learned.
+    Guarantee: weights that `Model.initial` draws are the same in every process: what a trial finds decides about the
+    last bits of what is learned.
+
+    Edge cases: others are as the module has them.
     """
     module = working_copy(model.module, device)
     start = model.by_parameter(model.initial(SeededRandomness(0)))
