@@ -38,6 +38,8 @@ from incrowd.privacy.mechanism import RecordTraining
 
 MODELS = ("mlp", "mlp600", "cnn", "transformer")
 PEERS = ("opacus",)
+MODES = {"opacus": "hooks", "opacus-functorch": "functorch", "opacus-ew": "ew", "opacus-ghost": "ghost"}
+_PER_RECORD = 1 / 8  # of the steps of a round: all of Opacus' modes but ghost clipping form every record's gradient
 _RECORDS = 60_000 * 20  # that take part in the steps of a run of usual length
 _ALIKE = 1e-4  # how far two clipped sums may be apart, relative to ours; rounding makes about 1e-6
 _BATCHES = (
@@ -268,8 +270,8 @@ class RecordContest:
             "plain": partial(Loop, "plain"),
         }
         if "opacus" in self.against and "opacus" not in self.skipped:
-            others["opacus"] = partial(_opacus, "opacus", mode="hooks", share=1 / 8)
-            others["opacus-ghost"] = partial(_opacus, "opacus-ghost", mode="ghost")
+            for name, mode in MODES.items():
+                others[name] = partial(_opacus, name, mode=mode, share=1.0 if mode == "ghost" else _PER_RECORD)
         results: list[RecordResult] = []
         for model in self.models:
             for size in self.batch_sizes:
@@ -300,6 +302,7 @@ def match(task: RecordTask, others: dict[str, Factory], *, rounds: int) -> list[
     with one_thread(), one_processor() if where == "cpu" else nullcontext(), ieee(where), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        warnings.filterwarnings("ignore", message="In CPU autocast")  # torch's expanded weights ask for a state of it
         players: list[Competitor] = [Ours(task), *(make(task) for make in others.values())]
         differences = _differences(task, players)
         for player in players:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contest import works
-from contest.records import Loop, Opacus, Ours, RecordContest, RecordTask, match
+from contest.records import MODES, Loop, Opacus, Ours, RecordContest, RecordTask, match
 from contest.report import RecordReport, RecordResult
 from incrowd._random import Floats
 from incrowd.errors import ConfigError, IncrowdError
@@ -59,7 +59,7 @@ def test_one_record_at_a_kink_is_no_other_work() -> None:
     assert found[1].difference == 0
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", MODES.values())
 def test_opacus_clips_as_we_do_and_then_trains_with_noise(mode: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
@@ -100,11 +100,11 @@ def test_equal_work_is_timed_in_turns_on_one_thread() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_a_contest_measures_both_modes_at_every_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contest_measures_all_modes_at_every_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
     said: list[str] = []
     found = RecordContest(models=["small"], batch_sizes=[5, 10], rounds=1, steps=2).run(said.append)
-    others = ("incrowd exact noise", "plain", "opacus", "opacus-ghost")
+    others = ("incrowd exact noise", "plain", *MODES)
     assert set(found.ratios) == {f"records small b{size} vs {name}" for size in (5, 10) for name in others}
     assert len(said) == 2
     assert found.machine["data"] == "synthetic"
