@@ -92,7 +92,6 @@ class RecordTask:
             expected_batch=batch,
             clip_norm=CLIP_NORM,
             noise_multiplier=NOISE_MULTIPLIER,
-            physical_batch=2 * batch,
         )
 
     def batches(self, number: int) -> list[Tensor]:

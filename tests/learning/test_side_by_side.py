@@ -52,7 +52,7 @@ def test_compiled_they_are_those_of_the_slow_twin_and_the_same_in_every_place() 
     if not compiler_there():
         why = "there is no C++ compiler: apt-get install g++"
         (pytest.fail if os.environ.get("INCROWD_ALL_TESTS") else pytest.skip)(why)
-    model, held, settings = normed(), records(), training(steps=3, physical_batch=40, expected_batch=64)
+    model, held, settings = normed(), records(), training(steps=3, physical_batch=40, expected_batch=8)
     engine = BatchedRecords(model, held, DESCENT, execution=Execution(compile="always"))
     gradients = engine._ways.gradients(model.initial(RANDOMNESS), settings)
     assert isinstance(gradients, SideBySide)

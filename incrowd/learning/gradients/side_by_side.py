@@ -127,8 +127,8 @@ def way_of(model: Model, loss: Loss, records: Records, execution: Execution, tra
     plainly = _plainly(training, rows) if here else min(_THERE, rows, 2 * few)  # there one block is to hold a batch
     stored = tuple((name, one.dtype, one.shape[1:]) for name, one in named(records.features).items())
     labels = records.labels.dtype, records.labels.shape[1:]
-    whole = min(rows, training.expected_batch / 4) >= _COMPILED  # so many that nothing is left over: see `_plainly`
-    together = _COMPILED if whole else 1
+    # So many or none, that nothing is left over: see `_plainly`.
+    together = _COMPILED if rows >= _COMPILED and training.expected_batch >= _WORTH else 1
     kind = stored, labels, records.scale, records.offset, loss, execution, plainly, together
     found = _FOUND.setdefault(model, {})
     if kind not in found:
