@@ -25,7 +25,7 @@ from incrowd.learning import ClientTensors, CohortEngine, Execution, Loss, Model
 from incrowd.learning.features import transform, transform_federated
 from incrowd.learning.losses import LOSSES
 from incrowd.learning.records import Records
-from incrowd.learning.trial import tried
+from incrowd.learning.trial import tried_for_classes
 from incrowd.privacy.plan.declared import check_declared
 from incrowd.runs.build import feature_map_of, loss_of, model_of, section, tensors_of
 from incrowd.runs.config import CommonSections, FunctionModel, GivenModel, MlpSection, NoFeatures
@@ -207,12 +207,9 @@ def _check_labels(examples: Examples, model: Model, loss: Loss) -> None:
     """
     if examples.classes is None:  # by what is stated, too: see `Allowed.losses`
         return
-    labels = torch.arange(examples.classes)
-    features, _ = examples.as_tensors()
-    every = labels.view(-1, *[1] * (examples.labels.ndim - 1)).expand(-1, *examples.labels.shape[1:])
     try:
-        tried(model, features, every, loss, each_alone=False, what="examples")
-    except DataError as error:
+        tried_for_classes(model, *examples.as_tensors(), examples.classes, loss)
+    except (ConfigError, DataError) as error:
         raise SpecificationRefused(f"not every class that this party has stated can be learned: {error}") from error
 
 

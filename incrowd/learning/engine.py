@@ -26,7 +26,7 @@ from incrowd.learning.paths.ways import FirstWay
 from incrowd.learning.store import ClientTensors
 from incrowd.learning.threads import one_thread
 from incrowd.learning.total import ShortenedSum, Shortening, summed
-from incrowd.learning.trial import tried
+from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.learning.workers import CAN_FORK, ClientGroup, WorkerPool
 from incrowd.privacy.mechanism.clipped_sum import ClientNumbers
 from incrowd.settings.local import Local
@@ -76,6 +76,7 @@ class CohortEngine:
         refuse_dropout(model.module, whose="client", own=True)
         check_label_shares(local.label_shares, self.loss)
         outputs = tried(model, data.features, data.labels, self.loss, each_alone=False, what="examples")
+        tried_with_tokens(model, data.features, what="examples")
         task = TrainingTask(
             model=model, loss=self.loss, data=self._data, local=local, execution=self.execution, outputs=outputs
         )

@@ -19,7 +19,7 @@ from incrowd.learning.gradients.ways import GradientWays
 from incrowd.learning.losses import CROSS_ENTROPY, Loss
 from incrowd.learning.models import Model
 from incrowd.learning.records import Reader, Records, StepNoise, Trained
-from incrowd.learning.trial import tried
+from incrowd.learning.trial import tried, tried_with_tokens
 from incrowd.privacy.mechanism.steps import RecordTraining
 from incrowd.settings.descent import Descent
 
@@ -55,6 +55,7 @@ class BatchedRecords:
         self.loss = loss
         refuse_dropout(model.module, whose="record")
         tried(model, records.features, records.labels, loss, each_alone=True, what="records")
+        tried_with_tokens(model, records.features, what="records")
         self.execution = execution
         there = (
             None if execution.device == "cpu" else torch.empty(model.size, dtype=torch.float32, device=execution.device)

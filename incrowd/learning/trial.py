@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from incrowd._random import SeededRandomness
 from incrowd.data.inputs import Inputs, each, named
 from incrowd.errors import ConfigError, DataError
-from incrowd.learning.inputs import calling, meant, shown, zeros
-from incrowd.learning.losses import Loss, OutputShape
+from incrowd.learning.inputs import calling, chosen, meant, shown, zeros
+from incrowd.learning.losses import CROSS_ENTROPY, Loss, OutputShape
 from incrowd.learning.models import Model
 from incrowd.learning.modules import trainable, working_copy
 from incrowd.learning.threads import one_thread
@@ -23,6 +23,7 @@ _TOLERANCE = 1e-3  # far above the rounding of float32, far below what another e
 _CLOSE = 1e-3  # of the length of a gradient: so far rounding takes it
 _AT_A_KINK = 0.1  # and so far where it took a rectifier, or the maximum of some, to its other side
 _FEW = 1 / 8  # of all gradients: to more than these that does not happen
+_SHOWN = 1024  # examples at a time, where all have to be
 
 
 def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_alone: bool, what: str) -> OutputShape:
@@ -44,6 +45,57 @@ def tried(model: Model, features: Inputs, labels: Tensor, loss: Loss, *, each_al
         if each_alone:
             _check_module(module, features)
         return tuple(outputs.shape[1:])
+
+
+def tried_for_classes(model: Model, features: Inputs, labels: Tensor, classes: int, loss: Loss) -> None:
+    """Refuse a model that does not fit so many stated classes, whichever of them the labels have.
+
+    Guarantee: of features and labels only shapes and types are used. Otherwise whether a run starts would tell whether
+    anybody has an example of the last class.
+    """
+    outputs = tried(model, features, labels[:0], loss, each_alone=False, what="examples")
+    if loss is CROSS_ENTROPY and len(outputs) == labels.ndim and outputs[-1] != classes:
+        raise _refused(f"it has {outputs[-1]} outputs", f"there are {classes} classes: give one output for each")
+    every = torch.arange(classes).to(labels.dtype).view(-1, *[1] * (labels.ndim - 1))
+    loss.check(every.expand(-1, *labels.shape[1:]), outputs)
+
+
+def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
+    """Refuse whole numbers that a model has no place for, as tokens beyond its embedding, before anything is paid for.
+
+    It is shown two examples that have, in each place, the smallest and the largest number that any example has there.
+
+    Edge cases: where it cannot take these, which nobody may have, it is shown all that there are.
+    """
+    first = next(iter(named(features).values()))
+    count = len(first)
+    if not count or all(one.dtype != torch.int64 for one in named(features).values()):
+        return
+    module = working_copy(model.module, torch.device("cpu"))
+    call = calling(module, features)
+
+    def error_of(made_up: Inputs) -> Exception | None:
+        with _quietly(), torch.no_grad(), MadeUp() as attempt:
+            call(meant(each(lambda one: one.cpu(), made_up), scale=1, offset=0))
+        return attempt.error
+
+    if error_of(each(_extremes, features)) is None:
+        return
+    for begin in range(0, count, _SHOWN):
+        rows = torch.arange(begin, min(begin + _SHOWN, count), device=first.device)
+        error = error_of(chosen(features, rows))
+        if error is not None:
+            raise DataError(
+                f"the model cannot take the whole numbers that some {what} have ({error}): give its Embedding a place "
+                "for every token, or all tokens that it does not know one number of their own"
+            ) from error
+
+
+def _extremes(one: Tensor) -> Tensor:
+    """Two examples: of the smallest whole numbers in each place, and of the largest."""
+    if one.dtype != torch.int64:
+        return one.new_zeros(2, *one.shape[1:])
+    return torch.stack([one.amin(0), one.amax(0)])
 
 
 def within_rounding(found: Tensor, expected: Tensor) -> bool:
@@ -112,8 +164,12 @@ def _outputs(module: nn.Module, features: Inputs, what: str) -> Tensor:
         outputs = calling(module, features)(made_up)
     except _FAILURES as error:
         whole = any(one.dtype == torch.int64 for one in named(features).values())
-        hint = "; features are whole numbers, which stay such: give quantities as float32" if whole else ""
-        raise DataError(f"the model cannot take {what} of the shape {shown(features)}: {error}{hint}") from error
+        hint = (
+            "features are whole numbers, which stay such: give quantities as float32"
+            if whole
+            else "let its first layer take that shape"
+        )
+        raise DataError(f"the model cannot take {what} of the shape {shown(features)}: {error}; {hint}") from error
     if not isinstance(outputs, Tensor):
         raise _refused(f"its output is a {type(outputs).__name__}", _one_tensor(outputs))
     if outputs.ndim == 0 or len(outputs) != 2 or not outputs.is_floating_point():

@@ -58,6 +58,7 @@ from incrowd.learning.features import (
 )
 from incrowd.learning.features.pictures import A_PICTURE
 from incrowd.learning.store import ClientTensors, Kinds
+from incrowd.learning.trial import tried_for_classes, tried_with_tokens
 from incrowd.privacy.ledger.state import state_folder
 from incrowd.runs.config import (
     CnnSection,
@@ -385,6 +386,16 @@ def model_of(config: CommonSections, examples: Examples, loss: Loss, given: Give
     if isinstance(wanted, MlpSection):
         return mlp((math.prod(shape), *wanted.hidden, outputs), bias=wanted.bias)
     return linear(math.prod(shape), outputs, bias=wanted.bias)
+
+
+def check_model(model: Model, data: Clients, loss: Loss) -> None:
+    """Refuse a model that does not fit the classes that are stated, whichever of them there are, or, before anything is
+    spent, one that could not be tested.
+    """
+    if data.examples.classes is not None:
+        tried_for_classes(model, *data.examples.as_tensors(), data.examples.classes, loss)
+    if data.test is not None:
+        tried_with_tokens(model, data.test.as_tensors()[0], what="test examples")
 
 
 def _own_model(wanted: FunctionModel) -> Model:

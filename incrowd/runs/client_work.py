@@ -26,6 +26,7 @@ from incrowd.privacy.statement import Statement
 from incrowd.runs.build import (
     NOTHING,
     Given,
+    check_model,
     featured,
     federated_data,
     init_scale_of,
@@ -279,6 +280,7 @@ def assemble(
         loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
+        check_model(model, data, loss)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)

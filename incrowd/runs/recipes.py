@@ -194,7 +194,9 @@ def handwriting(facts: Outline) -> Tables:
     if facts.own_model:
         return network(facts)
     if len(facts.shape) != 2:
-        raise ConfigError(field="recipe", value="handwriting", remedy="it needs grey images [h, w]: take images")
+        other = "general, or tables" if len(facts.shape) == 1 else "images"
+        remedy = f"it needs grey images [h, w], these examples are {facts.shape}: take {other}"
+        raise ConfigError(field="recipe", value="handwriting", remedy=remedy)
     large = max(facts.shape) > _SMALL_DRAWING
     sizes: dict[str, Any] = (
         {"stroke_width": 4, "stride": 4, "corners": True} if large else {"stroke_width": 2, "stride": 2}
