@@ -262,7 +262,7 @@ def _rows(wanted: TableFeatures, columns: Columns | None) -> FeatureMap:
     if columns is None:
         remedy = "it needs rows of a table and what its columns mean: give the data as one (incrowd.Table)"
         raise ConfigError(field="name", value="table", remedy=remedy)
-    return TableRows(columns=columns, bins=wanted.bins)
+    return TableRows(columns=columns, bins=wanted.bins, raw=wanted.raw)
 
 
 def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:

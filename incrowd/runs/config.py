@@ -85,12 +85,14 @@ class PictureFeatures(Section):
 
 class TableFeatures(Section):
     """A row of a table with stated columns, as a vector of length one: numbers as `bins` ramps over their stated
-    ranges, levels centred (`incrowd.learning.features.TableRows`). With `constant` there is one more feature, which
-    every row has: the bias of a linear model.
+    ranges, levels centred (`incrowd.learning.features.TableRows`). Of the square of a row's length, numbers as they
+    are encoded have a share of `raw` at most. With `constant` there is one more feature, which every row has: the bias
+    of a linear model.
     """
 
     name: Literal["table"] = "table"
     bins: int = 4
+    raw: float = 0.0
     constant: float = 0.1
     cache: str | None = None
 

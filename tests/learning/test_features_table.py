@@ -1,5 +1,6 @@
 """Rows of a table as a linear model sees them: from what is stated alone."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incrowd.data import Category, Columns, Date, Number, Text, YesNo, read_features
+from incrowd.data import (
+    Category,
+    Clients,
+    Columns,
+    Date,
+    Examples,
+    Number,
+    Partition,
+    Text,
+    YesNo,
+    read_features,
+)
 from incrowd.errors import ConfigError
 from incrowd.federation import Federation
 from incrowd.learning.features import TableRows
@@ -165,6 +177,60 @@ def test_of_very_many_numbers_without_a_range_a_row_is_seen_as_it_is() -> None:
         return str(named("tables").settings(known)["features"]["name"])
 
     assert (features(MOST_NUMBERS // PLACES), features(MOST_NUMBERS // PLACES + 1)) == ("table", "unit")
+
+
+def test_beside_hardly_anything_else_numbers_stay_as_they_are_too() -> None:
+    schema: dict[str, Any] = {f"x{place}": Number() for place in range(10)} | {"smoker": YesNo()}
+    row = np.tile([-3.0, 4.0], 5)
+    seen = np.array(mapped(schema, [*row, 1.0]))
+    expected = np.array([*np.zeros(10 * PLACES), *row, 0.5])
+    assert np.allclose(seen, expected / np.linalg.norm(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_numbers_are_there_as_they_are_too(share: float) -> None:
+    stated = columns(age=Number(range=(-100, 100)), weight=Number(), smoker=YesNo(), note=Text(buckets=2))
+    row = np.array([0.03, -0.04, 1.0, 0.6, 0.8], np.float32)
+    without, beside = (TableRows(columns=stated, raw=raw)(row[None])[0] for raw in (0.0, share))
+    numbers = np.sqrt(share) * row[:2] / np.linalg.norm(row)
+    assert np.allclose(beside[-2:], numbers, atol=1e-6)
+    assert np.allclose(beside[:-2], without * np.sqrt(1 - numbers @ numbers), atol=1e-6)
+    assert np.isclose(np.linalg.norm(beside), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("raw", [-0.1, 1.0])
+def test_numbers_have_a_share(raw: float) -> None:
+    with pytest.raises(ConfigError, match=f"raw = {raw}"):
+        TableRows(columns=columns(age=Number(range=(0, 1))), raw=raw)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", [Number(range=(-100, 100)), Number()], ids=["a wide range", "beside a yes or no"])
+def test_no_table_is_told_worse_than_its_bare_numbers(column: Number, tmp_path: Path) -> None:
+    """Their label is a sum of numbers: ramps over a range a hundred times as wide, or sizes, hardly tell it."""
+    drawn = np.random.default_rng(0)
+    stated = columns(**{f"x{place}": column for place in range(20)}, smoker=YesNo())
+    numbers = drawn.normal(size=(4000, 20))
+    labels = (numbers @ drawn.normal(size=20) > 0).astype(np.int64)
+    scale = 100 if column.range else 1
+    rows = np.concatenate([numbers / scale, drawn.integers(0, 2, (4000, 1))], axis=1).astype(np.float32)
+    train, test = (
+        Examples(features=rows[part], labels=labels[part], classes=2) for part in (np.s_[:3000], np.s_[3000:])
+    )
+    data = Clients(examples=train, partition=Partition.of(np.array_split(np.arange(3000), 100)), test=test, public=True)
+
+    def right(recipe: str) -> float:
+        federation = Federation.by_recipe(
+            recipe,
+            replace(data, table=stated),
+            privacy=Private(epsilon=8, delta=1e-3),
+            run=RunOptions(randomness="seeded", seed=0, plot=False),
+        )
+        accuracy = federation.train(tmp_path / recipe, progress=False).accuracy
+        assert accuracy is not None
+        return accuracy
+
+    assert right("tables") > right("general") - 0.02
 
 
 @pytest.mark.parametrize("bins", [0, 257])

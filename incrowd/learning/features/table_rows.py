@@ -16,6 +16,7 @@ from incrowd.learning.features.sizes import sizes, sizes_or_numbers
 _WIDE = 1000.0  # a range this wide may have a long tail: it is seen through a logarithm, too
 _MOST_BINS = 256
 _LOUDER = math.sqrt(3)  # texts: what they say is in many more numbers, each of which is rarely there
+_MOSTLY = 0.9  # of a row's numbers without a range: what is beside them says nothing of their scale
 _TINY = 1e-6
 
 
@@ -28,10 +29,13 @@ class TableRows:
       keeps the sign, too. Together the ramps of one scale weigh as much as one number from -1 to 1. One that was stated
       with `log` is on such a scale already, and one with `knots` becomes these, less their mean.
     - A number without a range becomes how near it is to sizes from a thousandth to a thousand million
-      (`incrowd.learning.features.sizes`). Where no column is anything else, a row whose numbers are on one scale
-      already stays as it is.
+      (`incrowd.learning.features.sizes`). Where hardly any column is anything else, a row whose numbers are on one
+      scale already stays as it is.
     - A category's levels become 1 - 1/levels and -1/levels, yes and no 1/2 and -1/2.
     - Texts are made louder by the root of three, and what says that a value was missing stays as it is.
+    - With `raw`, numbers are there once more as they were encoded, as loud as they are in a row of length one, times
+      the root of that share. Over a range far wider than its numbers ramps hardly differ, and sizes make a column that
+      is a hundred times as loud as the others as quiet as these.
 
     Guarantee: nothing comes from rows; a row's features depend on that row and on what is stated.
 
@@ -41,9 +45,13 @@ class TableRows:
 
     columns: Columns
     bins: int = 4
+    raw: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.count(bins=self.bins)
+        _validate.non_negative(raw=self.raw)
+        if self.raw >= 1:
+            raise ConfigError(field="raw", value=self.raw, remedy="give a share below 1")
         if self.bins > _MOST_BINS:
             remedy = f"each is a number of every row: give at most {_MOST_BINS}"
             raise ConfigError(field="bins", value=self.bins, remedy=remedy)
@@ -52,7 +60,7 @@ class TableRows:
     def name(self) -> str:
         """See `FeatureMap.name`."""
         meanings = ", ".join(f"{name!r}: {self.columns.meaning(name)!r}" for name in self.columns.features)
-        return f"TableRows(bins={self.bins}, columns={{{meanings}}})"
+        return f"TableRows(bins={self.bins}, raw={self.raw}, columns={{{meanings}}})"
 
     def __call__(self, values: Values) -> Values:
         """See `FeatureMap.__call__`."""
@@ -63,13 +71,22 @@ class TableRows:
         places = self._places(values[:, plan.numbers], plan)
         ramps = np.clip(places[:, :, None] * self.bins - np.arange(self.bins), 0, 1) * 2 - 1
         scaled = (ramps / np.sqrt(self.bins)).reshape(len(values), -1)
-        seen = sizes_or_numbers if len(plan.unknown) == plan.width else sizes
+        seen = sizes_or_numbers if len(plan.unknown) >= _MOSTLY * plan.width else sizes
         features = np.concatenate(
             [scaled, seen(values[:, plan.unknown]), (values[:, plan.others] - plan.centres) * plan.weights], axis=1
         )
         lengths = np.linalg.norm(features, axis=1, keepdims=True) + _TINY
-        shortened: Values = (features / lengths).astype(np.float32)
+        shortened: Values = self._with_raw(features / lengths, values, plan).astype(np.float32)
         return shortened
+
+    def _with_raw(self, seen: NDArray[np.float64], values: Values, plan: "_Arrangement") -> NDArray[np.float64]:
+        """Rows of length one with their numbers as they are, and of length one again."""
+        if not self.raw:
+            return seen
+        lengths = np.linalg.norm(values.astype(np.float64), axis=1, keepdims=True) + _TINY
+        numbers = values[:, [*plan.numbers, *plan.unknown]] * (math.sqrt(self.raw) / lengths)
+        rest = np.sqrt(1 - (numbers * numbers).sum(axis=1, keepdims=True))
+        return np.concatenate([seen * rest, numbers], axis=1)
 
     def _places(self, placed: Values, plan: "_Arrangement") -> NDArray[np.float64]:
         """Where numbers are in their ranges, from 0 to 1; the wide ones once more, through the logarithm."""
