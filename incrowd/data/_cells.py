@@ -127,6 +127,8 @@ class Reading:
         other = "," if self.decimal == "." else "."
         if _pattern(other, None).fullmatch(text) or _pattern(self.decimal, other).fullmatch(text):
             return f"state what the {other!r} in it is: decimal or thousands"
+        if any(map(str.isalpha, text)):
+            return "state what its column is (a text, levels, yes/no), or fill it in or drop the row"
         return "fill it in or drop the row"
 
     @cached_property
