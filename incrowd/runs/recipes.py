@@ -77,9 +77,9 @@ RAW_OF_SEVERAL = 0.2
 `incrowd.learning.choice.SHARE_OF_PIXELS`.
 """
 
-RAW_OF_ROWS = 0.5, 0.3
-"""The share of a row's numbers as they are encoded, and where some have no range: sizes tell more then. Without it
-numbers that fill a hundredth of their stated range were hardly told apart.
+RAW_OF_ROWS, RAW_OF_SIZES, RAW_BESIDE_TEXTS = 0.5, 0.2, 0.1
+"""The share of a row's numbers as they are encoded, where some have no range, and where there are texts, which would be
+heard less. Without it numbers that fill a hundredth of their stated range were hardly told apart.
 """
 
 MOST_NUMBERS = 8192
@@ -237,7 +237,7 @@ def tables(facts: Outline) -> Tables:
         features = {
             "name": "table",
             "bins": 4 if facts.signal < 150 else 8,
-            "raw": RAW_OF_ROWS[facts.bare > 0],
+            "raw": RAW_BESIDE_TEXTS if facts.wordy else RAW_OF_SIZES if facts.bare else RAW_OF_ROWS,
             "constant": CONSTANTS_OF_ROWS[facts.signal >= HEARD],
         }
     told = seen and facts.classes == 2 and facts.signal >= WEAK
