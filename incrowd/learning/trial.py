@@ -167,7 +167,7 @@ def _outputs(module: nn.Module, features: Inputs, what: str) -> Tensor:
         hint = (
             "features are whole numbers, which stay such: give quantities as float32"
             if whole
-            else "let its first layer take that shape"
+            else "let its first layer fit such examples"
         )
         raise DataError(f"the model cannot take {what} of the shape {shown(features)}: {error}; {hint}") from error
     if not isinstance(outputs, Tensor):

@@ -280,7 +280,7 @@ def assemble(
         loss = loss_of(config.local.loss, data.examples, given)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-        check_model(model, data, loss)
+    check_model(model, data, loss)
     with section("privacy"):
         plan = _plan(config, data.clients, model, schedule)
         _check_local(config, data)

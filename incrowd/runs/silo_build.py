@@ -106,7 +106,7 @@ def assemble_silos(config: SiloConfig, *, given: Given = NOTHING) -> SiloFederat
         loss = loss_of(wanted.loss, data.examples, given)
     with section("model"):
         model = model_of(config, data.examples, loss, given)
-        check_model(model, data, loss)
+    check_model(model, data, loss)
     with section("data"):
         _check_silos(data)
     names = _names(data)
