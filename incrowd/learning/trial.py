@@ -83,12 +83,11 @@ def tried_with_tokens(model: Model, features: Inputs, *, what: str) -> None:
         return
     for begin in range(0, count, _SHOWN):
         rows = torch.arange(begin, min(begin + _SHOWN, count), device=first.device)
-        error = error_of(chosen(features, rows))
-        if error is not None:
+        if error_of(chosen(features, rows)) is not None:  # whose text may hold somebody's token
             raise DataError(
-                f"the model cannot take the whole numbers that some {what} have ({error}): give its Embedding a place "
-                "for every token, or all tokens that it does not know one number of their own"
-            ) from error
+                f"the model cannot take the whole numbers that some {what} have: give its Embedding a place for every "
+                "token, or all tokens that it does not know one number of their own"
+            )
 
 
 def _extremes(one: Tensor) -> Tensor:

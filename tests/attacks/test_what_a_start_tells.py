@@ -67,7 +67,7 @@ def test_a_token_that_has_no_place_is_refused_before_anything_is_paid_for(token:
     if token == 9:  # the control: it has one
         assert told == "it learns"
     else:
-        assert told.startswith("DataError: the model cannot take the whole numbers that some examples have (")
+        assert told.startswith("DataError: the model cannot take the whole numbers that some examples have: ")
         assert "give its Embedding a place for every token" in told
         assert not folder.exists()
 

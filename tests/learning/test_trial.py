@@ -69,6 +69,19 @@ def test_what_nobody_has_is_no_reason_to_refuse() -> None:
         tried_with_tokens(model, many, what="records")
 
 
+def test_the_refusal_does_not_say_whose_token_it_is() -> None:
+    class Table(Pair):
+        def forward(self, tokens: Tensor) -> Tensor:
+            places = {token: token for token in range(10)}
+            outputs: Tensor = self.embedding(torch.tensor([places[int(row[0])] for row in tokens]))
+            return outputs
+
+    with pytest.raises(DataError) as refused:
+        tried_with_tokens(Model(Table()), torch.tensor([[3], [4242]]), what="examples")
+    assert "4242" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
 def test_beside_tokens_other_inputs_are_zeros() -> None:
     class Both(nn.Module):
         def __init__(self) -> None:
