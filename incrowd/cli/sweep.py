@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from incrowd.cli._options import Json, LedgerOption, SettingsFile, WitnessOption, ledger_overrides, need_training
+from incrowd.cli._options import (
+    DataFolder,
+    Json,
+    LedgerOption,
+    SettingsFile,
+    WitnessOption,
+    ledger_overrides,
+    need_training,
+)
 from incrowd.cli._print import print_facts, print_json, print_table, short
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
     from incrowd.privacy.account.selection import Repetitions
+    from incrowd.runs.search import Search
 
 app = typer.Typer()
 
@@ -66,7 +75,7 @@ def sweep(
         float, typer.Option(help="Share of the training examples, declared public, that decides; 0: the test set.")
     ] = 0.1,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; as many as processors without it.")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that holds data sets.")] = None,
+    data: DataFolder = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder for the search; out/sweep-... without it.")
     ] = None,
@@ -81,12 +90,9 @@ def sweep(
     Example: incrowd sweep --grid server.learning_rate=4,8,16 --grid privacy.rounds=10,20 --budget 40
     """
     need_training()
-    from incrowd.runs.interruption import again_where_dropped
     from incrowd.runs.search import Search
     from incrowd.runs.space import axis as read
-    from incrowd.runs.sweep import Sweep
 
-    jobs = _processors() if jobs is None else jobs
     search = Search(
         source=config,
         overrides=[*(override or []), *ledger_overrides(ledger, witness)],
@@ -100,13 +106,21 @@ def sweep(
         budget=budget,
         fit=fit,
     )
+    result = _ran(search, out, jobs=_processors() if jobs is None else jobs)
+    print_json(result) if as_json else _print(result)
+
+
+def _ran(search: "Search", out: Path | None, *, jobs: int) -> dict[str, Any]:
+    """The result of all its runs, so many at a time."""
+    from incrowd.runs.interruption import again_where_dropped
+    from incrowd.runs.sweep import Sweep
+
     try:
         with again_where_dropped():
-            result = Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(jobs=jobs)
+            return Sweep(search=search, out=out, say=lambda line: typer.echo(line, err=True)).run(jobs=jobs)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on", err=True)
         raise typer.Exit(1) from None
-    print_json(result) if as_json else _print(result)
 
 
 def _repetitions(mean: float | None, law: str) -> "Repetitions | None":
