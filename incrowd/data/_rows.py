@@ -6,13 +6,12 @@ import importlib
 import io
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from incrowd.data._cells import Reading
+from incrowd.data._once import content
 from incrowd.errors import DataError
 
 Cells = Sequence[Any]
@@ -75,42 +74,6 @@ class Rows:
         return f"name one of {', '.join(self.header)}"
 
 
-_READ: ContextVar[dict[Path, bytes] | None] = ContextVar("files that are read once", default=None)
-
-
-@contextmanager
-def read_once() -> Iterator[None]:
-    """Read every file once meanwhile.
-
-    Guarantee: what is learned from and what is recognised are the same bytes, whatever becomes of the file, or of a
-    link on the way to it, between the two.
-    """
-    if _READ.get() is not None:
-        yield
-        return
-    token = _READ.set({})
-    try:
-        yield
-    finally:
-        _READ.reset(token)
-
-
-def _content(path: Path) -> bytes:
-    """The bytes of a file. Edge cases: what is no regular file could be another one every time: a `DataError`."""
-    seen = _READ.get()
-    if seen is not None and path in seen:
-        return seen[path]
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path}: is no regular file, and would be read twice; copy it into one")
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
-    if seen is not None:
-        seen[path] = content
-    return content
-
-
 def read_rows(source: TableSource, reading: Reading = AS_USUAL) -> Rows:
     """Open a table: a data frame, or a file by its ending, .csv, .csv.gz or .parquet."""
     if not isinstance(source, Path):
@@ -140,18 +103,17 @@ def _frame_rows(frame: Frame) -> Rows:
 
 
 def _csv_lines(path: Path, reading: Reading) -> Iterator[tuple[int, list[str]]]:
-    stored = _content(path)
-    content: io.BytesIO | gzip.GzipFile = io.BytesIO(stored)
+    unread: io.BytesIO | gzip.GzipFile = io.BytesIO(content(path))
     number = 0
     try:
         if path.name.endswith(".gz"):
-            content = gzip.GzipFile(fileobj=content)
-        if reading.encoding != "utf-8" and content.read(len(_BOM)) == _BOM:
+            unread = gzip.GzipFile(fileobj=unread)
+        if reading.encoding != "utf-8" and unread.read(len(_BOM)) == _BOM:
             raise DataError(f"{path}: begins with the mark of UTF-8; leave encoding = {reading.encoding!r} out")
-        content.seek(0)
+        unread.seek(0)
         # utf-8-sig drops the byte order mark that spreadsheets put first.
         encoding = "utf-8-sig" if reading.encoding == "utf-8" else reading.encoding
-        with io.TextIOWrapper(content, encoding=encoding, newline="") as stream:
+        with io.TextIOWrapper(unread, encoding=encoding, newline="") as stream:
             reader = csv.reader(stream, strict=True, delimiter=reading.delimiter)
             for cells in reader:
                 number = reader.line_num
@@ -188,7 +150,7 @@ def _parquet_rows(path: Path) -> Rows:
         raise DataError(f"{path}: Parquet needs pyarrow; run pip install pyarrow, or save the table as CSV") from error
     arrow_error = importlib.import_module("pyarrow").ArrowException
     try:
-        table = parquet.read_table(io.BytesIO(_content(path)))
+        table = parquet.read_table(io.BytesIO(content(path)))
     except (OSError, arrow_error) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); get the file again") from error
     columns = [column.to_pylist() for column in table.columns]

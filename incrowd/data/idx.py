@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from incrowd.data._once import content
 from incrowd.errors import DataError
 
 _UNSIGNED_BYTES = 0x08
@@ -41,9 +42,10 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 def _read(path: Path) -> bytearray:
     """The content, unpacked; writable, so that arrays over it are too."""
     try:
-        payload = path.read_bytes()
-        return bytearray(gzip.decompress(payload) if payload.startswith(b"\x1f\x8b") else payload)
+        return bytearray(content(path, unpacked=_unpacked))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: broken or truncated gzip ({error}); {_REMEDY}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
+
+
+def _unpacked(stored: bytes) -> bytes:
+    return gzip.decompress(stored) if stored.startswith(b"\x1f\x8b") else stored

@@ -275,6 +275,7 @@ def _strokes(wanted: StrokeFeatures, shape: tuple[int, ...]) -> FeatureMap:
         deskew=wanted.deskew,
         corners=wanted.corners,
         dimensions=wanted.dimensions,
+        cache=_learnt_from_made_up(wanted),
     )
 
 
@@ -282,16 +283,19 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
     if not is_picture(shape):
         remedy = f"it needs {A_PICTURE}; these examples are {shape}: the recipe general takes any"
         raise ConfigError(field="name", value="pictures", remedy=remedy)
-    # Its own cache may be seen by all: it knows made-up pictures alone.
-    cache = _cache(wanted) or state_folder() / "features"
     return picture_map(
         shape,
         dimensions=wanted.dimensions,
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
         own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
-        cache=cache,
+        cache=_learnt_from_made_up(wanted),
     )
+
+
+def _learnt_from_made_up(wanted: AnyFeatures) -> Path:
+    """Where directions are kept that were learnt from made-up pictures or drawings alone, so that all may see them."""
+    return _cache(wanted) or state_folder() / "features"
 
 
 def mnist_folder(folder: str | None) -> Path:

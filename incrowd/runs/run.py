@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from incrowd import __version__, _files
 from incrowd.data import Clients
-from incrowd.data._rows import read_once
+from incrowd.data._once import read_once
 from incrowd.errors import ConfigError
 from incrowd.federated import State
 from incrowd.federated.fedavg import Trainers

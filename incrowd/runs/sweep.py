@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from incrowd import _files, _validate
 from incrowd.data import Clients
-from incrowd.data._rows import read_once
+from incrowd.data._once import read_once
 from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
 from incrowd.privacy.plan.plan import Plan

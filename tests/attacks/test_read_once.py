@@ -1,17 +1,22 @@
-"""Who turns a link while a run is being made has one table learned from and another one recognised, and charged."""
+"""Who turns a link while a run is being made has some data learned from and others recognised, and charged."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from incrowd.data import _rows
+from incrowd.data import _once, load_mnist
 from incrowd.data import tables as tables_of
-from incrowd.data._rows import read_once, read_rows
+from incrowd.data._once import read_once
+from incrowd.data._rows import read_rows
+from incrowd.data.idx import read_idx
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs import build
+from incrowd.runs.config import Config
 from incrowd.runs.run import Run
+from incrowd.runs.settings import load
 from tests.attacks import shop
+from tests.runs.small import write_mnist
 
 
 def turned(link: Path, target: Path) -> None:
@@ -64,7 +69,7 @@ def test_control_read_twice_a_file_is_what_it_was_turned_to(tables: tuple[Path, 
             assert rows_of(link) == before == rows_of(private)
         assert rows_of(link) == before
     assert rows_of(link) == rows_of(decoy)
-    assert _rows._READ.get() is None
+    assert _once._READ.get() is None
 
 
 def test_what_gives_other_bytes_each_time_is_no_table(tmp_path: Path) -> None:
@@ -80,3 +85,50 @@ def test_data_that_are_handed_in_are_not_charged_as_the_settings_data(
     private, decoy, _ = tables
     with pytest.raises(ConfigError, match="which data a ledger is charged for is seen when they are loaded"):
         Run.create(shop.config(decoy), tmp_path / "run", data=build.federated_data(shop.config(private)))
+
+
+def pictures(folder: Path, *overrides: str) -> Config:
+    epsilon = ["privacy.epsilon=8.0", "privacy.delta=1e-3", "privacy.rounds=2", "run.plot=false"]
+    own = ["data.name=mnist", "data.clients=12", "data.public=false", *epsilon]
+    return load(data=folder, overrides=[*own, *overrides])
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_pictures_that_are_learned_from_are_recognised(
+    turn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    write_mnist(folder)
+    private, link = folder / "private", folder / "train-images-idx3-ubyte"
+    link.rename(private)
+    decoy = folder / "decoy"
+    decoy.write_bytes(private.read_bytes()[:-1] + b"\7")
+    link.symlink_to(private)
+    Run.create(pictures(folder), tmp_path / "first").train()
+
+    def load_and_turn(*args: object, **kwargs: object) -> object:
+        found = load_mnist(*args, **kwargs)  # type: ignore[arg-type]  # passed on
+        if turn:
+            turned(link, decoy)
+        return found
+
+    monkeypatch.setattr(build, "load_mnist", load_and_turn)
+    with pytest.raises(BudgetExceeded):
+        Run.create(pictures(folder, "data.identity=another"), tmp_path / "second")
+
+
+def test_control_of_pictures_read_twice_the_second_reading_is_another(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    link = tmp_path / "train-labels-idx1-ubyte"
+    first = read_idx(link)
+    with read_once():
+        read_idx(link)[0] = 9  # an array is its reader's own
+        assert (read_idx(link) == first).all()
+    other = tmp_path / "other"
+    other.write_bytes(link.read_bytes()[:-1] + b"\7")
+    with read_once():
+        before = read_idx(link)
+        turned(link, other)
+        assert (read_idx(link) == before).all()
+    assert (read_idx(link) != before).any()

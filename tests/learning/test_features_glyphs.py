@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,22 @@ def test_the_same_settings_give_the_same_features() -> None:
     values = load_digits().train.values(slice(0, 20))
     first, again = (GlyphMetric(base=ENERGIES, shape=SHAPE, glyphs=GLYPHS, dimensions=10)(values) for _ in range(2))
     np.testing.assert_allclose(first, again, atol=1e-5)
+
+
+def test_directions_are_kept_and_known_by_all_that_they_depend_on(tmp_path: Path) -> None:
+    values = GLYPHS.render(3, shape=SHAPE)
+    metric = GlyphMetric(base=ENERGIES, shape=SHAPE, glyphs=GLYPHS, dimensions=10)
+    found = replace(metric, cache=tmp_path)
+    assert np.array_equal(found(values), metric(values))
+    assert found.name == metric.name
+    (kept,) = tmp_path.iterdir()
+    again = replace(metric, cache=tmp_path)
+    written = kept.stat().st_mtime_ns
+    assert np.array_equal(again.directions, metric.directions)
+    assert np.array_equal(again.centre, metric.centre)
+    assert kept.stat().st_mtime_ns == written
+    replace(again, dimensions=9)(values)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow

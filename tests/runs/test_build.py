@@ -162,7 +162,7 @@ def test_clients_may_make_features_of_their_examples(folder: Path, features: str
     first, again = (assemble(small(f"features={cached}")).data for _ in range(2))
     assert first.examples.shape == (size,)
     assert np.array_equal(first.examples.features, again.examples.features)
-    assert len(list(folder.iterdir())) == 2  # training and test examples
+    assert len(list(folder.iterdir())) == (3 if "dimensions" in features else 2)  # training, test; learnt directions
 
 
 def test_strokes_are_those_of_images(tmp_path: Path) -> None:

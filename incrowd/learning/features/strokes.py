@@ -1,5 +1,7 @@
 """The features of drawings by hand: strokes, and the directions that tell random drawings apart."""
 
+from pathlib import Path
+
 from incrowd.errors import ConfigError
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import FeatureMap, compose
@@ -23,10 +25,12 @@ def stroke_map(
     deskew: bool = False,
     corners: bool = False,
     dimensions: int | None = None,
+    cache: Path | None = None,
 ) -> FeatureMap:
     """Strokes of this width around places that are `stride` pixels apart; with `corners` also those of half the width,
     and how they meet. Drawings are `stretched` first, and with `deskew` straightened. With `dimensions` they are seen
-    along so many directions that tell random drawings apart, otherwise less their mean; of length one.
+    along so many directions that tell random drawings apart, otherwise less their mean; of length one. Directions are
+    kept in the folder `cache`.
 
     Edge cases: a width that is no power of two, and corners between strokes of another width than 4: refused.
     """
@@ -43,4 +47,4 @@ def stroke_map(
     if dimensions is None:
         return compose(base, UnitNorm(centred=True))
     glyphs = _FEW if dimensions < _FEW.count else _MANY
-    return GlyphMetric(base=base, shape=shape, dimensions=dimensions, glyphs=glyphs)
+    return GlyphMetric(base=base, shape=shape, dimensions=dimensions, glyphs=glyphs, cache=cache)
