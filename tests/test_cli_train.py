@@ -1,5 +1,6 @@
 """`incrowd train` and `incrowd resume`, as a user meets them."""
 
+import logging
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from incrowd.cli._print import say_what_takes_long
 from incrowd.privacy.ledger.ledger import verify
 from tests.command import Command, command
 
@@ -210,3 +212,11 @@ def test_a_device_that_is_not_there_is_named(incrowd: Command, tmp_path: Path) -
     assert finished.status == 2
     assert "run.device = 'nowhere'" in finished.err
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_learning_features_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("incrowd.learning.features.whitened")
+    for _ in range(2):
+        say_what_takes_long()
+    log.info("it takes %d minutes", 2)
+    assert capsys.readouterr() == ("", "it takes 2 minutes\n")

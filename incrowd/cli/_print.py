@@ -1,6 +1,7 @@
 """What the commands share on the way out: one JSON object, a list of facts, a table."""
 
 import json
+import logging
 import re
 import sys
 from typing import Any
@@ -8,6 +9,21 @@ from typing import Any
 import typer
 
 _NUMBER = re.compile(r"([-+]?[\d.,]+(e[-+]?\d+)?|inf|none|)")
+
+
+class _OnStandardError(logging.Handler):
+    """A line for each record, wherever standard error is by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
+
+
+def say_what_takes_long() -> None:
+    """Say on standard error when features are being learnt from made-up pictures, which takes long."""
+    log = logging.getLogger("incrowd.learning.features")
+    if not log.handlers:
+        log.addHandler(_OnStandardError())
+        log.setLevel(logging.INFO)
 
 
 def print_json(content: dict[str, Any]) -> None:

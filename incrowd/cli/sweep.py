@@ -17,7 +17,7 @@ from incrowd.cli._options import (
     ledger_overrides,
     need_training,
 )
-from incrowd.cli._print import print_facts, print_json, print_table, short
+from incrowd.cli._print import print_facts, print_json, print_table, say_what_takes_long, short
 from incrowd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def sweep(
     Example: incrowd sweep --grid server.learning_rate=4,8,16 --grid privacy.rounds=10,20 --budget 40
     """
     need_training()
+    say_what_takes_long()
     from incrowd.runs.search import Search
     from incrowd.runs.space import axis as read
 

@@ -18,7 +18,7 @@ from incrowd.cli._options import (
     ledger_overrides,
     need_training,
 )
-from incrowd.cli._print import print_facts, print_json
+from incrowd.cli._print import print_facts, print_json, say_what_takes_long
 
 if TYPE_CHECKING:
     from incrowd.runs.run import Run
@@ -56,6 +56,7 @@ def train(
     Example: incrowd train examples/mnist.toml --data data --set privacy.epsilon=2 --out out/mnist
     """
     need_training()
+    say_what_takes_long()
     from incrowd.runs.settings import settings_of, tables
 
     overrides = [*(override or []), *([] if device is None else [f"run.device={json.dumps(device)}"])]
@@ -80,6 +81,7 @@ def resume(
     Example: incrowd resume out/mnist
     """
     need_training()
+    say_what_takes_long()
     from incrowd.runs.run import Run
 
     finish(Run.open(folder), as_json)

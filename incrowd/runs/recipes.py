@@ -77,6 +77,11 @@ RAW_OF_SEVERAL = 0.2
 `incrowd.learning.choice.SHARE_OF_PIXELS`.
 """
 
+FINE, SUMS_OF_FINE = 3072, 4096
+"""Of pictures of more numbers than these, so many sums of pixels are told in place of a thousand, which drown a pattern
+of single pixels in those that they were added to. Noise is as loud in an example of any width.
+"""
+
 RAW_OF_ROWS, RAW_OF_SIZES, RAW_BESIDE_TEXTS = 0.5, 0.2, 0.1
 """The share of a row's numbers as they are encoded, where some have no range, and where there are texts, which would be
 heard less. Without it numbers that fill a hundredth of their stated range were hardly told apart.
@@ -184,6 +189,8 @@ def images(facts: Outline) -> Tables:
         how["privacy"]["rounds"] = 60
     if WEAK <= facts.signal < CLEAR:
         ask_centre(how)
+    if math.prod(facts.shape) > FINE:
+        features["pixels"] = SUMS_OF_FINE
     if facts.several:
         features["raw"] = RAW_OF_SEVERAL
     elif facts.signal >= WEAK and facts.classes is not None:

@@ -6,6 +6,7 @@
 | `spot-sides` | a light spot on grey noise, in colours; the class is whether it lies on the left or the right |
 | `templates` | ten smooth templates, each beneath smooth noise of 2.5 times its strength |
 | `levels` | a level a row, by the class and by chance |
+| `grain` | a pattern of single pixels for each class, faint beneath smooth noise, 64 pixels a side |
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ Pictures = NDArray[np.float64]
 
 _TRAIN, _TEST = 3000, 1000
 _COUNT = _TRAIN + _TEST
-_SIDE = 28
+_SIDE, _LARGE = 28, 64
 
 
 def _split(name: str, classes: int, make: Callable[[Any, np.random.Generator], Pictures]) -> Callable[[Path], Split]:
@@ -71,11 +72,18 @@ def _levels(labels: Any, generator: np.random.Generator) -> Pictures:
     return found
 
 
-def _smooth(count: int, generator: np.random.Generator) -> Pictures:
+def _grain(labels: Any, generator: np.random.Generator) -> Pictures:
+    patterns = generator.choice([-1, 1], (10, _LARGE, _LARGE))[labels]
+    of_pixel = generator.normal(size=(_COUNT, _LARGE, _LARGE))
+    found: Pictures = 0.5 + 0.1 * (_smooth(_COUNT, generator, side=_LARGE) + 0.2 * (patterns + of_pixel))
+    return found
+
+
+def _smooth(count: int, generator: np.random.Generator, *, side: int = _SIDE) -> Pictures:
     """Pictures of noise without fine detail, of standard deviation 1."""
-    frequencies = np.fft.fftfreq(_SIDE)
+    frequencies = np.fft.fftfreq(side)
     kept = np.exp(-((9 * np.hypot(frequencies[:, None], frequencies)) ** 2) / 2)
-    smooth = np.fft.ifft2(np.fft.fft2(generator.normal(size=(count, _SIDE, _SIDE))) * kept).real
+    smooth = np.fft.ifft2(np.fft.fft2(generator.normal(size=(count, side, side))) * kept).real
     found: Pictures = smooth / smooth.std(axis=(1, 2), keepdims=True)
     return found
 
@@ -85,4 +93,5 @@ MADE_UP: dict[str, Callable[[Path], Split]] = {
     "spot-sides": _split("spot-sides", 2, _sides),
     "templates": _split("templates", 10, _templates),
     "levels": _split("levels", 10, _levels),
+    "grain": _split("grain", 10, _grain),
 }

@@ -203,6 +203,16 @@ def test_the_principal_directions_are_those_of_the_whole_decomposition() -> None
     assert (directions.gather(1, directions.abs().argmax(1, keepdim=True)) > 0).all()
 
 
+def test_what_takes_long_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "incrowd")
+    said = "learning the features of pictures from made-up ones"
+    for _ in range(2):
+        small_map(cache=tmp_path)(some(8, 8))
+    assert caplog.messages == [f"{said}, once on this machine: up to a minute"]
+    small_map()(some(8, 8))
+    assert caplog.messages[1:] == [f"{said}: up to a minute"]
+
+
 def test_whitening_divides_by_the_spectrum_of_made_up_pictures() -> None:
     plain, white = (small_map(whitening=power) for power in (0.0, 0.5))
     features = np.concatenate([GreyPictures()(FEW.render(k, shape=(8, 8))) for k in range(12)])

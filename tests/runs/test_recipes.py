@@ -177,6 +177,11 @@ def test_clients_choose_between_pictures_and_pixels_where_their_votes_are_heard(
         assert "choice" not in without["local"], known
         assert "apart" not in without["features"], known
     several = made(several=True)
+    assert [made(shape=shape)["features"].get("pixels") for shape in ((3, 32, 32), (56, 56), (3, 64, 64))] == [
+        None,
+        4096,
+        4096,
+    ]
     assert (several["features"]["raw"], "raw" in asked["features"]) == (0.2, False)  # of these nobody is asked
     for settings in (asked, colours, several, made(**few)):
         settings_of(settings)

@@ -1,5 +1,6 @@
 """Features seen along the directions in which made-up pictures differ, none much louder than the others."""
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,8 @@ from incrowd.learning.features.norms import unit
 from incrowd.learning.features.order import OwnPixels
 from incrowd.learning.features.pictures import ColourPictures, GreyPictures, PictureShape, in_colour, reduced
 from incrowd.learning.features.transform import evaluate
+
+_log = logging.getLogger(__name__)
 
 _BEYOND = 64  # directions that are looked for beyond those that are wanted, so that these are found well
 _PASSES = 2
@@ -69,6 +72,8 @@ class Whitened:
         """The mean features [d], and the directions [d, dimensions] over what they are divided by."""
         found = None if self.cache is None else disk.load(self._path)
         if found is None:
+            kept = "" if self.cache is None else ", once on this machine"
+            _log.info("learning the features of pictures from made-up ones%s: up to a minute", kept)
             found = self._spectrum()
             if self.cache is not None:
                 disk.save(self._path, found)
