@@ -203,6 +203,16 @@ def test_the_principal_directions_are_those_of_the_whole_decomposition() -> None
     assert (directions.gather(1, directions.abs().argmax(1, keepdim=True)) > 0).all()
 
 
+def test_where_nothing_can_be_written_it_is_learnt_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures, no_folder = some(8, 8), tmp_path / "file" / "folder"
+    no_folder.parent.write_text("not a folder")
+    expected = small_map()(pictures)
+    assert np.array_equal(small_map(cache=no_folder)(pictures), expected)
+    monkeypatch.setenv("INCROWD_STATE", str(no_folder))
+    assert np.array_equal(small_map(cache=tmp_path)(pictures), expected)
+    assert list(tmp_path.iterdir()) == [no_folder.parent]
+
+
 def test_what_takes_long_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "incrowd")
     said = "learning the features of pictures from made-up ones"

@@ -5,6 +5,8 @@ import hmac
 import json
 import os
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,25 @@ def place(folder: Path, feature_map: FeatureMap, examples: Examples, *, alone: b
     """
     data = checksum(examples.features).hex()
     return named(folder, json.dumps([feature_map.name, data, examples.scale, examples.offset, alone]))
+
+
+def learnt(folder: Path | None, key: str, learn: Callable[[], Values]) -> Values:
+    """What is learnt of made-up examples, from the file for this key in a folder; if there is none, it is learnt and
+    kept there.
+
+    Edge cases: without a folder, and where nothing can be written, it is learnt anew each time.
+    """
+    try:
+        path = None if folder is None else named(folder, key)
+    except OSError:  # there is no key, and no place for one
+        path = None
+    found = None if path is None else load(path)
+    if found is None:
+        found = learn()
+        if path is not None:
+            with suppress(DataError):
+                save(path, found)
+    return found
 
 
 def named(folder: Path, key: str) -> Path:

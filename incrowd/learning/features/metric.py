@@ -77,12 +77,7 @@ class GlyphMetric:
 
     @cached_property
     def _learnt(self) -> tuple[Values, Values]:
-        path = None if self.cache is None else disk.named(self.cache, self.name)
-        found = None if path is None else disk.load(path)
-        if found is None:
-            found = self._learn()
-            if path is not None:
-                disk.save(path, found)
+        found = disk.learnt(self.cache, self.name, self._learn)
         return found[0], np.ascontiguousarray(found[1:].T)
 
     def _learn(self) -> Values:

@@ -75,12 +75,7 @@ class PatchResponses:
     @cached_property
     def _learnt(self) -> tuple[Tensor, Tensor]:
         """What a patch is multiplied with [numbers, directions], and what is taken away; responses have variance 1."""
-        path = None if self.cache is None else disk.named(self.cache, self.name)
-        found = None if path is None else disk.load(path)
-        if found is None:
-            found = self._learn().numpy()
-            if path is not None:
-                disk.save(path, found)
+        found = disk.learnt(self.cache, self.name, lambda: self._learn().numpy())
         return torch.from_numpy(found[:-1]), torch.from_numpy(found[-1])
 
     def _learn(self) -> Tensor:

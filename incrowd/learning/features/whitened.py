@@ -70,25 +70,16 @@ class Whitened:
     @cached_property
     def _learnt(self) -> tuple[Tensor, Tensor]:
         """The mean features [d], and the directions [d, dimensions] over what they are divided by."""
-        found = None if self.cache is None else disk.load(self._path)
-        if found is None:
-            kept = "" if self.cache is None else ", once on this machine"
-            _log.info("learning the features of pictures from made-up ones%s: up to a minute", kept)
-            found = self._spectrum()
-            if self.cache is not None:
-                disk.save(self._path, found)
+        key = f"spectrum {self.base.name} {self.shape} {self.pictures} {self.dimensions}"
+        found = disk.learnt(self.cache, key, self._spectrum)
         variances = torch.from_numpy(found[1:]).norm(dim=1)
         directions = torch.from_numpy(found[1:]) / variances[:, None]
         return torch.from_numpy(found[0]), (directions.T * (variances / variances[0]) ** -self.whitening).contiguous()
 
-    @property
-    def _path(self) -> Path:
-        key = f"spectrum {self.base.name} {self.shape} {self.pictures} {self.dimensions}"
-        return disk.named(self.cache or Path(), key)
-
     def _spectrum(self) -> Values:
         """One array: the mean features, and below each direction times its variance."""
-        pictures = self.pictures
+        pictures, kept = self.pictures, "" if self.cache is None else ", once on this machine"
+        _log.info("learning the features of pictures from made-up ones%s: up to a minute", kept)
 
         def source(rows: slice) -> Values:  # one thing a chunk
             return pictures.render(rows.start // pictures.variants, shape=self.shape)
