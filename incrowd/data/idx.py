@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from incrowd.data._once import content
 from incrowd.errors import DataError
 
 _UNSIGNED_BYTES = 0x08
@@ -42,10 +41,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 def _read(path: Path) -> bytearray:
     """The content, unpacked; writable, so that arrays over it are too."""
     try:
-        return bytearray(content(path, unpacked=_unpacked))
+        payload = path.read_bytes()
+        return bytearray(gzip.decompress(payload) if payload.startswith(b"\x1f\x8b") else payload)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: broken or truncated gzip ({error}); {_REMEDY}") from error
-
-
-def _unpacked(stored: bytes) -> bytes:
-    return gzip.decompress(stored) if stored.startswith(b"\x1f\x8b") else stored
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error

@@ -28,6 +28,7 @@ from incrowd.data import (
     read_table,
     sorted_shards,
 )
+from incrowd.data._once import once
 from incrowd.data.examples import Labels
 from incrowd.data.partitioners import by_sizes
 from incrowd.data.stand_in import made_up_array, made_up_row, stand_in
@@ -160,13 +161,18 @@ def _stated(data: Clients) -> Clients:
 
 def _split(data: DigitsData | MnistData) -> Split:
     """What is for clients, and what the server holds: the test examples, or some of the others, declared public."""
-    split = load_digits() if data.name == "digits" else load_mnist(mnist_folder(data.folder))
+    split = load_digits() if data.name == "digits" else _pictures_in(data.folder)
     if data.validation is None:
         return split
     _validate.fraction(validation=data.validation)
     held_out = max(1, round(data.validation * len(split.train)))
     # Which ones they are does not depend on how the others are divided, so that runs are compared on the same.
     return hold_out(split.train, name=split.name, test_examples=held_out, randomness=SeededRandomness(seed=0))
+
+
+def _pictures_in(folder: str | None) -> Split:
+    """Those of four files. Which files these are is decided once, too: there may be others when they are recognised."""
+    return once(("pictures", folder), lambda: load_mnist(mnist_folder(folder)))
 
 
 def whole_split(data: DigitsData | MnistData) -> Split:

@@ -1,15 +1,17 @@
 """Who turns a link while a run is being made has some data learned from and others recognised, and charged."""
 
+import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from incrowd.data import _once, load_mnist
 from incrowd.data import tables as tables_of
 from incrowd.data._once import read_once
 from incrowd.data._rows import read_rows
-from incrowd.data.idx import read_idx
 from incrowd.errors import BudgetExceeded, ConfigError, DataError
 from incrowd.runs import build
 from incrowd.runs.config import Config
@@ -87,48 +89,70 @@ def test_data_that_are_handed_in_are_not_charged_as_the_settings_data(
         Run.create(shop.config(decoy), tmp_path / "run", data=build.federated_data(shop.config(private)))
 
 
+STEM = "train-images-idx3-ubyte"
+
+
 def pictures(folder: Path, *overrides: str) -> Config:
     epsilon = ["privacy.epsilon=8.0", "privacy.delta=1e-3", "privacy.rounds=2", "run.plot=false"]
     own = ["data.name=mnist", "data.clients=12", "data.public=false", *epsilon]
     return load(data=folder, overrides=[*own, *overrides])
 
 
-@pytest.mark.parametrize("turn", [False, True])
+def a_link(folder: Path) -> None:
+    """The file is a link, which is turned."""
+    turned(folder / STEM, folder / "decoy")
+
+
+def a_packed_file(folder: Path) -> None:
+    """Beside the file there is now a packed one, which is looked for first."""
+    (folder / f"{STEM}.gz").write_bytes(gzip.compress((folder / "decoy").read_bytes()))
+
+
+def a_folder(folder: Path) -> None:
+    """In the folder there is now one that is looked into first."""
+    (folder / "mnist").mkdir()
+    write_mnist(folder / "mnist")
+    (folder / "mnist" / STEM).write_bytes((folder / "decoy").read_bytes())
+
+
+@pytest.mark.parametrize("change", [None, a_link, a_packed_file, a_folder])
 def test_pictures_that_are_learned_from_are_recognised(
-    turn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Path], None] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
     write_mnist(folder)
-    private, link = folder / "private", folder / "train-images-idx3-ubyte"
+    private, link = folder / "private", folder / STEM
     link.rename(private)
-    decoy = folder / "decoy"
-    decoy.write_bytes(private.read_bytes()[:-1] + b"\7")
+    (folder / "decoy").write_bytes(private.read_bytes()[:-1] + b"\7")
     link.symlink_to(private)
     Run.create(pictures(folder), tmp_path / "first").train()
+    left = [] if change is None else [change]
 
-    def load_and_turn(*args: object, **kwargs: object) -> object:
+    def load_and_change(*args: object, **kwargs: object) -> object:
         found = load_mnist(*args, **kwargs)  # type: ignore[arg-type]  # passed on
-        if turn:
-            turned(link, decoy)
+        if left:
+            left.pop()(folder)
         return found
 
-    monkeypatch.setattr(build, "load_mnist", load_and_turn)
+    monkeypatch.setattr(build, "load_mnist", load_and_change)
     with pytest.raises(BudgetExceeded):
         Run.create(pictures(folder, "data.identity=another"), tmp_path / "second")
+    assert not left
 
 
-def test_control_of_pictures_read_twice_the_second_reading_is_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [a_link, a_packed_file, a_folder])
+def test_control_pictures_that_are_read_twice_are_others(change: Callable[[Path], None], tmp_path: Path) -> None:
     write_mnist(tmp_path)
-    link = tmp_path / "train-labels-idx1-ubyte"
-    first = read_idx(link)
+    (tmp_path / "decoy").write_bytes((tmp_path / STEM).read_bytes()[:-1] + b"\7")
+    config = pictures(tmp_path)
+
+    def pixels() -> object:
+        return np.asarray(build.federated_data(config).examples.features).tolist()
+
+    before = pixels()
     with read_once():
-        read_idx(link)[0] = 9  # an array is its reader's own
-        assert (read_idx(link) == first).all()
-    other = tmp_path / "other"
-    other.write_bytes(link.read_bytes()[:-1] + b"\7")
-    with read_once():
-        before = read_idx(link)
-        turned(link, other)
-        assert (read_idx(link) == before).all()
-    assert (read_idx(link) != before).any()
+        assert pixels() == before
+        change(tmp_path)
+        assert pixels() == before
+    assert pixels() != before
