@@ -1,6 +1,7 @@
 """Modules of a work that are no perceptron: as a torch user would write them down."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +42,13 @@ class TokenTransformer(nn.Module):
         return outputs
 
 
-class TokenGRU(nn.Module):
+class TokenRecurrent(nn.Module):
     """A recurrent layer over tokens; its last state is classified."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.GRU | nn.LSTM]) -> None:
         super().__init__()
         self.embedding = nn.Embedding(TOKENS, 32)
-        self.recurrent = nn.GRU(32, 64, batch_first=True)
+        self.recurrent = kind(32, 64, batch_first=True)
         self.output = nn.Linear(64, 10)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -82,7 +83,8 @@ def _encoder() -> nn.Module:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cnn-gn": group_norm_cnn,
     "transformer": TokenTransformer,
-    "gru": TokenGRU,
+    "gru": partial(TokenRecurrent, nn.GRU),
+    "lstm": partial(TokenRecurrent, nn.LSTM),
     "head": head_of_frozen,
     "lora": adapters_of_frozen,
 }

@@ -19,6 +19,7 @@ def test_operations_are_those_of_dense_training_without_the_gradient_for_the_inp
             "cnn-gn": 3520.512,
             "transformer": 2361.6,
             "gru": 1314.6624,
+            "lstm": 1752.1152,
             "head": 1603.584,
             "lora": 1561.6512,
         }
@@ -37,7 +38,7 @@ def test_an_unknown_work_is_refused() -> None:
     assert named("mlp") is WORKS["mlp"]
 
 
-@pytest.mark.parametrize("name", ["cnn-gn", "transformer", "gru"])
+@pytest.mark.parametrize("name", ["cnn-gn", "transformer", "gru", "lstm"])
 def test_a_network_of_a_work_is_the_same_everywhere(name: str) -> None:
     work = WORKS[name]
     made = Task(work=replace(work, cohort=2, examples=20), batch_size=10)

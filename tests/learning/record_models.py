@@ -41,11 +41,11 @@ class Branching(nn.Module):
 class Recurrent(nn.Module):
     """A layer over tokens, whose last state is classified."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.GRU | nn.LSTM | nn.RNN] = nn.GRU, *, inputs: int = 6, hidden: int = 7) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(5, 6)
-        self.recurrent = nn.GRU(6, 7, batch_first=True)
-        self.output = nn.Linear(7, 4)
+        self.embedding = nn.Embedding(5, inputs)
+        self.recurrent = kind(inputs, hidden, batch_first=True)
+        self.output = nn.Linear(hidden, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.output(self.recurrent(self.embedding(x))[0][:, -1])

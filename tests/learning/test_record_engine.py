@@ -67,6 +67,11 @@ def tokens(count: int = 40) -> Records:
     )
 
 
+def of_registers(kind: type[nn.GRU | nn.LSTM | nn.RNN]) -> Callable[[], Model]:
+    """Sizes at which no number of one record shares a register with another's."""
+    return lambda: Model(Recurrent(kind, inputs=16, hidden=32), fresh=True)
+
+
 KINDS: dict[str, tuple[Callable[[], Model], Loss, Records]] = {
     "linear": (lambda: linear(FEATURES, 4), CROSS_ENTROPY, rows()),
     "linear without bias": (lambda: linear(FEATURES, 4, bias=False), CROSS_ENTROPY, rows()),
@@ -108,6 +113,9 @@ KINDS: dict[str, tuple[Callable[[], Model], Loss, Records]] = {
         rows(40, shape=(2, 9, 8)),
     ),
     "recurrent": (lambda: Model(Recurrent(), fresh=True), CROSS_ENTROPY, tokens()),
+    "recurrent of whole registers": (of_registers(nn.RNN), CROSS_ENTROPY, tokens()),
+    "gated, of whole registers": (of_registers(nn.GRU), CROSS_ENTROPY, tokens()),
+    "long short, of whole registers": (of_registers(nn.LSTM), CROSS_ENTROPY, tokens()),
     "attention": (lambda: attention(8, 4), CROSS_ENTROPY, tokens()),
     "attention of whole registers": (lambda: attention(32, 16), CROSS_ENTROPY, tokens()),
 }
@@ -123,6 +131,9 @@ WAYS: dict[str, tuple[type, ...]] = {
     "normalised afterwards": EITHER,
     "recurrent": EITHER,
     "attention": EITHER,
+    "recurrent of whole registers": (SideBySide,),
+    "gated, of whole registers": (SideBySide,),
+    "long short, of whole registers": (SideBySide,),
     "attention of whole registers": (SideBySide,),
 }
 
@@ -134,7 +145,8 @@ def start(model: Model) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_learns_as_the_slow_twin_does(kind: str) -> None:
     make, loss, records = KINDS[kind]
-    model, settings = make(), training(steps=4, clip_norm=0.5, physical_batch=40 if kind.startswith("att") else 7)
+    several = (SideBySide,), EITHER
+    model, settings = make(), training(steps=4, clip_norm=0.5, physical_batch=40 if WAYS.get(kind) in several else 7)
     engine = BatchedRecords(model, records, PLAIN, loss=loss)
     weights = start(model)
     assert type(engine._ways.gradients(weights, settings)) in WAYS.get(kind, (Ghost,))

@@ -6,6 +6,6 @@
 | `function`   | a function, compiled for the shapes of one call                  |
 | `attention`  | attention written out where that is faster                       |
 | `places`     | a place that is taken at the end, taken at the beginning         |
-| `unrolled`   | nn.GRU written out in time, which torch can compile              |
+| `unrolled`   | recurrent layers written out in time, which torch can compile    |
 | `remembered` | all that a module holds, to see whether a call changed it        |
 """

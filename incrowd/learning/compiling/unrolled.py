@@ -1,4 +1,7 @@
-"""nn.GRU written out in time: torch compiles this, and nn.GRU itself it does not."""
+"""torch's recurrent layers written out in time: torch compiles and maps this, and not the layers themselves."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -6,16 +9,23 @@ from torch.nn import functional
 
 _MOST = 64  # cells: each is compiled on its own
 
+States = tuple[Tensor, ...]
+"""What passes from one time to the next, what is put out first."""
+
 
 def unroll(module: nn.Module) -> None:
-    """Have every nn.GRU of a module, which is a copy of our own, written out when it is called."""
+    """Have every recurrent layer of a module, which is a copy of our own, written out when it is called.
+
+    Edge cases: an nn.LSTM that projects what it puts out stays torch's own.
+    """
     for part in module.modules():
-        if type(part) is nn.GRU:
-            part.__class__ = UnrolledGRU  # type: ignore[assignment]  # it keeps its parameters and what it was told
+        written = _WRITTEN.get(type(part))
+        if written is not None and not getattr(part, "proj_size", 0):
+            part.__class__ = written  # it keeps its parameters and what it was told
 
 
-class UnrolledGRU(nn.Module):
-    """What nn.GRU computes, to rounding. The products with the inputs of all times are one product.
+class Unrolled(nn.Module, ABC):
+    """What a recurrent layer of torch's computes, to rounding. The products with all times' inputs are one product.
 
     Edge cases: packed sequences, sequences without a batch and very long ones raise a ValueError: these are left to
     torch's own.
@@ -26,38 +36,81 @@ class UnrolledGRU(nn.Module):
     batch_first: bool
     bidirectional: bool
     bias: bool
+    passed = 1
+    """How many tensors pass from one time to the next."""
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """All hidden states of the last layer, and the last of every layer."""
+    def forward(self, x: Tensor, hx: Tensor | Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor | States]:
+        """What the last layer puts out at all times, and what every layer would pass on."""
         if getattr(x, "ndim", 0) != 3:
             raise ValueError("only sequences of one length, in batches, are written out")
         x = x.transpose(0, 1) if self.batch_first else x
         directions = 1 + self.bidirectional
         if len(x) * self.num_layers * directions > _MOST:
             raise ValueError("so long a sequence is not written out")
+        given = [hx] if isinstance(hx, Tensor) else hx
         last = []
         for layer in range(self.num_layers):
             outputs = []
             for back in range(directions):
                 place = layer * directions + back
-                start = x.new_zeros(x.shape[1], self.hidden_size) if h is None else h[place]
-                states = self._states(x, start, f"_l{layer}" + "_reverse" * back, back=bool(back))
-                last.append(states[0 if back else -1])
-                outputs.append(torch.stack(states))
+                nothing = [x.new_zeros(x.shape[1], self.hidden_size)] * self.passed
+                start = nothing if given is None else [one[place] for one in given]
+                found = self._found(x, tuple(start), f"_l{layer}" + "_reverse" * back, back=bool(back))
+                last.append(found[0 if back else -1])
+                outputs.append(torch.stack([one[0] for one in found]))
             x = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
-        return (x.transpose(0, 1) if self.batch_first else x), torch.stack(last)
+        ends = tuple(torch.stack(one) for one in zip(*last, strict=True))
+        return (x.transpose(0, 1) if self.batch_first else x), ends if self.passed > 1 else ends[0]
 
-    def _states(self, x: Tensor, h: Tensor, name: str, *, back: bool) -> list[Tensor]:
-        """The hidden state after each time, in the order of time."""
+    def _found(self, x: Tensor, states: States, name: str, *, back: bool) -> list[States]:
+        """The states after each time, in the order of time."""
         product, bias = getattr(self, "weight_hh" + name), getattr(self, "bias_hh" + name) if self.bias else None
         inputs = functional.linear(
             x, getattr(self, "weight_ih" + name), getattr(self, "bias_ih" + name) if self.bias else None
         ).unbind(0)
-        states = []
+        found = []
         for now in reversed(inputs) if back else inputs:
-            mine, own = now.chunk(3, 1), functional.linear(h, product, bias).chunk(3, 1)
-            reset, keep = torch.sigmoid(mine[0] + own[0]), torch.sigmoid(mine[1] + own[1])
-            new = torch.tanh(mine[2] + reset * own[2])
-            h = new + keep * (h - new)
-            states.append(h)
-        return states[::-1] if back else states
+            states = self.step(now, functional.linear(states[0], product, bias), states)
+            found.append(states)
+        return found[::-1] if back else found
+
+    @abstractmethod
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """The next states: of what comes from the inputs, from the layer's own last output, and the last states."""
+
+
+class UnrolledRNN(Unrolled):
+    """nn.RNN."""
+
+    nonlinearity: str
+
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """See `Unrolled.step`."""
+        total = inputs + own
+        return (torch.tanh(total) if self.nonlinearity == "tanh" else torch.relu(total),)
+
+
+class UnrolledGRU(Unrolled):
+    """nn.GRU."""
+
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """See `Unrolled.step`."""
+        from_inputs, from_own = inputs.chunk(3, 1), own.chunk(3, 1)
+        reset, keep = torch.sigmoid(from_inputs[0] + from_own[0]), torch.sigmoid(from_inputs[1] + from_own[1])
+        new = torch.tanh(from_inputs[2] + reset * from_own[2])
+        return (new + keep * (states[0] - new),)
+
+
+class UnrolledLSTM(Unrolled):
+    """nn.LSTM."""
+
+    passed = 2
+
+    def step(self, inputs: Tensor, own: Tensor, states: States) -> States:
+        """See `Unrolled.step`."""
+        enter, keep, new, show = (inputs + own).chunk(4, 1)
+        cell = torch.sigmoid(keep) * states[1] + torch.sigmoid(enter) * torch.tanh(new)
+        return torch.sigmoid(show) * torch.tanh(cell), cell
+
+
+_WRITTEN: dict[type[nn.Module], type[Unrolled]] = {nn.RNN: UnrolledRNN, nn.GRU: UnrolledGRU, nn.LSTM: UnrolledLSTM}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from incrowd import Local
 from incrowd.errors import ConfigError
 from incrowd.learning import CohortEngine, Execution, Model
-from incrowd.learning.compiling.unrolled import UnrolledGRU, unroll
+from incrowd.learning.compiling.unrolled import Unrolled, UnrolledLSTM, unroll
 from incrowd.learning.compiling.worth import compiler_there, pays
 from incrowd.learning.paths import PATHS, autograd, whole_step
 from incrowd.learning.paths.whole_step.training import refuse_another
@@ -221,30 +221,57 @@ def test_an_unknown_way_to_compile_is_refused() -> None:
         Execution(contributions=-1.0)
 
 
+RECURRENT: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "gru": (nn.GRU, {}),
+    "lstm": (nn.LSTM, {}),
+    "tanh": (nn.RNN, {}),
+    "relu": (nn.RNN, {"nonlinearity": "relu"}),
+}
+
+
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_gru_written_out_is_torch_s(first: bool, both: bool, bias: bool, layers: int) -> None:
-    theirs = nn.GRU(5, 4, layers, bias=bias, batch_first=first, bidirectional=both)
-    x, h = torch.randn(3, 3, 5), torch.randn(layers * (1 + both), 3, 4)
-    expected = [theirs(x), theirs(x, h)]
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_recurrent_layer_written_out_is_torch_s(kind: str, first: bool, both: bool, bias: bool, layers: int) -> None:
+    make, others = RECURRENT[kind]
+    theirs = make(5, 4, layers, bias=bias, batch_first=first, bidirectional=both, **others)
+    x, h, c = torch.randn(3, 3, 5), *torch.randn(2, layers * (1 + both), 3, 4)
+    given = (h, c) if make is nn.LSTM else h
+    expected = [flat(theirs(x)), flat(theirs(x, given))]
     unroll(theirs)
-    assert type(theirs).__name__ == UnrolledGRU.__name__
-    for found, torch_s in zip([theirs(x), theirs(x, h)], expected, strict=True):
+    assert isinstance(theirs, Unrolled)
+    for found, torch_s in zip([flat(theirs(x)), flat(theirs(x, given))], expected, strict=True):
+        assert len(found) == 2 + (make is nn.LSTM)
         assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(found, torch_s, strict=True))
+    assert not torch.allclose(expected[0][0], expected[1][0], atol=1e-6)
 
 
-def test_sequences_that_are_long_or_alone_are_not_written_out() -> None:
-    module = nn.GRU(5, 4)
+def flat(results: Any) -> list[Tensor]:
+    """The outputs, and each of the last states."""
+    outputs, last = results
+    return [outputs, *(last if isinstance(last, tuple) else [last])]
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_sequences_that_are_long_or_alone_are_not_written_out(kind: str) -> None:
+    make, others = RECURRENT[kind]
+    module = make(5, 4, **others)
     unroll(module)
     for x in (torch.ones(70, 2, 5), torch.ones(7, 5)):
         with pytest.raises(ValueError, match="written out"):
             module(x)
 
 
+def test_an_lstm_that_projects_stays_torch_s() -> None:
+    module = nn.Sequential(nn.LSTM(5, 4, proj_size=2), nn.LSTM(2, 4))
+    unroll(module)
+    assert [type(part) for part in module] == [nn.LSTM, UnrolledLSTM]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["transformer, inputs by name", "GRU on tokens"])
+@pytest.mark.parametrize("name", ["transformer, inputs by name", "GRU on tokens", "LSTM on tokens"])
 def test_compiled_contributions_have_the_same_bits_in_every_company(name: str) -> None:
     case = CASES[name]
     local, found = Local(learning_rate=1.0, batch_size=4, epochs=20), []
