@@ -44,6 +44,7 @@ from incrowd.learning import (
     small_cnn,
 )
 from incrowd.learning.features import (
+    Drawn,
     FeatureMap,
     OwnPixels,
     TableRows,
@@ -212,8 +213,8 @@ def _kinds(features: FeaturesSection, data: Clients) -> Kinds | None:
     """What is known of pictures and what are their pixels, in these examples, where pixels come apart."""
     if not isinstance(features, PictureFeatures) or not (features.apart and features.pixels and features.constant):
         return None  # whose examples may be several inputs
-    pixels = (data.examples.shape[0] - 1 - features.dimensions) // 2  # they come twice
-    return Kinds(known=features.dimensions + pixels)
+    pixels = (data.examples.shape[0] - 1 - features.known) // 2  # they come twice
+    return Kinds(known=features.known + pixels)
 
 
 def featured(config: CommonSections, data: Clients) -> Clients:
@@ -295,6 +296,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
         own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
+        drawn=Drawn(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
         cache=_learnt_from_made_up(wanted),
     )
 

@@ -21,8 +21,9 @@ from typing import Any
 from incrowd.data import Clients
 from incrowd.data.inputs import form
 from incrowd.errors import ConfigError
-from incrowd.learning.features.pictures import A_PICTURE, GreyPictures, in_colour, is_picture
+from incrowd.learning.features.pictures import A_PICTURE, GreyPictures, in_colour, is_picture, reduced
 from incrowd.learning.features.sizes import PLACES
+from incrowd.learning.features.strokes import UsualStrokes
 from incrowd.learning.features.table_rows import bare, texts_of
 from incrowd.learning.losses import CROSS_ENTROPY, LOGISTIC
 from incrowd.privacy.account.accounting import Budget
@@ -61,11 +62,10 @@ SHARES_OF_FEW = 1.0
 MANY_CLASSES = 20
 """From more classes than these on, a sequence's label is taken for the token that follows, elsewhere for its kind."""
 
-_SMALL_DRAWING = 16
-"""Pixels a side: the strokes of such a drawing are thin."""
-
-_STROKES, _WITH_CORNERS = 8, 81
-"""How many numbers there are around each place."""
+DRAWN = 0.2
+"""Of the square of a grey picture's length, what it has as a drawing: most of what drawings gain by it, while clothes
+lose next to nothing.
+"""
 
 SEVERAL_STEPS = {"epochs": 4, "learning_rate": 8.0}
 """At home, of pictures: what is told well after the first step has no part in the rest of an update of length 1. Under
@@ -181,7 +181,8 @@ def images(facts: Outline) -> Tables:
     features: dict[str, Any] = {"name": "pictures", "dimensions": directions(facts), "constant": CONSTANT}
     if is_picture(facts.shape) and not in_colour(facts.shape):
         count = min(features["dimensions"], GreyPictures().count(facts.shape))
-        features |= {"dimensions": count, "whitening": lift(count)}
+        strokes = min(drawn_directions(facts), UsualStrokes(shape=reduced(facts.shape)).count)
+        features |= {"dimensions": count, "whitening": lift(count), "drawn": DRAWN, "drawn_dimensions": strokes}
     how = mechanism(facts)
     if facts.classes not in (None, 2) and 150 <= facts.signal < CLEAR:
         how["local"] |= SEVERAL_STEPS
@@ -209,17 +210,11 @@ def handwriting(facts: Outline) -> Tables:
         other = "general, or tables" if len(facts.shape) == 1 else "images"
         remedy = f"it needs grey images [h, w], these examples are {facts.shape}: take {other}"
         raise ConfigError(field="recipe", value="handwriting", remedy=remedy)
-    large = max(facts.shape) > _SMALL_DRAWING
-    sizes: dict[str, Any] = (
-        {"stroke_width": 4, "stride": 4, "corners": True} if large else {"stroke_width": 2, "stride": 2}
-    )
-    here = _WITH_CORNERS if large else _STROKES
-    most = here * math.prod(math.ceil(side / sizes["stride"]) for side in facts.shape)
+    usual = UsualStrokes(shape=(facts.shape[0], facts.shape[1]))
     features = {
         "name": "strokes",
-        **sizes,
-        "deskew": True,
-        "dimensions": min(drawn_directions(facts), most),
+        **usual.settings,
+        "dimensions": min(drawn_directions(facts), usual.count),
         "constant": CONSTANT,
     }
     how = mechanism(facts)

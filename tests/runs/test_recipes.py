@@ -15,6 +15,7 @@ from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
 from incrowd.runs.recipes import (
     CLEAR,
+    DRAWN,
     MANY,
     RECIPES,
     SHARES,
@@ -135,6 +136,15 @@ def test_the_more_directions_of_grey_pictures_the_less_the_faint_ones_are_raised
 def test_tiny_pictures_have_no_more_directions_than_features() -> None:
     found = pictures(shape=(6, 6), **MANY_MORE)
     assert found["dimensions"] == GreyPictures().count((6, 6)) < 1024
+
+
+def test_grey_pictures_are_looked_at_as_drawings_too() -> None:
+    asked: list[dict[str, Any]] = [{"budget": Budget(epsilon=1.0, delta=1e-3)}, {}, MANY_MORE]
+    seen = [pictures(shape=shape, **known) for shape in ((28, 28), (1, 28, 28)) for known in asked]
+    assert [one["drawn_dimensions"] for one in seen] == 2 * [32, 128, 512]
+    assert {one["drawn"] for one in seen} == {DRAWN}
+    assert pictures(shape=(6, 6), **MANY_MORE)["drawn_dimensions"] == 72  # as many as there are strokes
+    assert "drawn" not in pictures(shape=(3, 32, 32), **MANY_MORE)
 
 
 def test_of_pictures_clients_take_several_steps_where_noise_and_signal_are_alike() -> None:

@@ -1,6 +1,9 @@
 """The features of drawings by hand: strokes, and the directions that tell random drawings apart."""
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from incrowd.errors import ConfigError
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
@@ -12,9 +15,32 @@ from incrowd.learning.features.moments import MomentNormalisation
 from incrowd.learning.features.norms import UnitNorm
 from incrowd.learning.features.stretched import Stretched
 
+_SMALL_DRAWING = 16  # pixels a side: the strokes of such a drawing are thin
+_STROKES, _WITH_CORNERS = 8, 81  # how many numbers there are around each place
 _CORNERS = 4  # the width of strokes that corners are looked for between
 _FEW = Glyphs()
 _MANY = Glyphs(count=1200, variants=25)  # fewer renderings of each keep the work the same
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsualStrokes:
+    """Which strokes suit drawings of this shape: thick ones with corners, or those of a small drawing."""
+
+    shape: Shape
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What to tell `stroke_map`."""
+        if max(self.shape) > _SMALL_DRAWING:
+            return {"stroke_width": 4, "stride": 4, "corners": True, "deskew": True}
+        return {"stroke_width": 2, "stride": 2, "deskew": True}
+
+    @property
+    def count(self) -> int:
+        """How many features there are, and so how many directions at most."""
+        here = _WITH_CORNERS if "corners" in self.settings else _STROKES
+        stride: int = self.settings["stride"]
+        return here * math.prod(math.ceil(side / stride) for side in self.shape)
 
 
 def stroke_map(

@@ -1,0 +1,124 @@
+"""Pictures looked at as drawings, beside all else that is known of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from incrowd.errors import ConfigError
+from incrowd.learning.features import Beside, Drawn, GlyphMetric, Glyphs, from_callable, stroke_map
+from incrowd.learning.features.drawn import BrightOnDark
+from incrowd.learning.features.feature_map import Composed, FeatureMap, Values
+from incrowd.learning.features.strokes import UsualStrokes
+from incrowd.runs.build import feature_map_of
+from incrowd.runs.config import PictureFeatures
+
+SHAPE = (8, 8)
+FIRST = from_callable(lambda one: one.reshape(len(one), -1)[:, :3], name="first")
+SECOND = from_callable(lambda one: one.reshape(len(one), -1)[:, 3:5], name="second")
+
+
+def drawings(count: int = 1, *, shape: tuple[int, int] = SHAPE) -> Values:
+    made = Glyphs(count=count, variants=3)
+    return np.concatenate([made.render(number, shape=shape) for number in range(count)])
+
+
+def test_the_second_way_has_its_share_of_the_square_of_the_length() -> None:
+    rows = np.zeros((1, 5), np.float32)
+    rows[0, [0, 4]] = 1
+    found = Beside(first=FIRST, second=SECOND, share=0.2)(rows)
+    assert np.allclose(found, [[np.sqrt(0.8), 0, 0, 0, np.sqrt(0.2)]])
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
+def test_a_share_is_more_than_nothing_and_less_than_all(share: float) -> None:
+    with pytest.raises(ConfigError, match="share"):
+        Beside(first=FIRST, second=SECOND, share=share)
+    with pytest.raises(ConfigError, match="drawn"):
+        Drawn(share=share)
+
+
+def test_the_name_says_what_both_depend_on() -> None:
+    one = Beside(first=FIRST, second=SECOND, share=0.2)
+    others = [
+        Beside(first=SECOND, second=FIRST, share=0.2),
+        Beside(first=FIRST, second=SECOND, share=0.3),
+        Beside(first=FIRST, second=FIRST, share=0.2),
+    ]
+    assert len({made.name for made in (one, *others)}) == 4
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8)])
+def test_strokes_of_a_drawing_are_those_of_handwriting(shape: tuple[int, ...]) -> None:
+    pictures = drawings()
+    pictures -= pictures.min(axis=(1, 2), keepdims=True)
+    found = _strokes(Drawn(share=0.25, dimensions=5), shape)(pictures.reshape(3, *shape))
+    alone = stroke_map(SHAPE, stroke_width=2, stride=2, deskew=True, dimensions=5)(pictures)
+    assert np.allclose(found[:, -5:], 0.5 * alone, atol=1e-6)
+    assert np.allclose(np.square(found[:, -5:]).sum(1), 0.25)
+
+
+def _strokes(drawn: Drawn, shape: tuple[int, ...]) -> FeatureMap:
+    return drawn.beside(FIRST, shape)
+
+
+def test_a_negative_is_the_same_drawing() -> None:
+    pictures = np.round(drawings(3) * 255) / np.float32(256)
+    assert np.array_equal(BrightOnDark()(1 - pictures), BrightOnDark()(pictures))
+    assert BrightOnDark()(pictures).min() == 0
+
+
+def test_each_picture_decides_for_itself_whether_its_ground_is_dark() -> None:
+    pictures = np.concatenate([drawings(2), 1 - drawings(2), np.full((1, *SHAPE), 0.3, np.float32)])
+    together, alone = BrightOnDark()(pictures), [BrightOnDark()(one[None])[0] for one in pictures]
+    assert np.array_equal(together, alone)
+    assert not together[-1].any()
+
+
+def test_large_pictures_are_looked_at_as_their_means() -> None:
+    pictures = np.random.default_rng(0).random((2, 60, 60)).astype(np.float32)
+    assert BrightOnDark()(pictures).shape == (2, 30, 30)
+    found = Drawn(dimensions=3).beside(FIRST, (60, 60))
+    assert isinstance(found, Beside)
+    assert isinstance(found.second, Composed)
+    along = found.second.stages[-1]
+    assert isinstance(along, GlyphMetric)
+    assert along.shape == (30, 30)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (6, 11), (17, 20), (28, 28)])
+def test_strokes_are_counted_without_looking_for_them(shape: tuple[int, int]) -> None:
+    usual = UsualStrokes(shape=shape)
+    found = stroke_map(shape, **usual.settings)(np.random.default_rng(0).random((1, *shape)).astype(np.float32))
+    assert found.shape[1] == usual.count
+
+
+def test_more_directions_than_strokes_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"drawn_dimensions = 129: give at most 128, the number of strokes"):
+        Drawn(dimensions=129).beside(FIRST, SHAPE)
+    with pytest.raises(ConfigError, match="drawn_dimensions"):
+        Drawn(dimensions=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8, 3)])
+def test_what_is_in_colours_is_no_drawing(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="drawn = 0.2: drawings are grey"):
+        Drawn().beside(FIRST, shape)
+
+
+@pytest.mark.slow
+def test_settings_say_how_much_of_a_picture_is_a_drawing(tmp_path: Path) -> None:
+    def seen(**changed: Any) -> Values:
+        wanted = PictureFeatures(dimensions=6, pixels=0, cache=str(tmp_path), **changed)
+        found: Values = feature_map_of(wanted, SHAPE, None)(drawings())
+        return found
+
+    plain, both = seen(), seen(drawn=0.36, drawn_dimensions=4)
+    assert (
+        both.shape[1] == plain.shape[1] + 4 == PictureFeatures(dimensions=6, drawn=0.36, drawn_dimensions=4).known + 1
+    )
+    assert np.allclose(both[:, :6], 0.8 * plain[:, :6], atol=1e-6)
+    assert np.allclose(np.square(both[:, 6:10]).sum(1), 0.36 * np.square(both[:, :10]).sum(1), atol=1e-5)
+    assert PictureFeatures(dimensions=6).known == 6
