@@ -104,7 +104,7 @@ def test_more_directions_than_strokes_are_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8, 3)])
 def test_what_is_in_colours_is_no_drawing(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="drawn = 0.2: drawings are grey"):
+    with pytest.raises(ConfigError, match=r"drawn = 0\.2: drawings are grey"):
         Drawn().beside(FIRST, shape)
 
 
