@@ -71,7 +71,8 @@ def test_a_negative_is_the_same_drawing() -> None:
 
 
 def test_each_picture_decides_for_itself_whether_its_ground_is_dark() -> None:
-    pictures = np.concatenate([drawings(2), 1 - drawings(2), np.full((1, *SHAPE), 0.3, np.float32)])
+    dim = np.float32(0.2) * (1 - drawings(2))
+    pictures = np.concatenate([drawings(2), 1 - drawings(2), dim, np.full((1, *SHAPE), 0.3, np.float32)])
     together, alone = BrightOnDark()(pictures), [BrightOnDark()(one[None])[0] for one in pictures]
     assert np.array_equal(together, alone)
     assert not together[-1].any()
