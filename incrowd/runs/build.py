@@ -44,7 +44,7 @@ from incrowd.learning import (
     small_cnn,
 )
 from incrowd.learning.features import (
-    Drawn,
+    AsDrawings,
     FeatureMap,
     OwnPixels,
     TableRows,
@@ -296,7 +296,7 @@ def _pictures(wanted: PictureFeatures, shape: tuple[int, ...]) -> FeatureMap:
         whitening=wanted.whitening,
         mirrored=wanted.mirrored,
         own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
-        drawn=Drawn(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
+        drawn=AsDrawings(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
         cache=_learnt_from_made_up(wanted),
     )
 

@@ -25,7 +25,7 @@ from incrowd import (
 )
 from incrowd.data import Columns, Examples, Partition, Split, hold_out, iid, sorted_shards
 from incrowd.learning.features import (
-    Drawn,
+    AsDrawings,
     FeatureMap,
     OwnPixels,
     TableRows,
@@ -206,7 +206,7 @@ class Bench:
                 whitening=wanted.whitening,
                 mirrored=wanted.mirrored,
                 own=OwnPixels(most=wanted.pixels, raw=wanted.raw, moved=wanted.moved, apart=wanted.apart),
-                drawn=Drawn(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
+                drawn=AsDrawings(share=wanted.drawn, dimensions=wanted.drawn_dimensions) if wanted.drawn else None,
                 cache=self.cache,
             )
         if wanted.name == "table" and self.table is not None:

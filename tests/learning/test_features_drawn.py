@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from incrowd.errors import ConfigError
-from incrowd.learning.features import Beside, Drawn, GlyphMetric, Glyphs, from_callable, stroke_map
+from incrowd.learning.features import AsDrawings, Beside, GlyphMetric, Glyphs, from_callable, stroke_map
 from incrowd.learning.features.drawn import BrightOnDark, Thin
 from incrowd.learning.features.feature_map import Composed, Values
 from incrowd.learning.features.strokes import UsualStrokes
@@ -41,7 +41,7 @@ def test_a_share_is_more_than_nothing_and_less_than_all(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):
         Beside(first=FIRST, second=SECOND, share=share, suits=SUITS)
     with pytest.raises(ConfigError, match="drawn"):
-        Drawn(share=share)
+        AsDrawings(share=share)
 
 
 def test_the_name_says_what_both_depend_on() -> None:
@@ -54,7 +54,7 @@ def test_the_name_says_what_both_depend_on() -> None:
 def test_strokes_of_a_drawing_are_those_of_handwriting(shape: tuple[int, ...]) -> None:
     pictures = drawings()
     pictures -= pictures.min(axis=(1, 2), keepdims=True)
-    found = Drawn(share=0.25, dimensions=5).beside(FIRST, shape)(pictures.reshape(3, *shape))
+    found = AsDrawings(share=0.25, dimensions=5).beside(FIRST, shape)(pictures.reshape(3, *shape))
     alone = stroke_map(SHAPE, stroke_width=2, stride=2, deskew=True, dimensions=5)(pictures)
     suits = Thin()(pictures)
     assert suits.min() > 0.2
@@ -96,7 +96,7 @@ def test_each_picture_decides_for_itself_whether_its_ground_is_dark() -> None:
 def test_large_pictures_are_looked_at_as_their_means() -> None:
     pictures = np.random.default_rng(0).random((2, 60, 60)).astype(np.float32)
     assert BrightOnDark()(pictures).shape == (2, 30, 30)
-    found = Drawn(dimensions=3).beside(FIRST, (60, 60))
+    found = AsDrawings(dimensions=3).beside(FIRST, (60, 60))
     assert isinstance(found, Beside)
     assert isinstance(found.second, Composed)
     along = found.second.stages[-1]
@@ -113,15 +113,15 @@ def test_strokes_are_counted_without_looking_for_them(shape: tuple[int, int]) ->
 
 def test_more_directions_than_strokes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"drawn_dimensions = 129: give at most 128, the number of strokes"):
-        Drawn(dimensions=129).beside(FIRST, SHAPE)
+        AsDrawings(dimensions=129).beside(FIRST, SHAPE)
     with pytest.raises(ConfigError, match="drawn_dimensions"):
-        Drawn(dimensions=0)
+        AsDrawings(dimensions=0)
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8, 3)])
 def test_what_is_in_colours_is_no_drawing(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=r"drawn = 0\.5: drawings are grey"):
-        Drawn().beside(FIRST, shape)
+        AsDrawings().beside(FIRST, shape)
 
 
 @pytest.mark.slow

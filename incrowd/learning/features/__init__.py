@@ -8,7 +8,7 @@
 """
 
 from incrowd.learning.features.beside import Beside
-from incrowd.learning.features.drawn import Drawn
+from incrowd.learning.features.drawn import AsDrawings
 from incrowd.learning.features.encoder import from_callable, from_module
 from incrowd.learning.features.energies import OrientedEnergies, SecondOrderEnergies
 from incrowd.learning.features.feature_map import FeatureMap, compose
@@ -28,9 +28,9 @@ from incrowd.learning.features.transform import transform, transform_federated
 from incrowd.learning.features.whitened import Whitened, picture_map
 
 __all__ = [
+    "AsDrawings",
     "Beside",
     "ColourPictures",
-    "Drawn",
     "FeatureMap",
     "GlyphMetric",
     "Glyphs",

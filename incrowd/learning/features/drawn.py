@@ -18,7 +18,7 @@ _VISIBLE = 0.2  # of the largest difference from the ground
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class AsDrawings:
     """How much of a grey picture is what it would be as a drawing by hand: straightened strokes and corners, along so
     many `dimensions` that tell random drawings apart, have a `share` of the square of its length if it is `Thin`.
     """

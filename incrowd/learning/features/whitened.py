@@ -13,7 +13,7 @@ from incrowd import _validate
 from incrowd._random import SeededRandomness
 from incrowd.errors import ConfigError
 from incrowd.learning.features import cache as disk
-from incrowd.learning.features.drawn import Drawn
+from incrowd.learning.features.drawn import AsDrawings
 from incrowd.learning.features.feature_map import FeatureMap, Values
 from incrowd.learning.features.images import Shape, as_tensor
 from incrowd.learning.features.made_up import MadeUpPictures
@@ -102,7 +102,7 @@ def picture_map(
     whitening: float | None = None,
     mirrored: bool | None = None,
     own: OwnPixels | None = None,
-    drawn: Drawn | None = None,
+    drawn: AsDrawings | None = None,
     cache: Path | None = None,
 ) -> FeatureMap:
     """The features of pictures of this shape, along so many directions: grey ones, or colours. `mirrored` pictures mean
