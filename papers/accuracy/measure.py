@@ -63,6 +63,7 @@ class Bench:
     """What is the same in all rows. With `held_out`, so many training examples, declared public, take the place of the
     test examples: for whoever chooses settings. With `ceiling` a fit without noise is measured, too. `table` says what
     the examples' columns mean, if they are rows of one. Seeds begin at `first_seed`: more can be measured later.
+    Without `drawings` the recipe `images` knows nothing of these.
     """
 
     split: Split
@@ -71,6 +72,7 @@ class Bench:
     first_seed: int = 0
     cache: Path | None = None
     ceiling: bool = True
+    drawings: bool = True
     say: Say = field(default=silent, repr=False)
 
     def __post_init__(self) -> None:
@@ -152,9 +154,9 @@ class Bench:
 
     def row(self, begin: Callable[[int], Federation], **row: Any) -> Entry:
         """What several seeds of a federation reach."""
-        first = self._with_cache(begin(self.first_seed))
+        first = self._as_told(begin(self.first_seed))
         repeats = repeated(
-            lambda seed: trained(self._with_cache(begin(seed))),
+            lambda seed: trained(self._as_told(begin(seed))),
             seeds=range(self.first_seed, self.first_seed + self.seeds),
             told="accuracy {:.4f}".format,
             say=self.say,
@@ -174,11 +176,13 @@ class Bench:
             "seconds": repeats.seconds,
         }
 
-    def _with_cache(self, federation: Federation) -> Federation:
+    def _as_told(self, federation: Federation) -> Federation:
+        features = federation.settings.features
         if self.cache is not None:
-            federation.settings = federation.settings.replaced(
-                features=federation.settings.features.replaced(cache=str(self.cache.resolve()))
-            )
+            features = features.replaced(cache=str(self.cache.resolve()))
+        if features.name == "pictures" and not self.drawings:
+            features = features.replaced(drawn=0.0)
+        federation.settings = federation.settings.replaced(features=features)
         return federation
 
     def _without_noise(self, federation: Federation) -> float:

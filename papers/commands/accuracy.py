@@ -39,6 +39,7 @@ def bench_accuracy(
         typer.Option(metavar="N", help="Measure on the test examples, without the N that --held-out N measures on."),
     ] = 0,
     ceiling: Annotated[bool, typer.Option(help="Also fit the same features without noise.")] = True,
+    drawings: Annotated[bool, typer.Option(help="Look at thin grey pictures as drawings, too.")] = True,
     cache: Cache = FEATURES,
     pfl: Annotated[
         int,
@@ -59,6 +60,7 @@ def bench_accuracy(
 
     repeats = 2 if quick else seeds
     public = {"held_out": held_out, "strict": strict}
+    measured = {"cache": cache, "ceiling": ceiling, "drawings": drawings, "say": say}
     table = Table(
         folder=data,
         sets=words(sets),
@@ -68,7 +70,7 @@ def bench_accuracy(
         records=records,
         pfl=pfl,
         plays=plays,
-        bench=dict(public, seeds=repeats, first_seed=first_seed, cache=cache, ceiling=ceiling, say=say),
+        bench=dict(public, seeds=repeats, first_seed=first_seed, **measured),
     )
     rows = list(table.rows())
     beside = [
@@ -78,4 +80,4 @@ def bench_accuracy(
         for one in row["published"]
     ]
     told = [f"published beside it: {line}" for line in dict.fromkeys(beside)]
-    show({"rows": rows, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)
+    show({"rows": rows, "drawings": drawings, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from incrowd import ConfigError, DataError
-from incrowd.data import Examples
+from incrowd import ConfigError, DataError, Federation, Private, SeededRandomness
+from incrowd.data import Examples, iid
 from papers.accuracy.ceiling import fitted
 from papers.accuracy.measure import Bench, standard_error
 from papers.accuracy.published import FIGURES, published
@@ -165,6 +165,19 @@ def test_later_seeds_go_on_where_others_ended(bench_accuracy: Command, data: Pat
     assert (whole["first_seed"], later["first_seed"]) == (0, 1)
     assert later["accuracies"] == whole["accuracies"][1:]
     assert later["accuracies"] != whole["accuracies"][:2], "or which seeds they are would not be seen"
+
+
+def test_drawings_may_be_left_out(data: Path, tmp_path: Path) -> None:
+    names = []
+    for drawings in (True, False):
+        bench = Bench.on(load_set("fashion", data), held_out=0, cache=tmp_path, drawings=drawings)
+        dealt = iid(bench.split.train.labels, clients=10, randomness=SeededRandomness(0))
+        federation = Federation.by_recipe("images", bench.held_by(dealt), privacy=Private(epsilon=8.0, delta=1e-3))
+        features = bench._as_told(federation).settings.features
+        assert features.name == "pictures"
+        assert features.cache == str(tmp_path)
+        names.append(features.drawn)
+    assert names == [0.5, 0.0]
 
 
 def test_there_is_no_seed_below_zero(data: Path) -> None:
