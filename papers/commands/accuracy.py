@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.results import columns, say, show
+from harness.seeds import Entry
 from incrowd.cli import Json, need_training, numbers, whole_numbers, words
 from papers.commands.options import FEATURES, Cache
 
@@ -73,11 +74,15 @@ def bench_accuracy(
         bench=dict(public, seeds=repeats, first_seed=first_seed, **measured),
     )
     rows = list(table.rows())
+    told = _published([row for row in rows if row["recipe"] == table.recipes[0]])
+    show({"rows": rows, "drawings": drawings, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)
+
+
+def _published(rows: list[Entry]) -> list[str]:
+    """What others published of the same promise, a line for each figure."""
     beside = [
         f"{row['data_set']}, {row['unit']}, epsilon {row['epsilon']:g}: {one['accuracy']} ({one['source']})"
         for row in rows
-        if row["recipe"] == table.recipes[0]
         for one in row["published"]
     ]
-    told = [f"published beside it: {line}" for line in dict.fromkeys(beside)]
-    show({"rows": rows, "drawings": drawings, **public}, columns(rows, _SHOWN, digits=4), *told, as_json=as_json)
+    return [f"published beside it: {line}" for line in dict.fromkeys(beside)]
