@@ -202,6 +202,7 @@ class Bench:
                 deskew=wanted.deskew,
                 corners=wanted.corners,
                 dimensions=wanted.dimensions,
+                cache=self.cache,
             )
         if wanted.name == "pictures":
             return picture_map(
