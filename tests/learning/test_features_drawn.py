@@ -93,6 +93,16 @@ def test_each_picture_decides_for_itself_whether_its_ground_is_dark() -> None:
     assert not together[-1].any()
 
 
+@pytest.mark.parametrize("scale", [1.0, 255.0, 3e38])
+def test_a_drawing_is_the_same_on_any_scale_that_goes_beyond_one(scale: float) -> None:
+    stroke = np.zeros((1, 8, 8), np.float32)
+    stroke[0, 2:6, 3] = 1
+    larger = np.float32(scale) * (2 * stroke - 1)  # of endless range, where float32 ends
+    beside = AsDrawings(dimensions=3).beside(FIRST, SHAPE)
+    assert Thin()(larger) == pytest.approx(Thin()(stroke))
+    assert np.allclose(beside(larger)[:, 3:], beside(stroke)[:, 3:], atol=1e-6)
+
+
 def test_large_pictures_are_looked_at_as_their_means() -> None:
     pictures = np.random.default_rng(0).random((2, 60, 60)).astype(np.float32)
     assert BrightOnDark()(pictures).shape == (2, 30, 30)

@@ -12,6 +12,7 @@ from incrowd.learning.features.beside import Beside
 from incrowd.learning.features.feature_map import FeatureMap, Values, compose
 from incrowd.learning.features.images import as_tensor
 from incrowd.learning.features.pictures import PictureShape, channels_first, in_colour, reduced, smaller
+from incrowd.learning.features.stretched import stretched
 from incrowd.learning.features.strokes import UsualStrokes, stroke_map
 
 _VISIBLE = 0.2  # of the largest difference from the ground
@@ -91,17 +92,16 @@ class BrightOnDark:
         """See `FeatureMap.__call__`."""
         pictures = _small(values)
         flat = pictures.flatten(1)
-        bright = (_edges(pictures).median(1).values > flat.mean(1, dtype=torch.float64))[
-            :, None
-        ]  # a sum in any order is the same
-        found = torch.where(bright, flat.amax(1, keepdim=True) - flat, flat - flat.amin(1, keepdim=True))
+        on_the_whole = flat.mean(1, dtype=torch.float64)  # in which a sum in any order is the same
+        bright = _edges(pictures).median(1).values > on_the_whole
+        found = torch.where(bright[:, None], flat.amax(1, keepdim=True) - flat, flat - flat.amin(1, keepdim=True))
         seen: Values = found.view(pictures.shape).numpy()
         return seen
 
 
 def _small(values: Values) -> Tensor:
-    """Grey pictures of any form as [n, h, w], small enough to look at."""
-    return smaller(channels_first(as_tensor(values)))[:, 0]
+    """Grey pictures of any form as [n, h, w] with pixels around 0 to 1, small enough to look at."""
+    return smaller(stretched(channels_first(as_tensor(values))))[:, 0]
 
 
 def _edges(pictures: Tensor) -> Tensor:
