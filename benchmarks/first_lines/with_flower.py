@@ -1,4 +1,4 @@
-"""The task with Flower 1.41 and its wrapper for central noise, which neither samples nor accounts nor remembers."""
+"""The task with Flower 1.42 and its wrapper for central noise, which neither samples nor accounts nor remembers."""
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict

@@ -2,7 +2,7 @@
 
 A party that never runs what a server uploads speaks the Fleet API itself (`PartyLine`); a server that owns the life of
 its runs speaks the Control and the Runtime API itself (`ServerLine`), so that no code that was ever uploaded runs there
-either. Both use modules of flwr that may change with any release, which is why flwr is pinned below 1.42, and why
+either. Both use modules of flwr that may change with any release, which is why flwr is pinned below 1.43, and why
 `tests/flower/test_pin.py` names each of them.
 
 What travels is opaque: bytes cut into pieces, each the value of a ConfigRecord. An Array would be joined as often as
