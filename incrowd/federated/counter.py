@@ -1,6 +1,5 @@
 """What a silo counts of its own records: private, and for noised counts alone."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,18 +9,26 @@ from incrowd._random import Floats
 from incrowd.errors import DataError
 from incrowd.learning import Model
 from incrowd.learning.inputs import calling
+from incrowd.learning.modules import known
 from incrowd.learning.records import Reader, Records
+from incrowd.learning.threads import one_thread
+
+_TOGETHER = 1  # records in a call of the model: several would be rounded by how many they are
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counter:
-    """Counts a silo's records, and those to whose class a model gives the largest output, a `batch` at a time; of a
-    model with one output class 1 is what it says above zero.
+    """Counts a silo's records, and those to whose class a model gives the largest output; of a model with one output
+    class 1 is what it says above zero.
+
+    Guarantee: what is said of a record follows from the record and the weights alone, bit for bit. So one record more
+    or less moves both counts together by at most the square root of 2, and the table by 1.
+
+    Edge cases: modules that are not torch's or ours get a fresh copy for every record.
     """
 
     model: Model
     records: Records = field(repr=False)
-    batch: int = 1000
 
     def __post_init__(self) -> None:
         if self.records.labels.ndim != 1:
@@ -29,29 +36,32 @@ class Counter:
 
     def count(self, weights: Floats) -> tuple[int, int]:
         """How many records the silo holds, and how many of them weights get right. Private: for `Permit.counts`."""
-        right = sum(int((said == labels).sum()) for said, labels in self._said(weights))
-        return len(self.records), right
+        return len(self.records), int((self._said(weights) == self.records.labels.cpu()).sum())
 
     def table(self, weights: Floats, *, classes: int) -> Floats:
         """How many records of each class weights call which: a row for each class, a column for each that is said, and
         one more for what is no class. Private: for `reported`.
         """
-        found = torch.zeros((classes, classes + 1), dtype=torch.float64)
-        for said, labels in self._said(weights):
-            one = torch.ones(len(labels), dtype=torch.float64)
-            found.index_put_((labels.long(), said.long().clamp(max=classes)), one, accumulate=True)
-        return np.asarray(found.numpy(), np.float64)
+        found = np.zeros((classes, classes + 1))
+        said = self._said(weights).clamp(max=classes)
+        np.add.at(found, (self.records.labels.cpu().long().numpy(), said.numpy()), 1.0)
+        return found
 
-    def _said(self, weights: Floats) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Which class is said of each record, and which it is, a batch at a time."""
-        module, reader = self.model.with_weights(weights), Reader(self.records, self.batch)
-        call = calling(module, self.records.features)
-        with torch.no_grad():
-            for rows in torch.split(torch.arange(len(self.records)), self.batch):
-                features, labels = reader.take(rows)
-                outputs = call(features)
-                yield (outputs.argmax(1) if outputs.shape[1] > 1 else outputs[:, 0] > 0), labels
+    def _said(self, weights: Floats) -> torch.Tensor:
+        """Which class is said of each record: each goes through the model alone, for what a processor rounds in a batch
+        depends on how many there are, and on the place among them.
+        """
+        records = self.records
+        module, reader = self.model.with_weights(weights), Reader(records, _TOGETHER)
+        forgets = all(map(known, module.modules()))
+        said = torch.zeros(len(records), dtype=torch.int64)
+        with one_thread(), torch.no_grad():
+            for rows in torch.arange(len(records), device=records.device).split(_TOGETHER):
+                outputs = calling(module, records.features)(reader.take(rows)[0])
+                said[rows] = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
+                module = module if forgets else self.model.with_weights(weights)
+        return said
 
     def rehearsal(self, records: int) -> "Counter":
         """The same on so many records that are made up."""
-        return Counter(model=self.model, records=self.records.made_up(records), batch=self.batch)
+        return Counter(model=self.model, records=self.records.made_up(records))

@@ -153,12 +153,12 @@ def test_torch_has_the_silo_s_threads_in_training_and_its_own_afterwards(threads
         Silo(plan(), its_account, engine=curious, threads=0)
 
 
-def test_counting_goes_through_all_records_in_parts() -> None:
+def test_counting_goes_through_all_records() -> None:
     held = records(count=23)
     weights = np.random.default_rng(0).normal(size=MODEL.size)
     module = MODEL.with_weights(weights)
     right = sum(int(module(held.features[k : k + 1]).argmax()) == int(held.labels[k]) for k in range(23))
-    assert Counter(model=MODEL, records=held, batch=5).count(weights) == (23, right)
+    assert Counter(model=MODEL, records=held).count(weights) == (23, right)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_the_table_counts_every_record_once_in_the_row_of_its_class() -> None:
     module = MODEL.with_weights(WEIGHTS)
     for features, label in zip(held.features, held.labels, strict=True):  # the slow way
         found[int(label), int(module(features[None]).argmax())] += 1
-    table = Counter(model=MODEL, records=held, batch=5).table(WEIGHTS, classes=CLASSES)
+    table = Counter(model=MODEL, records=held).table(WEIGHTS, classes=CLASSES)
     assert (table == found).all()
     assert table.sum() == 23
     assert np.trace(table[:, :CLASSES]) == Counter(model=MODEL, records=held).count(WEIGHTS)[1]
