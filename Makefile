@@ -42,12 +42,11 @@ test-slow: install  ## the tests that take longer
 mutate: install  ## deliberate privacy bugs, each to be noticed by the tests named for it
 	@$(RUN) scripts.mutate --jobs $(WORKERS)
 
-lint: install  ## style, sizes, names, words, version, what an import loads
+lint: install  ## style, sizes, words, version, what an import loads
 	@$(RUN) ruff check --quiet .
 	@$(RUN) ruff format --quiet --check . || { echo "make format puts this right"; exit 1; }
 	@$(RUN) scripts.check_sizes
 	@$(RUN) scripts.check_words
-	@$(RUN) scripts.check_names
 	@$(RUN) scripts.check_version
 	@$(RUN) scripts.check_imports
 

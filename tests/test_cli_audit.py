@@ -47,14 +47,6 @@ def test_the_object_is_the_file(incrowd: Command) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_that_were_read_are_written_beside_it_for_their_owner_alone(incrowd: Command) -> None:
-    said = incrowd("audit", *SMALL, *FEW, "--people", "--quick", "--out", "found", "--json")
-    assert said.status == 0
-    assert sorted(path.name for path in Path("found").iterdir()) == ["audit.json", "inversion.png"]
-    assert Path("found/inversion.png").stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.slow
 def test_a_violation_is_exit_status_1_and_said(incrowd: Command) -> None:
     with noise_is(0.5)():
         said = incrowd("audit", *SMALL, *FEW, "--json")

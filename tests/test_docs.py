@@ -101,16 +101,10 @@ def test_no_other_name_is_documented() -> None:
         assert last in importlib.import_module(package).__all__, name
 
 
-def test_every_public_class_has_its_word() -> None:
-    glossary = (ROOT / "docs/glossary.md").read_text()
-    classes = [name for name in public_names() if isinstance(value_of(name), type)]
-    assert len(classes) > 100
-    assert sorted(name for name in classes if f"`{name.rpartition('.')[2]}`" not in glossary) == []
-
-
-def test_the_glossary_is_in_order() -> None:
+def test_the_glossary_is_short_and_in_order() -> None:
     words = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
     assert words == sorted(set(words))
+    assert 0 < len(words) <= 25
 
 
 def test_every_link_has_a_text_for_readers_without_sphinx() -> None:

@@ -14,19 +14,16 @@ from incrowd.audit.beyond import every_client_alike, noise_in_earnest
 from incrowd.audit.charged import bit_checks, charged_checks, order_of_charge, party_checks
 from incrowd.audit.checks import noise_checks, price_checks, sampling_checks
 from incrowd.audit.contributions import contribution_checks, order_checks
-from incrowd.audit.finding import Audited, Check, Finding, Strip
-from incrowd.audit.inversion import reads
+from incrowd.audit.finding import Audited, Check, Finding
 from incrowd.audit.membership import FEW_MODELS, MODELS, membership
 from incrowd.audit.pipeline import pipeline_checks
 from incrowd.audit.plays import CanaryGame, Play
-from incrowd.audit.reading import CLIENTS, FEW_CLIENTS, reading
 from incrowd.audit.scored import one_run, scored
 from incrowd.errors import IncrowdError
 from incrowd.federated.fedavg import State
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
-from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Carry, Promise
 from incrowd.runs.client_work import ClientWork
 from incrowd.settings.server import ServerOptimizer
@@ -40,16 +37,16 @@ _NOISE = 4_000_000
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     """How much an audit computes: so many canaries in all, or so many `repeats` of the federation; about 20,000
-    canaries unless one of them is given, and a fifth of that where it is to be `quick`. With `people` what people would
-    try on the model is tried, too (`incrowd.audit.membership`), and `among` is in how many trainings canaries are
-    hidden among the real clients (`incrowd.audit.among`).
+    canaries unless one of them is given, and a fifth of that where it is to be `quick`. `membership` adds attacks by
+    shadow models (`incrowd.audit.membership`), and `among` is the number of trainings with canaries among the real
+    clients (`incrowd.audit.among`).
     """
 
     canaries: int | None = None
     repeats: int | None = None
     seed: int = 0
     quick: bool = False
-    people: bool = False
+    membership: bool = False
     among: int | None = None
 
     def __post_init__(self) -> None:
@@ -143,14 +140,8 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
     notes = list(found.notes)
     checks = list(found.checks)
     tried: list[Finding] = []
-    strips: list[Strip] = []
-    if effort.people:
+    if effort.membership:
         tried += membership(work, models=FEW_MODELS if effort.quick else MODELS, seed=effort.seed)
-        if reads(work) is None or not isinstance(work.plan, Plan):
-            notes.append("pictures are read out of linear models and perceptrons on grey pixels alone")
-        else:
-            read, strips = reading(work, clients=FEW_CLIENTS if effort.quick else CLIENTS, seed=effort.seed)
-            tried += read
     if effort.among is not None:
         try:
             hidden, seen = canaries_among(work, federations=effort.among, seed=effort.seed)
@@ -171,7 +162,6 @@ def audit_work(work: ClientWork, *, effort: Effort) -> Audited:
         checks=tuple(checks),
         settings={**found.settings, "model_size": work.model.size},
         notes=tuple(notes),
-        strips=tuple(strips),
     )
 
 

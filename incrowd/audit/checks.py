@@ -11,10 +11,10 @@ import numpy as np
 from scipy.stats import chi2, norm
 
 from incrowd._random import Floats, SeededRandomness
-from incrowd.audit.attainable import attainable
 from incrowd.audit.bounds import SURE
 from incrowd.audit.finding import Check
 from incrowd.audit.plays import CanaryGame, Play, participation
+from incrowd.audit.price import least_epsilon
 from incrowd.privacy.plan.promise import Promise
 from incrowd.privacy.plan.sampling import Poisson
 
@@ -88,8 +88,8 @@ def sampling_checks(game: CanaryGame, plays: Sequence[Play]) -> list[Check]:
 
 
 def price_checks(plan: Promise) -> list[Check]:
-    """The stated epsilon, against what canaries lose to a perfect adversary; and what the ledger says in the end."""
-    lost, stated = attainable(plan), plan.price.epsilon
+    """The stated epsilon, against a lower bound of the stated noise; and what the ledger says in the end."""
+    lost, stated = least_epsilon(plan), plan.price.epsilon
     game = CanaryGame(plan=plan)
     ledger = game.ledger()
     nobody = np.zeros(game.canaries, dtype=np.bool_)

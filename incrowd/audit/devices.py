@@ -15,7 +15,6 @@ from incrowd.audit.checks import size_of_noise
 from incrowd.audit.device_plays import DeviceGame, DevicePlay
 from incrowd.audit.direction_plays import direction_looks
 from incrowd.audit.finding import Check, Finding
-from incrowd.audit.lifetimes import lifetime_looks
 from incrowd.audit.odds import allowed, odds
 from incrowd.audit.pool_plays import PoolGame
 from incrowd.audit.pool_views import MOST_OTHERS, pool_findings
@@ -29,9 +28,6 @@ from incrowd.privacy.account.accounting import Budget
 
 _LAPLACE_KURTOSIS = 6.0
 
-_FEWEST_LIVES, _CONTRIBUTIONS_A_LIFE = 40, 40
-"""A life takes about as long as so many contributions by themselves, and is tried so often at least."""
-
 
 def audit_specification(
     asked: Specification, *, trials: int, seed: int, confidence: float
@@ -40,8 +36,8 @@ def audit_specification(
 
     Guarantee: devices, tables and ledgers are made up, in a folder that is removed; no ledger of anybody is opened.
 
-    Edge cases: a specification without noise is a `ConfigError`. Of directions a contribution is attacked by who knows
-    more than any server, and neither pools nor lives are.
+    Edge cases: a specification without noise is a `ConfigError`. Of directions one contribution is attacked, with
+    knowledge of all directions that the device tossed; pools are not.
     """
     if asked.noise == "direction":
         finding, looks = direction_looks(asked, trials=trials, seed=seed, confidence=confidence)
@@ -49,9 +45,7 @@ def audit_specification(
     game = DeviceGame(specification=asked)
     play = game.play(seed, trials)
     findings = _findings(game, play, seed=seed, confidence=confidence)
-    lives = max(_FEWEST_LIVES, trials // _CONTRIBUTIONS_A_LIFE)
-    finding, looked = lifetime_looks(asked, lives=lives, seed=seed, confidence=confidence)
-    return [*findings, finding], [*contribution_checks(game, play), *device_checks(asked), *looked]
+    return findings, [*contribution_checks(game, play), *device_checks(asked)]
 
 
 def pooled(asked: Specification, *, trials: int, seed: int, confidence: float) -> list[Finding]:

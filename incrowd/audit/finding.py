@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from incrowd._random import Floats
 from incrowd.audit import bounds
 
 SIMULATED = "simulations of these settings, made for the audit; no ledger was opened and nothing was released"
@@ -76,18 +75,9 @@ class Check:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Strip:
-    """A row of pictures, [pictures, height, width], and what it is."""
-
-    title: str
-    pictures: Floats
-
-
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """All that an audit found, and its verdict. `claimed` is the epsilon that was promised at `delta`; `strips` are
-    pictures, which are in no JSON.
+    """All that an audit found, and its verdict. `claimed` is the epsilon that was promised at `delta`.
 
     Guarantee: `holds` only where every finding and every check does.
     """
@@ -98,7 +88,6 @@ class Audited:
     checks: tuple[Check, ...]
     settings: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    strips: tuple[Strip, ...] = field(default=(), compare=False)
     simulated: str = field(default=SIMULATED, init=False)
 
     @property
@@ -108,9 +97,7 @@ class Audited:
 
     @property
     def best(self) -> Finding | None:
-        """The finding with the largest lower bound, if there is one, among those for which no more is promised than
-        the epsilon that is claimed here: a device's whole life is not held against one contribution.
-        """
+        """The finding with the largest lower bound, among those that claim no more than the epsilon claimed here."""
         most = math.inf if self.claimed is None else self.claimed
         bounded = [each for each in self.findings if each.lower_bound is not None and (each.claimed or 0.0) <= most]
         return max(bounded, key=lambda each: each.lower_bound or 0.0, default=None)

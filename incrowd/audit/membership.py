@@ -65,7 +65,7 @@ def membership(work: ClientWork, *, models: int, seed: int) -> list[Finding]:
         raise ConfigError(field="data.public", value=False, remedy=remedy)
     if work.data.examples.classes is None or work.data.examples.labels.ndim != 1:
         remedy = "these attacks ask a model for the label of each example: give data whose labels are classes"
-        raise ConfigError(field="people", value=work.data.describe()["data"], remedy=remedy)
+        raise ConfigError(field="membership", value=work.data.describe()["data"], remedy=remedy)
     plan = work.plan
     delta, seen = plan.budget.delta, shadows(work, plan, models=models, seed=seed)
     found = attacked(seen, unit="client", claimed=plan.price.epsilon, delta=delta)

@@ -47,11 +47,11 @@ def record_membership(federation: SiloFederation, *, models: int, seed: int) -> 
         raise ConfigError(field="data.public", value=False, remedy=remedy)
     if federation.data.examples.classes is None or federation.data.examples.labels.ndim != 1:
         remedy = "these attacks ask a model for the label of each record: give data whose labels are classes"
-        raise ConfigError(field="people", value=federation.data.describe()["data"], remedy=remedy)
+        raise ConfigError(field="membership", value=federation.data.describe()["data"], remedy=remedy)
     targets = RecordTargets(federation=federation)
     if not len(targets.rows):
         remedy = "a record may be left out of ten or more: give silos with more records"
-        raise ConfigError(field="people", value=[plan.records for plan in federation.plans], remedy=remedy)
+        raise ConfigError(field="membership", value=[plan.records for plan in federation.plans], remedy=remedy)
     delta = federation.config.privacy.delta
     seen, claimed = targets.shadows(models=models, seed=seed)
     plain, _ = targets.shadows(models=models, seed=seed + models, private=False)

@@ -6,6 +6,7 @@ angles are trials by themselves. The adversary sees the noised sum of each step,
 more than the weights that leave.
 """
 
+from collections import Counter as Counted
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from incrowd._random import Floats, SeededRandomness, Stream
-from incrowd.audit.attainable import Looks
 from incrowd.audit.plays import log_mixed
+from incrowd.audit.price import Steps
 from incrowd.federated.counter import Counter
 from incrowd.federated.record_engines import EngineName, record_engine
 from incrowd.federated.silo import Silo
@@ -208,7 +209,10 @@ class _Overlooked:
         return self._engine.train(weights, training, noise=watched, batches=batches)
 
 
-def looks(plan: SiloPlan, multipliers: Sequence[float]) -> list[Looks]:
-    """All steps of the rounds with these multipliers, as `attainable_in` composes them."""
+def released_steps(plan: SiloPlan, multipliers: Sequence[float]) -> Steps:
+    """All steps of the rounds with these multipliers, as `least_epsilon_of` composes them."""
     slack = plan.training(1.0).sensitivity / plan.clip_norm
-    return [Looks(prob=plan.sampling_prob, noise=one * slack, times=plan.steps) for one in multipliers]
+    steps: Counted[tuple[float, float]] = Counted()
+    for one in multipliers:
+        steps[plan.sampling_prob, one * slack] += plan.steps
+    return steps

@@ -16,13 +16,13 @@ _CONTRIBUTIONS, _FEW_CONTRIBUTIONS = 20_000, 4_000
 
 
 def audit_records(config: SiloConfig, *, effort: Effort) -> Audited:
-    """Attack the silos of some settings, each on canary records alone; with `people` their released model, too.
+    """Attack each silo of some settings on canary records; with `membership` also their released model.
 
-    Guarantee: nobody's records are trained on unless they are public and `people` is asked for; no ledger is opened.
+    Guarantee: records are trained on only if they are public and `membership` is set; no ledger is opened.
     """
     trials = effort.canaries or (_FEW_RECORDS if effort.quick else _RECORDS)
     tried = []
-    if effort.people:
+    if effort.membership:
         models = FEW_MODELS if effort.quick else MODELS
         tried = record_membership(assemble_silos(config), models=models, seed=effort.seed)
     findings, checks, plans = audit_silos(config, trials=trials, seed=effort.seed, confidence=CONFIDENCE)

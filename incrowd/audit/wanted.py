@@ -42,9 +42,9 @@ def audit(
         if overrides or data is not None:
             remedy = "a specification is audited as it is: these are for settings of runs"
             raise ConfigError(field="set", value=list(overrides) or str(data), remedy=remedy)
-        if effort.people:
+        if effort.membership:
             remedy = "devices are told apart by what they send, not by what a model says of them: leave it out"
-            raise ConfigError(field="people", value="contribution", remedy=remedy)
+            raise ConfigError(field="membership", value="contribution", remedy=remedy)
         _only_clients(effort)
         return audit_devices(read_specification(source), effort=effort)
     config = settings_of(tables(source, overrides=overrides, data=data))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-RESULT, PICTURES = "audit.json", "inversion.png"
+RESULT = "audit.json"
 
 
 @app.command("audit")
@@ -29,13 +29,13 @@ def audit(
     repeats: Annotated[int | None, typer.Option(help="How often the federation is played instead.")] = None,
     seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A fifth of the canaries: weaker, and sooner done.")] = False,
-    people: Annotated[bool, typer.Option("--people", help="Also try what people would try on the model.")] = False,
+    membership: Annotated[
+        bool, typer.Option("--membership", help="Also attack membership by shadow models (LiRA).")
+    ] = False,
     among: Annotated[
         int | None, typer.Option(metavar="N", help="Also hide canaries among the real clients of so many trainings.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there, and {PICTURES} if any were read.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Write {RESULT} there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Attack a federation, on simulations of its settings, and set what was found out against what is promised.
@@ -49,20 +49,17 @@ def audit(
     need_training()
     from incrowd import _files
     from incrowd.audit.audit import Effort
-    from incrowd.audit.reading import draw
     from incrowd.audit.wanted import audit as run
     from incrowd.errors import ConfigError
 
     if out is not None and (out / RESULT).exists():
         raise ConfigError(field="out", value=str(out), remedy=f"it holds {RESULT}: name another folder")
-    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, people=people, among=among)
+    effort = Effort(canaries=canaries, repeats=repeats, seed=seed, quick=quick, membership=membership, among=among)
     found = run(source, overrides=override or [], data=data, effort=effort)
     content = found.to_json()
     if out is not None:
         _files.folder(out)
         _files.write(out / RESULT, json.dumps(content, indent=1, allow_nan=False))
-        if found.strips:
-            draw(out / PICTURES, found.strips)
     if as_json:
         print_json(content)
     else:

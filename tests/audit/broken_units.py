@@ -1,6 +1,5 @@
 """Silos and devices that are broken on purpose, for as long as a `with` block lasts."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -14,9 +13,7 @@ from incrowd.drawdiscard.outbox import Outbox
 from incrowd.learning import record_engine, records
 from incrowd.learning.gradients import sums
 from incrowd.learning.gradients.sums import NoisedSums
-from incrowd.privacy.allowance import Allowance
 from incrowd.privacy.ledger.ledger import Ledger
-from incrowd.privacy.ledger.receipt import Receipt
 from incrowd.privacy.mechanism import whole_laplace
 from incrowd.privacy.mechanism.clipping import FixedClip
 from incrowd.privacy.mechanism.device import Mechanism
@@ -205,57 +202,6 @@ def forgets_when_opened_again() -> AbstractContextManager[None]:
     return changed(Ledger, "_check_budget", lambda real: lambda self, *given: None)
 
 
-def charges_elsewhere(when: Callable[[int], bool]) -> Breakage:
-    """The charges of these numbers go to a ledger that is thrown away."""
-    numbers = itertools.count()
-
-    def make(real: Callable[..., Receipt]) -> Callable[..., Receipt]:
-        def charge(self: Allowance, mechanism: Mechanism, **given: Any) -> Receipt:
-            if not when(next(numbers)):
-                return real(self, mechanism, **given)
-            elsewhere = Ledger.in_memory(budget=self.ledger.budget, relation=self.ledger.relation)
-            return real(replace(self, ledger=elsewhere), mechanism, **given)
-
-        return charge
-
-    return lambda: changed(Allowance, "charge", make)
-
-
-def noise_of_one_device_again() -> AbstractContextManager[None]:
-    """All contributions of a device have the noise of its first; other devices have other noise."""
-
-    def make(real: Callable[..., Whole]) -> Callable[..., Whole]:
-        def noised(self: WholeLaplace, bounded: Integers, *, receipt: Any, at: Any) -> Whole:
-            return real(self, bounded, receipt=receipt, at=("noise", 0))
-
-        return noised
-
-    return changed(WholeLaplace, "noised", make)
-
-
-def retries_uncounted() -> AbstractContextManager[None]:
-    """An answer whose reply was lost is made anew, and nobody counts that."""
-    again: list[bool] = []
-
-    def make(real: Callable[..., Any]) -> Callable[..., None]:
-        def waiting(self: Outbox, fingerprint: str) -> None:
-            again.append(real(self, fingerprint) is not None)
-
-        return waiting
-
-    @contextmanager
-    def both() -> Iterator[None]:
-        with changed(Outbox, "waiting", make), charges_elsewhere(lambda _: again[-1])():
-            yield
-
-    return both()
-
-
-def no_daily_limit() -> AbstractContextManager[None]:
-    """A device gives in a day what was to last its life."""
-    return changed(Allowance, "_check", lambda real: lambda self, *given: None)
-
-
 RECORDS: dict[str, tuple[Breakage, str]] = {
     "noise of a silo halved": (noise_is(0.5), "noise of the steps"),
     "noise of a silo a tenth short": (noise_is(0.9), "noise of the steps"),
@@ -284,15 +230,3 @@ DEVICES: dict[str, tuple[str, Breakage, str]] = {
     "Gaussian noise of a device halved": ("gaussian", noise_is(0.5), "noise of a contribution"),
 }
 """What is broken about devices, for which specification, and what sees it."""
-
-LIVES: dict[str, tuple[Breakage, str]] = {
-    "a device that forgets its ledger": (
-        charges_elsewhere(lambda _: True),
-        "answers that a device is charged for",
-    ),
-    "a device that draws the same noise again": (noise_of_one_device_again, "noise of a device that comes again"),
-    "a device that does not count a retry": (retries_uncounted, "answers that a device is charged for"),
-    "a device that has all of its life in a day": (no_daily_limit, "answers in a day"),
-    "a device whose ledger lets everything pass": (forgets_when_opened_again, "answers in a day and in a life"),
-}
-"""What is broken about a device's life, and what sees it."""

@@ -67,7 +67,7 @@ def test_every_sentence_of_a_statement_is_known_in_every_language() -> None:
 def test_whatever_an_audit_says_is_known_in_every_language(tmp_path: Path) -> None:
     """Of clients, and of devices: attacks, looks, what was measured, what is stated."""
     small = ["data.clients=20", "privacy.rounds=3", "features={name='none'}"]
-    effort = Effort(repeats=6, people=True, among=2, quick=True)
+    effort = Effort(repeats=6, membership=True, among=2, quick=True)
     sampled = audit(None, overrides=[*small, "privacy.sampling=poisson", "privacy.cohort=8"], effort=Effort(repeats=3))
     layers = ["model={kind='mlp', hidden=[4]}", "privacy.clip={kind='per-layer', clip_norms=[1.0, 0.3]}"]
     layered = audit(None, overrides=[*small, *layers], effort=Effort(repeats=3))
