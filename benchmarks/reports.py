@@ -39,8 +39,8 @@ def measured(shown: Any, rounds: int) -> Rendered:
     """The page of a run that is so long, and what changes on it with the next round."""
     long, longer = lengthened(shown, rounds), lengthened(shown, rounds + 1)
     text, page_s = timed(lambda: page([long], live=True))
-    before = sections([long], language="en", live=True)
-    after, tick_s = timed(lambda: sections([longer], language="en", live=True))
+    before = sections([long], live=True)
+    after, tick_s = timed(lambda: sections([longer], live=True))
     sent = json.dumps({name: content for name, content in after.items() if before.get(name) != content})
     return Rendered(
         rounds=rounds,

@@ -1,6 +1,6 @@
 """Make the reports that docs/report.md shows, and pictures of them: `python -m scripts.reports --data DIR`.
 
-The runs are simulations of MNIST (from DIR/mnist) and of the embedded digits. Their figures are the same each time; the
+The runs are simulations of MNIST (from DIR/mnist). Their figures are the same each time; the
 hashes of their ledgers are not, because each entry has a random number in it.
 """
 
@@ -12,9 +12,6 @@ from pathlib import Path
 import incrowd
 from incrowd.report.page import page
 from incrowd.report.shown import read_all
-from incrowd.runs.search import Search
-from incrowd.runs.space import axis
-from incrowd.runs.sweep import Sweep
 from scripts._common import ROOT
 
 OUT = ROOT / "docs" / "_static" / "reports"
@@ -24,7 +21,6 @@ PICTURES = (
     ("table-1", "desk", "light"),
     ("table-1", "phone", "dark"),
     ("silos", "desk", "dark"),
-    ("sweep", "phone", "light"),
 )
 
 
@@ -37,7 +33,7 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         place = given.runs or Path(made)
-        folders = {"table-1": table_1(place, given.data), "silos": silos(place, given.data), "sweep": sweep(place)}
+        folders = {"table-1": table_1(place, given.data), "silos": silos(place, given.data)}
         for name, folder in folders.items():
             (OUT / f"{name}.html").write_text(page(read_all([folder])), encoding="utf-8")
         side_by_side = [folders["table-1"], careful(place, given.data)]
@@ -59,14 +55,6 @@ def careful(place: Path, data: Path) -> Path:
 def silos(place: Path, data: Path) -> Path:
     """MNIST in ten silos, which report on their own records."""
     return _trained(place / "silos", ROOT / "examples/silos.toml", data, "run.seed=1", "privacy.report_std=3")
-
-
-def sweep(place: Path) -> Path:
-    """Settings for the digits, side by side."""
-    axes = [axis("server.learning_rate=4,8,16"), axis("privacy.rounds=5,10,20"), axis("privacy.epsilon=2,8")]
-    search = Search(overrides=(*SEEDED, "run.seed=3"), axes=axes, select="public")
-    Sweep(search=search, out=place / "sweep").run(jobs=1)
-    return place / "sweep"
 
 
 def pictures() -> None:

@@ -12,8 +12,6 @@ from incrowd.errors import ConfigError
 
 app = typer.Typer()
 
-Language = Annotated[str, typer.Option(help="The language of the page: en, de or fr.")]
-
 
 @app.command("report")
 def report(
@@ -21,7 +19,6 @@ def report(
         list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, searches or servers, or ledgers.")
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The .html file to write.")] = Path("report.html"),
-    language: Language = "en",
     as_json: Json = False,
 ) -> None:
     """Write one page that shows result and promise: a file that loads nothing, to be handed on, printed or read.
@@ -29,7 +26,7 @@ def report(
     It holds what may be handed on (incrowd export) and nothing else; several runs are side by side. Runs need not be
     over.
 
-    Example: incrowd report out/run-1 --language de --out report.html
+    Example: incrowd report out/run-1 --out report.html
     """
     need_training()
     from incrowd.report.page import page
@@ -39,11 +36,11 @@ def report(
         remedy = "name a file that ends in .html, in a folder that is there"
         raise ConfigError(field="out", value=str(out), remedy=remedy)
     shown = read_all(folders)
-    text = page(shown, language=language)
+    text = page(shown)
     _files.write(out, text)
     if as_json:
         runs = [{"name": one.name, "kind": one.kind, "over": one.over, "epsilon": one.epsilon} for one in shown]
-        print_json({"report": str(out), "bytes": len(text.encode()), "language": language, "runs": runs})
+        print_json({"report": str(out), "bytes": len(text.encode()), "runs": runs})
     else:
         typer.echo(
             f"{out} shows {', '.join(one.name for one in shown)}: one file of {len(text.encode()) / 1000:,.0f} kB"

@@ -11,7 +11,6 @@ import typer
 
 from incrowd.cli._options import Json, need_training
 from incrowd.cli._print import print_json
-from incrowd.cli.report import Language
 from incrowd.cli.serve import token_of
 from incrowd.errors import ConfigError
 
@@ -30,7 +29,6 @@ def watch(
         Path | None,
         typer.Option(metavar="FILE", help="The token that a page asks for; one is made if it needs one."),
     ] = None,
-    language: Language = "en",
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -50,7 +48,7 @@ def watch(
 
     def listening(url: str) -> None:
         if as_json:
-            print_json({"url": url, "language": language})
+            print_json({"url": url})
         else:
             typer.echo(f"watch at {url}")
         if open_page:
@@ -59,7 +57,7 @@ def watch(
     token = None if token_file is None else token_of(token_file)
     before = signal.signal(signal.SIGTERM, _end)  # while the server listens it hears it, and sends it on in the end
     try:
-        watching.watch(places, host=host, port=port, token=token, language=language, listening=listening)
+        watching.watch(places, host=host, port=port, token=token, listening=listening)
     finally:
         signal.signal(signal.SIGTERM, before)
 

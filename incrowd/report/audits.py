@@ -1,111 +1,91 @@
-"""What an audit by attack found, beside what is promised."""
+"""The audit by attack, beside the promise that it tests."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from incrowd.report import numbers
 from incrowd.report.figure import figure, plain_table
+from incrowd.report.numbers import UNKNOWN
 from incrowd.report.pictures import NamedBar, bars
 from incrowd.report.plain import Shown
-from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import UNKNOWN, Wording
+from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 _FINDINGS = 16
+_TITLE = "What attacks found"
+_HOLDS = "Attacked in simulation, the promise held."
+_BROKEN = "An attack in simulation did better than the promise allows: do not rely on it."
 
 
-def audits(shown: Sequence[Shown], words: Wording) -> Markup:
+def audits(shown: Sequence[Shown]) -> Markup:
     """The audit of each run that has one."""
     found = [(place, one, one.audit) for place, one in enumerate(shown) if one.audit]
     return joined(
-        (tag("h3", text(one.name)) if len(found) > 1 else NOTHING) + _audit(audit, words, place=place)
-        for place, one, audit in found
+        (tag("h3", one.name) if len(found) > 1 else NOTHING) + _audit(audit, place=place) for place, one, audit in found
     )
 
 
-def _audit(audit: Mapping[str, Any], words: Wording, *, place: int) -> Markup:
-    claimed, lower = audit.get("epsilon_claimed"), audit.get("epsilon_lower_bound")
-    verdict = "audit.holds" if audit.get("holds", True) else "audit.broken"
-    said = tag("p", words(verdict), class_="lead" if audit.get("holds", True) else "warning")
-    summary = words(
-        "audit.about",
-        claimed=words.epsilon(claimed),
-        lower=words.number(lower),
-        confidence=words.percent(audit.get("confidence"), 0),
+def _audit(audit: Mapping[str, Any], *, place: int) -> Markup:
+    claimed, holds = audit.get("epsilon_claimed"), audit.get("holds", True)
+    summary = (
+        f"Promised: epsilon {numbers.epsilon(claimed)}. The attacks prove that it is at least "
+        f"{numbers.number(audit.get('epsilon_lower_bound'))}, with {numbers.percent(audit.get('confidence'), 0)} "
+        "confidence. An attack can show that a promise is broken; it cannot prove that one is kept."
     )
     given = [
         NamedBar(
-            name=words.said(one.get("attack", "")) or one.get("attack", ""),
+            name=one.get("attack", ""),
             value=one["lower_bound"],
-            said=f"ε ≥ {words.number(one['lower_bound'])}",
+            said=f"ε ≥ {numbers.number(one['lower_bound'])}",
             style=place,
         )
         for one in audit["findings"]
         if one.get("lower_bound") is not None
     ][:_FINDINGS]
-    line = None if claimed is None else (float(claimed), words.plain("audit.claimed", epsilon=words.epsilon(claimed)))
-    chart = NOTHING
+    line = None if claimed is None else (float(claimed), f"promised {numbers.epsilon(claimed)}")
+    parts = [tag("p", _HOLDS if holds else _BROKEN, class_="lead" if holds else "warning"), tag("p", summary)]
     if given:
-        chart = figure(
-            words,
-            key=f"audit-{place}",
-            title=words.plain("audit.title"),
-            about=words.plain("audit.how"),
-            chart=bars(given, name=words.plain("audit.title"), line=line),
-        )
-    return (
-        said
-        + tag("p", summary)
-        + (tag("div", chart, class_="grid") if given else NOTHING)
-        + _findings(audit["findings"], words)
-        + _checks(audit["checks"], words)
-    )
+        about = "Lower bounds on epsilon, attack by attack, beside what is promised."
+        chart = bars(given, name=_TITLE, line=line)
+        parts.append(tag("div", figure(key=f"audit-{place}", title=_TITLE, about=about, chart=chart), class_="grid"))
+    return joined([*parts, _findings(audit["findings"]), _checks(audit["checks"])])
 
 
-def _findings(findings: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
+def _findings(findings: Sequence[Mapping[str, Any]]) -> Markup:
     if not findings:
         return NOTHING
-    keys = (
-        "audit.attack",
-        "audit.lower",
-        "audit.stated",
-        "audit.auc",
-        "audit.found",
-        "audit.allowed",
-        "audit.trials",
-        "audit.verdict",
-    )
+    headings = ("Attack", "Epsilon, at least", "Stated", "AUC", "Found at 0.1 % false alarms", "Allowed there",
+                "Trials", "Holds")  # fmt: skip
     rows = [
         [
-            words.sentence(one.get("attack", "")),
-            text(words.number(one.get("lower_bound"))),
-            text(words.epsilon(one.get("claimed"))),
-            text(words.number(one.get("auc"))),
-            text(words.percent(one.get("true_positives"), 2)),
-            text(words.percent(one.get("allowed"), 2)),
-            text(words.count(one.get("trials"))),
-            words("audit.yes" if one.get("holds", True) else "audit.no"),
+            numbers.typeset(one.get("attack", "")),
+            numbers.number(one.get("lower_bound")),
+            numbers.epsilon(one.get("claimed")),
+            numbers.number(one.get("auc")),
+            numbers.percent(one.get("true_positives"), 2),
+            numbers.percent(one.get("allowed"), 2),
+            numbers.count(one.get("trials")),
+            _holds(one),
         ]
         for one in findings
     ]
-    return plain_table([words(key) for key in keys], rows, name=words.plain("audit.title"), kind="attacks")
+    return plain_table(headings, rows, name=_TITLE, kind="attacks")
 
 
-def _checks(checks: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
+def _checks(checks: Sequence[Mapping[str, Any]]) -> Markup:
     if not checks:
         return NOTHING
     rows = [
-        [
-            words.sentence(one.get("name", "")),
-            _said(one.get("measured"), words),
-            _said(one.get("stated"), words),
-            words("audit.yes" if one.get("holds", True) else "audit.no"),
-        ]
+        [numbers.typeset(one.get("name", "")), _spelt(one.get("measured")), _spelt(one.get("stated")), _holds(one)]
         for one in checks
     ]
-    headings = [words(key) for key in ("audit.check", "audit.measured", "audit.stated", "audit.verdict")]
-    return plain_table(headings, rows, name=words.plain("audit.checks"))
+    return plain_table(("Check", "Measured", "Stated", "Holds"), rows, name="Checks from the inside")
 
 
-def _said(value: object, words: Wording) -> Markup:
+def _holds(one: Mapping[str, Any]) -> str:
+    return "yes" if one.get("holds", True) else "NO"
+
+
+def _spelt(value: object) -> str:
     if isinstance(value, int | float):
-        return text(words.number(float(value)))
-    return text(UNKNOWN) if value is None else words.sentence(str(value))
+        return numbers.number(float(value))
+    return UNKNOWN if value is None else numbers.typeset(str(value))

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import time
+from collections.abc import Mapping
 
 from incrowd.report.page import page, sections
 from incrowd.report.sources import Sources
@@ -21,14 +22,13 @@ class PageFeed:
     to load it anew.
     """
 
-    def __init__(self, sources: Sources, *, language: str) -> None:
+    def __init__(self, sources: Sources) -> None:
         self.sources = sources
-        self.language = language
         self.version = 0
         self.layout = ""
         self.closed = False
         self._page = ""
-        self._content: dict[str, str] = {}
+        self._content: Mapping[str, str] = {}
         self._changed: dict[str, int] = {}
         self._moved = asyncio.Condition()
         self._compute()
@@ -84,7 +84,7 @@ class PageFeed:
         shown = self.sources.shown
         if not shown:
             return False
-        content = sections(shown, language=self.language, live=True)
+        content = sections(shown, live=True)
         changed = {name for name, text in content.items() if self._content.get(name) != text}
         if not changed and content.keys() == self._content.keys():
             self.version += 1  # a trouble has come or gone
@@ -94,6 +94,6 @@ class PageFeed:
         self._changed = {name: version if name in changed else self._changed[name] for name in content}
         self._content = content
         self.layout = hashlib.sha256(layout.encode()).hexdigest()[:16]
-        self._page = page(shown, language=self.language, live=True, version=version, layout=self.layout)
+        self._page = page(shown, live=True, version=version, layout=self.layout)
         self.version = version
         return True

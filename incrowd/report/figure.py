@@ -1,13 +1,13 @@
 """A figure of the page: a chart with its name, what is what, and the table of its values, one under the other."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from incrowd.report import numbers
 from incrowd.report.charts import ChartAxis, GuideLine, Series, legend, line_chart, place_of
 from incrowd.report.scales import picked
-from incrowd.report.svg import NOTHING, Markup, tag, text
-from incrowd.report.words import Wording
+from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 ROWS = 100
 """So many rows has the table behind a figure, at most; a longer one has every so many of them, and says so."""
@@ -26,16 +26,16 @@ class FigureTable:
     left_out: int = 0
 
 
-def figure(words: Wording, *, key: str, title: str, chart: Markup, about: str = "", more: Markup = NOTHING,
+def figure(*, key: str, title: str, chart: Markup, about: str = "", more: Markup = NOTHING,
            table: FigureTable | None = None, wide: bool = False) -> Markup:  # fmt: skip
     """A figure that can be reached with the keyboard, with its table folded in behind it."""
-    note = tag("p", text(about), class_="about", id=f"{key}-about") if about else NOTHING
+    note = tag("p", about, class_="about", id=f"{key}-about") if about else NOTHING
     behind = NOTHING
     if table is not None:
-        behind = tag("details", tag("summary", words("table")), table_of(words, table), class_="behind")
+        behind = tag("details", tag("summary", "Values as a table"), table_of(table), class_="behind")
     return tag(
         "figure",
-        tag("figcaption", text(title), id=f"{key}-name"),
+        tag("figcaption", title, id=f"{key}-name"),
         note,
         more,
         tag("div", chart, class_="pan") if wide else chart,
@@ -50,38 +50,31 @@ def figure(words: Wording, *, key: str, title: str, chart: Markup, about: str = 
     )
 
 
-def curves(words: Wording, *, key: str, title: str, about: str, series: Sequence[Series], x: ChartAxis, y: ChartAxis,
+def curves(*, key: str, title: str, about: str, series: Sequence[Series], x: ChartAxis, y: ChartAxis,
            lines: Sequence[GuideLine] = ()) -> Markup:  # fmt: skip
     """A figure of curves; its cursor goes along the rows of its table."""
     chart = line_chart(series, x=x, y=y, lines=lines, name=f"{title}. {about}")
-    return figure(
-        words,
-        key=key,
-        title=title,
-        about=about,
-        more=legend(series),
-        chart=chart,
-        table=_table(series, x=x, y=y),
-    )
+    table = _table(series, x=x, y=y)
+    return figure(key=key, title=title, about=about, more=legend(series), chart=chart, table=table)
 
 
-def table_of(words: Wording, table: FigureTable) -> Markup:
+def table_of(table: FigureTable) -> Markup:
     """The table of a figure, which scrolls by itself where it is too wide."""
     kinds = _kinds(table.headings, table.rows)
-    head = _head([text(one) for one in table.headings], kinds)
+    head = _head(table.headings, kinds)
     body = []
     for number, row in enumerate(table.rows):
-        cells = (tag("td", text(one), class_=kind) for one, kind in zip(row[1:], kinds[1:], strict=True))
+        cells = (tag("td", one, class_=kind) for one, kind in zip(row[1:], kinds[1:], strict=True))
         place = round(table.places[number], 1) if table.places else None
-        body.append(tag("tr", tag("th", text(row[0]), scope="row"), *cells, data_x=place))
+        body.append(tag("tr", tag("th", row[0], scope="row"), *cells, data_x=place))
     left = NOTHING
     if table.left_out:
-        left = tag("p", words("table.left_out", count=words.count(table.left_out)), class_="about")
+        left = tag("p", f"{numbers.count(table.left_out)} more rows are left out here.", class_="about")
     inside = tag("table", tag("thead", head), tag("tbody", *body))
-    return tag("div", inside, left, class_="scroll", tabindex="0", role="region", aria_label=words.plain("table"))
+    return tag("div", inside, left, class_="scroll", tabindex="0", role="region", aria_label="Values as a table")
 
 
-def plain_table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], *, kind: str = "", name: str) -> Markup:
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "", name: str) -> Markup:
     """A table that is seen at once; columns of numbers end where their headings end."""
     kinds = _kinds(headings, rows)
     head = _head(headings, kinds)
@@ -97,7 +90,12 @@ def plain_table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], *,
     return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=name)
 
 
-def _head(headings: Sequence[Markup], kinds: Sequence[str | None]) -> Markup:
+def facts(values: Mapping[str, str]) -> Markup:
+    """Names and their values, as a list."""
+    return tag("dl", *(joined([tag("dt", name), tag("dd", value)]) for name, value in values.items()), class_="facts")
+
+
+def _head(headings: Sequence[str], kinds: Sequence[str | None]) -> Markup:
     cells = (tag("th", one, scope="col", class_=kind) for one, kind in zip(headings, kinds, strict=True))
     return tag("tr", *cells)
 

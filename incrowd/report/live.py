@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from incrowd.report.entry import entry
 from incrowd.report.feed import PageFeed
+from incrowd.report.page import entry
 
 COOKIE = "incrowd-watch"
 
@@ -127,7 +127,7 @@ class LivePage:
         if request.url.path != "/" or request.method not in ("GET", "HEAD"):
             return PlainTextResponse("there is nothing here\n", 404)
         if not self._door.open(request):
-            return HTMLResponse(entry(self._feed.language), 401)
+            return HTMLResponse(entry(), 401)
         return HTMLResponse(self._feed.page)
 
     async def _enter(self, request: Request) -> Response:
@@ -139,7 +139,7 @@ class LivePage:
         given = parse_qs(body.decode("ascii", "replace")).get("token", [""])[0]
         if not self._door.fits(given):
             await asyncio.sleep(0.5)
-            return HTMLResponse(entry(self._feed.language, wrong=True), 403)
+            return HTMLResponse(entry(wrong=True), 403)
         response = RedirectResponse("/", 303)
         response.set_cookie(COOKIE, given, httponly=True, samesite="strict", secure=self._secure, path="/")
         return response

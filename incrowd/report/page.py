@@ -1,4 +1,4 @@
-"""The page: one file that opens from a disk, loads nothing and asks nobody, in any of the catalogue's languages."""
+"""The page: one file that opens from a disk, loads nothing and asks nobody."""
 
 import base64
 import hashlib
@@ -7,67 +7,110 @@ from importlib import resources
 
 from incrowd import __version__
 from incrowd.errors import ConfigError
-from incrowd.report import audits, books, facts, over_rounds, parties, pools, promise, searches
+from incrowd.report import audits, ledgers, parties, pools, promise, result, rounds, searches, settings
 from incrowd.report.plain import Shown
 from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Wording
 
-SECTIONS = (
-    "result", "meaning", "statement", "rounds", "search", "pool", "silos", "noise", "inside", "evaluation", "audit",
-    "ledger", "settings", "versions",
-)  # fmt: skip
-"""The sections of a page, in order; one that has nothing to show is left out."""
+SECTIONS = {
+    "result": ("Result", "The result and the promise"),
+    "meaning": ("Meaning", "What that means for one person"),
+    "statement": ("Promise", "What is promised, and what is not"),
+    "rounds": ("Rounds", "From round to round"),
+    "search": ("Comparison", "Settings compared"),
+    "pool": ("Pool", "The pool"),
+    "silos": ("Silos", "The silos"),
+    "noise": ("Noise", "Clip, cohort and noise"),
+    "inside": ("Inside", "Inside the simulation"),
+    "evaluation": ("Evaluation", "On the clients' own examples"),
+    "audit": ("Audit", "Attacked on purpose"),
+    "ledger": ("Ledger", "The ledger, line by line"),
+    "settings": ("Settings", "Settings"),
+    "versions": ("Versions", "Versions"),
+}
+"""The sections of a page, in order: name and heading. A section that has nothing to show is left out."""
+
+_FOOTER = (
+    "One file that loads nothing. It holds what may be handed on and nothing else: no paths, no seeds, no days. Made "
+    f"with incrowd {__version__}."
+)
+_STATES = {
+    "data_live": "Live",
+    "data_away": "No connection; trying again",
+    "data_over": "Over: nothing will change any more",
+}
+_SELF = "'self'"
+_ENTRY = "Live page of a private federation"
 
 
-def page(
-    shown: Sequence[Shown], *, language: str = "en", live: bool = False, version: int = 0, layout: str = ""
-) -> str:
+def page(shown: Sequence[Shown], *, live: bool = False, version: int = 0, layout: str = "") -> str:
     """The whole page. A `live` one knows which version of which layout it is, and asks its own server for later ones.
 
     Guarantee: the same for the same; nothing in it is loaded from anywhere, no script but its own runs, and whatever a
     name, a setting or a file holds is shown as text. Without scripts everything can be seen, printed and read.
 
-    Edge cases: nothing to show, or an unknown language: `ConfigError`.
+    Edge cases: nothing to show: `ConfigError`.
     """
     if not shown:
         raise ConfigError(field="runs", value=[], remedy="name the folder of at least one run")
-    words = Wording(language)
-    style, scripts = static("report.css"), [static("report.mjs"), *([static("live.mjs")] if live else [])]
-    policy = (
-        f"default-src 'none'; style-src {digest(style)}; script-src {' '.join(map(digest, scripts))}; "
-        f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
-    )
-    title = words.plain("title.one" if len(shown) == 1 else "title.several")
-    head = joined(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
-            tag("title", text(f"{title} · {shown[0].data}")),
-            Markup(f"<style>{style}</style>"),
-        ]
-    )
-    filled = _named(shown, words, live=live)
+    title = "The result, and the promise to each person" if len(shown) == 1 else "Several runs side by side"
+    filled = sections(shown, live=live)
+    state = NOTHING
+    if live:
+        state = tag("p", "Connecting", id="live", role="status", data_version=version, data_layout=layout, **_STATES)
     body = joined(
         [
-            tag("a", words("skip"), href="#main", class_="skip"),
-            _header(shown, words, title, state=_state(words, version, layout) if live else NOTHING),
-            tag("nav", _contents(filled, words), aria_label=words.plain("contents")),
-            tag("main", *(_section(key, content, words) for key, content in filled.items()), id="main", tabindex="-1"),
-            tag("footer", tag("p", words("footer", version=__version__))),
-            *(Markup(f'<script type="module">{script}</script>') for script in scripts),
+            tag("a", "To the report", href="#main", class_="skip"),
+            _header(shown, title, state=state),
+            tag("nav", _contents(filled), aria_label="Contents"),
+            tag("main", *(_section(key, content) for key, content in filled.items()), id="main", tabindex="-1"),
+            tag("footer", tag("p", _FOOTER)),
         ]
     )
-    return f'<!doctype html>\n<html lang="{words.language}">\n<head>{head}</head>\n<body>{body}</body>\n</html>\n'
+    scripts = [static("report.mjs"), *([static("live.mjs")] if live else [])]
+    return _document(f"{title} · {shown[0].data}", body, scripts, connects=_SELF if live else "'none'")
 
 
-def sections(shown: Sequence[Shown], *, language: str, live: bool = False) -> dict[str, str]:
-    """What is inside of each section of the page of the same, by its id, but for its heading.
+def entry(*, wrong: bool = False) -> str:
+    """The page that asks for the token. Guarantee: it says nothing of what is watched.
+
+    It takes the token from the end of the address, which no server and no log ever sees.
+    """
+    form = tag(
+        "form",
+        tag("label", "Token", for_="token"),
+        tag("input", id="token", name_="token", type="password", autocomplete="off", required=True, autofocus=True),
+        tag("button", "Enter", type="submit"),
+        action="/enter",
+        method="post",
+    )
+    why = tag("p", "This page is for those who have its token. `incrowd watch` printed it when it started.")
+    refused = tag("p", "That is not the token.", role="alert") if wrong else NOTHING
+    body = tag("main", tag("h1", _ENTRY), why, refused, form, class_="entry")
+    return _document(_ENTRY, body, [static("entry.mjs")], posts=_SELF)
+
+
+def sections(shown: Sequence[Shown], *, live: bool = False) -> dict[str, Markup]:
+    """The content of each section of the page, by its id, but for its heading.
 
     A live page swaps what is in `#ID > .content`, and reloads where a section is new.
     """
-    return {key: str(content) for key, content in _named(shown, Wording(language), live=live).items()}
+    found = {
+        "result": result.result(shown),
+        "meaning": promise.meaning(shown),
+        "statement": promise.statements(shown),
+        "rounds": rounds.rounds(shown),
+        "search": searches.searches(shown),
+        "pool": pools.pools(shown),
+        "silos": parties.silos(shown),
+        "noise": rounds.noise(shown),
+        "inside": rounds.inside(shown),
+        "evaluation": parties.evaluation(shown),
+        "audit": audits.audits(shown),
+        "ledger": ledgers.ledgers(shown, live=live),
+        "settings": settings.settings(shown),
+        "versions": settings.versions(shown, own=__version__),
+    }
+    return {key: found[key] for key in SECTIONS if found[key]}
 
 
 def static(name: str) -> str:
@@ -75,63 +118,58 @@ def static(name: str) -> str:
     return (resources.files("incrowd.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _named(shown: Sequence[Shown], words: Wording, *, live: bool) -> dict[str, Markup]:
-    found = {
-        "result": promise.result(shown, words),
-        "meaning": promise.meaning(shown, words),
-        "statement": promise.caveats(shown, words),
-        "rounds": over_rounds.rounds(shown, words),
-        "search": searches.searches(shown, words),
-        "pool": pools.pools(shown, words),
-        "silos": parties.silos(shown, words),
-        "noise": over_rounds.noise(shown, words),
-        "inside": over_rounds.inside(shown, words),
-        "evaluation": parties.evaluation(shown, words),
-        "audit": audits.audits(shown, words),
-        "ledger": books.ledgers(shown, words, live=live),
-        "settings": facts.settings(shown, words),
-        "versions": facts.versions(shown, words, own=__version__),
-    }
-    return {key: found[key] for key in SECTIONS if found[key]}
+def _document(
+    title: str, body: Markup, scripts: Sequence[str], *, connects: str = "'none'", posts: str = "'none'"
+) -> str:
+    style = static("report.css")
+    policy = (
+        f"default-src 'none'; style-src {_digest(style)}; script-src {' '.join(map(_digest, scripts))}; "
+        f"connect-src {connects}; base-uri 'none'; form-action {posts}"
+    )
+    head = joined(
+        [
+            Markup('<meta charset="utf-8">'),
+            Markup(f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'),
+            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
+            tag("title", title),
+            Markup(f"<style>{style}</style>"),
+        ]
+    )
+    ran = "".join(f'<script type="module">{script}</script>' for script in scripts)
+    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>{body}{ran}</body>\n</html>\n'
 
 
-def _state(words: Wording, version: int, layout: str) -> Markup:
-    """How a live page stands, and what it says when that changes."""
-    said = {f"data_{name}": words.plain(f"live.{name}") for name in ("live", "away", "over")}
-    now = words("live.begin")
-    return tag("p", now, id="live", role="status", data_version=version, data_layout=layout, **said)
-
-
-def _header(shown: Sequence[Shown], words: Wording, title: str, *, state: Markup) -> Markup:
+def _header(shown: Sequence[Shown], title: str, *, state: Markup) -> Markup:
     data = ", ".join(dict.fromkeys(one.data for one in shown))
-    kinds = ", ".join(dict.fromkeys(words.plain(f"kind.{one.kind}") for one in shown))
-    name = shown[0].name if len(shown) == 1 else words.plain("runs.count", count=len(shown))
+    kinds = ", ".join(dict.fromkeys(result.KINDS[one.kind] for one in shown))
+    name = shown[0].name if len(shown) == 1 else f"{len(shown)} folders"
     themes = joined(
-        tag("button", words(f"theme.{theme}"), type="button", data_theme=theme, aria_pressed="false")
-        for theme in ("auto", "light", "dark")
+        tag("button", theme, type="button", data_theme=theme.lower(), aria_pressed="false")
+        for theme in ("Auto", "Light", "Dark")
     )
     return tag(
         "header",
         tag(
             "div",
-            tag("p", words("kicker"), class_="kicker"),
-            tag("h1", text(title)),
-            tag("p", text(f"{data} · {name} · {kinds}"), class_="quiet"),
+            tag("p", "Privacy report", class_="kicker"),
+            tag("h1", title),
+            tag("p", f"{data} · {name} · {kinds}", class_="quiet"),
             state,
         ),
-        tag("div", themes, class_="themes", role="group", aria_label=words.plain("theme"), hidden=True),
+        tag("div", themes, class_="themes", role="group", aria_label="Colours", hidden=True),
     )
 
 
-def _contents(filled: dict[str, Markup], words: Wording) -> Markup:
-    return tag("ul", *(tag("li", tag("a", words(f"nav.{key}"), href=f"#{key}")) for key in filled))
+def _contents(filled: dict[str, Markup]) -> Markup:
+    return tag("ul", *(tag("li", tag("a", SECTIONS[key][0], href=f"#{key}")) for key in filled))
 
 
-def _section(key: str, content: Markup, words: Wording) -> Markup:
-    head = tag("h2", words(f"head.{key}"), id=f"{key}-head")
+def _section(key: str, content: Markup) -> Markup:
+    head = tag("h2", SECTIONS[key][1], id=f"{key}-head")
     return tag("section", head, tag("div", content, class_="content"), id=key, aria_labelledby=f"{key}-head")
 
 
-def digest(content: str) -> str:
-    """What a policy knows a script or a style by."""
+def _digest(content: str) -> str:
+    """A script or a style as the policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,160 +1,126 @@
-"""What each silo spent and says of the model, and what the clients' own examples said of it."""
+"""What each silo spent and reports of the model, and the evaluation on the clients' own examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from incrowd.report import numbers
 from incrowd.report.figure import FigureTable, figure, plain_table
-from incrowd.report.pictures import NamedBar, bars, cells, strip
+from incrowd.report.pictures import NamedBar, bars
 from incrowd.report.plain import Shown
-from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import Wording
+from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 _BARS = 24
 _TOP = 100
 _CLASSES = 30
+_SPENT = "What each silo spent"
+_REPORTS = "What silos say of the model"
 
 
-def silos(shown: Sequence[Shown], words: Wording) -> Markup:
-    """What each silo spent of its budget; of very many, how that is spread, and a table of those who spent most."""
+def silos(shown: Sequence[Shown]) -> Markup:
+    """What each silo spent of its budget, the largest first, and what silos report of the model."""
     runs = [one for one in shown if one.silos]
-    return joined(_of_run(one, words, place=place, named=len(runs) > 1) for place, one in enumerate(runs))
+    return joined(
+        (tag("h3", one.name) if len(runs) > 1 else NOTHING) + _silos_of(one, place=place)
+        for place, one in enumerate(runs)
+    )
 
 
-def evaluation(shown: Sequence[Shown], words: Wording) -> Markup:
+def evaluation(shown: Sequence[Shown]) -> Markup:
     """What was measured on the clients' own examples, noised and paid for."""
-    parts = []
-    for one in shown:
-        for found in one.evaluations:
-            head = tag("h3", text(one.name)) if len(shown) > 1 else NOTHING
-            parts.append(tag("div", head, _evaluated(found, words), class_="content"))
-    return joined(parts)
+    return joined(
+        tag("div", tag("h3", one.name) if len(shown) > 1 else NOTHING, _evaluated(found), class_="content")
+        for one in shown
+        for found in one.evaluations
+    )
 
 
-def _of_run(one: Shown, words: Wording, *, place: int, named: bool) -> Markup:
-    head = tag("h3", text(one.name)) if named else NOTHING
+def _silos_of(one: Shown, *, place: int) -> Markup:
     most = max(silo["budget"] for silo in one.silos)
-    line = (most, words.plain("budget.line", budget=words.epsilon(most)))
-    if len(one.silos) <= _BARS:
-        given = [
-            NamedBar(
-                name=silo["silo"],
-                value=silo["epsilon"],
-                said=f"ε {words.epsilon(silo['epsilon'])}",
-                style=1 if silo["stopped"] else 0,
-            )
-            for silo in one.silos
-        ]
-        chart = bars(given, name=words.plain("silos.title"), line=line)
-    else:
-        spent = [silo["epsilon"] for silo in one.silos]
-        chart = strip(
-            spent, name=words.plain("silos.title"), label=words.plain("silos.axis"), spelt=words.number, line=line
+    order = sorted(one.silos, key=lambda silo: -silo["epsilon"])
+    given = [
+        NamedBar(
+            name=silo["silo"],
+            value=silo["epsilon"],
+            said=f"ε {numbers.epsilon(silo['epsilon'])}",
+            style=1 if silo["stopped"] else 0,
         )
-    figures = [
-        figure(
-            words,
-            key=f"silos-{place}",
-            title=words.plain("silos.title"),
-            about=words.plain("silos.about", count=words.count(len(one.silos))),
-            chart=chart,
-            table=_table(one.silos, words),
-        )
+        for silo in order[:_BARS]
     ]
-    reported = [silo for silo in one.silos if silo["report"] is not None]
-    if reported:
-        figures += _reports(reported, words, place=place)
-    return head + tag("div", *figures, class_="grid")
-
-
-def _table(given: Sequence[Mapping[str, Any]], words: Wording) -> FigureTable:
-    order = sorted(given, key=lambda silo: -silo["epsilon"])
     rows = [
         [
             silo["silo"],
-            words.epsilon(silo["epsilon"]),
-            words.epsilon(silo["budget"]),
-            words.plain("yes" if silo["stopped"] else "no"),
+            numbers.epsilon(silo["epsilon"]),
+            numbers.epsilon(silo["budget"]),
+            "yes" if silo["stopped"] else "no",
         ]
         for silo in order[:_TOP]
     ]
-    headings = [words.plain(key) for key in ("silo", "epsilon", "budget", "silos.stopped")]
-    return FigureTable(headings=headings, rows=rows, left_out=max(len(given) - _TOP, 0))
+    about = (
+        f"{numbers.count(len(one.silos))} silos. Each has a budget of its own and a ledger of its own; one whose "
+        "budget is spent sends nothing more."
+    )
+    spent = figure(
+        key=f"silos-{place}",
+        title=_SPENT,
+        about=about,
+        chart=bars(given, name=_SPENT, line=(most, f"budget {numbers.epsilon(most)}")),
+        table=FigureTable(
+            headings=("Silo", "Epsilon", "Budget", "Stopped"), rows=rows, left_out=max(len(order) - _TOP, 0)
+        ),
+    )
+    reported = [silo for silo in one.silos if silo["report"] is not None]
+    return tag("div", spent, _reports(reported, place=place) if reported else NOTHING, class_="grid")
 
 
-def _reports(given: Sequence[Mapping[str, Any]], words: Wording, *, place: int) -> list[Markup]:
-    """How good each silo says the model is on its own records, and for which classes."""
+def _reports(given: Sequence[Mapping[str, Any]], *, place: int) -> Markup:
+    """How good the model is on each silo's records, the worst first, and for which classes."""
     few = sorted(given, key=lambda silo: silo["report"]["accuracy"] or 0.0)[:_BARS]
-    chart = _accuracies(few, words) if len(given) <= _BARS else _spread_out(given, words)
-    title, about = words.plain("reports.title"), words.plain("reports.about")
-    found = [figure(words, key=f"reports-{place}", title=title, about=about, chart=chart)]
-    classes = max(len(silo["report"]["recall"]) for silo in few)
-    if 1 < classes <= _CLASSES:
-        rows = [(silo["silo"], silo["report"]["recall"]) for silo in few]
-        known = [value for _, values in rows for value in values if value is not None]
-        low, high = min(known, default=0.0), max(known, default=1.0)
-        spelt = [[silo["silo"], *(words.percent(one, 0) for one in silo["report"]["recall"])] for silo in few]
-        headings = [words.plain("silo"), *map(str, range(classes))]
-        found.append(
-            figure(
-                words,
-                key=f"recall-{place}",
-                title=words.plain("recall.title"),
-                about=words.plain("recall.about", low=words.percent(low, 0), high=words.percent(high, 0)),
-                chart=cells(
-                    rows, name=words.plain("recall.title"), low=low, high=high, labels=list(map(str, range(classes)))
-                ),
-                table=FigureTable(headings=headings, rows=spelt),
-            )
-        )
-    return found
-
-
-def _accuracies(given: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
     each = [
         NamedBar(
             name=silo["silo"],
             value=silo["report"]["accuracy"] or 0.0,
-            said=words.percent(silo["report"]["accuracy"]),
+            said=numbers.percent(silo["report"]["accuracy"]),
             style=2,
             interval=_interval(silo["report"]["accuracy"], silo["report"]["accuracy_std"]),
         )
-        for silo in given
+        for silo in few
     ]
-    return bars(each, name=words.plain("reports.title"), most=1.0)
-
-
-def _spread_out(given: Sequence[Mapping[str, Any]], words: Wording) -> Markup:
-    known = [silo["report"]["accuracy"] for silo in given if silo["report"]["accuracy"] is not None]
-    return strip(known, name=words.plain("reports.title"), label=words.plain("reports.axis"), spelt=words.percent)
-
-
-def _evaluated(found: Mapping[str, Any], words: Wording) -> Markup:
-    rows = []
-    for key in ("accuracy", "loss"):
-        if found.get(key) is not None:
-            said = words.percent(found[key]) if key == "accuracy" else words.number(found[key])
-            std = found.get(f"{key}_std")
-            noise = words.percent(std) if key == "accuracy" else words.number(std)
-            rows.append([words(key), text(said), words("give_or_take", std=noise)])
-    if found.get("balanced_accuracy") is not None:
-        rows.append([words("balanced_accuracy"), text(words.percent(found["balanced_accuracy"])), NOTHING])
-    by_class = list(found.get("by_class") or ())[:_CLASSES]
-    rows += [
-        [words("recall_of", label=one.get("class")), text(words.percent(one.get("recall"))), NOTHING]
-        for one in by_class
-    ]
-    cost = tag(
-        "p",
-        words(
-            "evaluation.cost",
-            epsilon=words.epsilon(found.get("epsilon")),
-            all=words.epsilon(found.get("epsilon_of_all")),
-        ),
+    classes = max(len(silo["report"]["recall"]) for silo in few)
+    table = None
+    if 1 < classes <= _CLASSES:
+        rows = [[silo["silo"], *(numbers.percent(one, 0) for one in silo["report"]["recall"])] for silo in few]
+        table = FigureTable(headings=["Recall of class", *map(str, range(classes))], rows=rows)
+    about = (
+        "Accuracy on each silo's own records, from a table with noise; the whisker is two standard deviations of that "
+        "noise."
     )
-    doubts = joined(tag("p", text(one), class_="warning", lang="en") for one in found.get("doubtful") or ())
-    note = tag("p", words("evaluation.note", clients=words.count(found.get("clients"))), class_="quiet")
-    headings = [words("measured"), words("value"), words("noise")]
-    return doubts + plain_table(headings, rows, name=words.plain("evaluation")) + cost + note
+    chart = bars(each, name=_REPORTS, most=1.0)
+    return figure(key=f"reports-{place}", title=_REPORTS, about=about, chart=chart, table=table)
+
+
+def _evaluated(found: Mapping[str, Any]) -> Markup:
+    rows = []
+    for key, spelt in (("accuracy", numbers.percent), ("loss", numbers.number)):
+        if found.get(key) is not None:
+            noise = f"± {spelt(found.get(f'{key}_std'))} (one standard deviation of the noise)"
+            rows.append([key.capitalize(), spelt(found[key]), noise])
+    if found.get("balanced_accuracy") is not None:
+        rows.append(["Balanced accuracy", numbers.percent(found["balanced_accuracy"]), ""])
+    by_class = list(found.get("by_class") or ())[:_CLASSES]
+    rows += [[f"Recall of class {one.get('class')}", numbers.percent(one.get("recall")), ""] for one in by_class]
+    cost, total = numbers.epsilon(found.get("epsilon")), numbers.epsilon(found.get("epsilon_of_all"))
+    note = (
+        f"The mean over all {numbers.count(found.get('clients'))} clients, each of which counts the same; one that "
+        "does not answer counts as one half. They are the clients that training asks."
+    )
+    return joined(
+        [
+            *(tag("p", one, class_="warning") for one in found.get("doubtful") or ()),
+            plain_table(("Measured", "Value", "Noise"), rows, name="On the clients' own examples"),
+            tag("p", f"This cost epsilon {cost}; all together epsilon {total}."),
+            tag("p", note, class_="quiet"),
+        ]
+    )
 
 
 def _interval(value: float | None, std: float | None) -> tuple[float, float] | None:

@@ -1,15 +1,16 @@
-"""The result and the promise, first: how good, how private, against whom, and what that means for one person."""
+"""The promise: what it means for one person, what it assumes, what it does not cover, and the statement itself."""
 
 import math
 from collections.abc import Sequence
 
 from incrowd.privacy.statement import guess
+from incrowd.report import numbers
 from incrowd.report.charts import ChartAxis, Series, legend, line_chart
-from incrowd.report.figure import figure, plain_table
+from incrowd.report.figure import figure
 from incrowd.report.pictures import NamedBar, bars, guesses
 from incrowd.report.plain import Shown, ShownFacts
-from incrowd.report.svg import NOTHING, Markup, joined, tag, text
-from incrowd.report.words import UNKNOWN, Wording
+from incrowd.report.result import is_free, one_of
+from incrowd.report.svg import NOTHING, Markup, joined, tag
 
 _BESIDE = ("unit", "relation", "trust", "accountant", "sampler", "assumed", "not_covered", "caveats")
 _PICTURES = 4
@@ -17,74 +18,46 @@ _BESIDE_EACH_OTHER = 2
 _TRADED = 6
 _ORIGINALS = 20
 _NAMES = 12
+_STRENGTHS = (
+    (0.55, "That is hardly better than a coin, whatever the attacker knows or computes."),
+    (0.75, "That is a strong limit, whatever the attacker knows or computes."),
+    (0.95, "That limits the worst case. Real attackers know far less and do worse; the limit alone leaves them room."),
+    (
+        1.0,
+        "By itself this limit excludes little: it allows such an all-knowing attacker to be almost sure. Real "
+        "attackers know less, but that protection is not promised. A smaller epsilon promises more.",
+    ),
+)
+_ODDS = "The attacker's odds: 100 guesses"
+_ODDS_ABOUT = "How many of 100 such guesses may be right at most, even odds to begin with. Rounded up."
+_KEY = {"chance": "right by chance", "sure": "right beyond chance, at most", "wrong": "wrong, at least"}
+_TRADE = "What no attack can beat"
+_TRADE_ABOUT = (
+    "An attack with few false alarms misses much. No attack is below the line; a useless one is on the diagonal."
+)
+_POINTS = {"caveats": "Read this first", "assumed": "Assumed, and not checked", "not_covered": "Not covered"}
 
 
-def result(shown: Sequence[Shown], words: Wording) -> Markup:
-    """How good and how private, at a glance: cards for one run, a row each for several."""
-    warnings = _warnings(shown, words)
-    if len(shown) == 1:
-        return warnings + _cards(shown[0], words)
-    keys = ("run", "data", "accuracy", "baseline", "epsilon", "delta", "protected", "state")
-    rows = [_row(one, words) for one in shown]
-    return warnings + plain_table([words(key) for key in keys], rows, name=words.plain("result"), kind="runs")
-
-
-def meaning(shown: Sequence[Shown], words: Wording) -> Markup:
-    """What the promise is worth: a hundred guesses, errors traded for each other, and both in words."""
-    known = [one for one in shown if one.epsilon is not None and not _unpaid(one)]
+def meaning(shown: Sequence[Shown]) -> Markup:
+    """The promise as a bet: a hundred guesses, errors traded for each other, and both in words."""
+    known = [one for one in shown if one.epsilon is not None and not is_free(one)]
     if not known:
         return NOTHING
-    said = _in_words(known[0], words) if len(shown) == 1 else NOTHING
-    pictures = tag("div", _odds(known, words), _traded(known, words), class_="grid" if len(known) > 1 else "pair")
-    return said + pictures
+    said = _in_words(known[0]) if len(shown) == 1 else NOTHING
+    return said + tag("div", _odds(known), _traded(known), class_="grid" if len(known) > 1 else "pair")
 
 
-def caveats(shown: Sequence[Shown], words: Wording) -> Markup:
-    """All that the statements say beside their figures, and their own words; what several say alike is said once."""
+def statements(shown: Sequence[Shown]) -> Markup:
+    """The statements, point by point and word for word; those that differ in their figures alone share their points."""
     alike: dict[str, list[tuple[str, ShownFacts]]] = {}
     for one in shown:
         for party, promise in one.promises.items():
             name = ", ".join([one.name] * (len(shown) > 1) + [party] * bool(party))
             alike.setdefault(repr([promise.get(key) for key in _BESIDE]), []).append((name, promise))
     if alike:
-        return joined(_statement(words, each, alone=len(alike) == 1) for each in alike.values())
+        return joined(_statement(each, alone=len(alike) == 1) for each in alike.values())
     waiting = any(not one.over and one.kind != "pool" for one in shown)
-    return tag("p", words("statement.later"), class_="quiet") if waiting else NOTHING
-
-
-def accuracy_of(shown: Shown, words: Wording) -> tuple[str, str]:
-    """How good the model is, and what that is: accuracy, or else loss, of the result or of the last round measured."""
-    best = (shown.search or {}).get("best") or {}
-    tested = {"accuracy": best.get("test_accuracy"), "loss": None}
-    for source in (shown.result, tested, best, *reversed(shown.rounds)):
-        if source.get("accuracy") is not None:
-            return words.percent(source["accuracy"]), words.plain("accuracy")
-        if source.get("loss") is not None:
-            return words.number(source["loss"]), words.plain("loss")
-    public = (shown.pool or {}).get("public") or {}
-    if public.get("value") is not None:
-        return words.number(float(public["value"])), words.plain("on_public")
-    return UNKNOWN, words.plain("accuracy")
-
-
-def state_of(shown: Shown, words: Wording) -> str:
-    """How far it is."""
-    if shown.kind == "pool":
-        return words.plain("state.pool", accepted=words.count((shown.pool or {}).get("accepted")))
-    if shown.kind in ("ledger",):
-        return words.plain("state.ledger", entries=words.count(sum(len(one["lines"]) for one in shown.ledgers)))
-    if shown.over:
-        return words.plain("state.searched" if shown.kind == "search" else "state.over")
-    if shown.planned is None:
-        return words.plain("state.running")
-    return words.plain("state.rounds", done=words.count(len(shown.rounds)), planned=words.count(shown.planned))
-
-
-def trusted(shown: Shown, words: Wording) -> str:
-    """Who is trusted, in a word or two."""
-    if shown.kind == "pool" or shown.settings.get("privacy", {}).get("place") == "local":
-        return words.plain("trusted.nobody")
-    return words.plain("trusted.silo" if shown.kind == "silos" else "trusted.server")
+    return tag("p", "The statement is written when the run is over.", class_="quiet") if waiting else NOTHING
 
 
 def worst_of(shown: Shown) -> tuple[float, float]:
@@ -93,169 +66,87 @@ def worst_of(shown: Shown) -> tuple[float, float]:
     return max(each, default=(shown.epsilon or 0.0, shown.delta or 0.0))
 
 
-def _unpaid(one: Shown) -> bool:
-    """Whether nothing was charged, so that there is no promise to speak of."""
-    return one.kind == "search" and (one.search or {}).get("select") == "public"
+def missed(alarms: float, epsilon: float, delta: float) -> float:
+    """The least share of participants that any test misses, for its share of false alarms."""
+    grown = math.exp(min(epsilon, 700.0))
+    return max(0.0, 1 - delta - grown * alarms, (1 - delta - alarms) / grown)
 
 
-def _warnings(shown: Sequence[Shown], words: Wording) -> Markup:
-    """What weakens what is shown, first; what is true of several runs is said once."""
-    told: dict[tuple[str, ...], list[str]] = {}
-    for one in shown:
-        running = not one.over and one.kind in ("clients", "silos", "search")
-        marks = (("warn.simulated", one.simulated), ("warn.public", one.public), ("warn.running", running))
-        told.setdefault(tuple(key for key, true in marks if true), []).append(one.name)
-    parts = []
-    for keys, names in told.items():
-        if keys:
-            of = tag("p", tag("strong", ", ".join(names))) if len(shown) > 1 else NOTHING
-            parts.append(tag("div", of, *(tag("p", words(key)) for key in keys), class_="warning", role="note"))
-    return joined(parts)
-
-
-def _cards(one: Shown, words: Wording) -> Markup:
-    value, what = accuracy_of(one, words)
-    cards = []
-    if value != UNKNOWN:
-        cards.append(_card(what, value, _beside(one, words)))
-    if _unpaid(one):
-        cards.append(_card(words("epsilon.is"), words.plain("unpaid"), words("search.public")))
-    elif one.epsilon is not None:
-        beside = [words("delta_none") if one.delta == 0 else words("delta_is", delta=words.number(one.delta))]
-        beside += [] if one.budget is None else [words("of_budget", budget=words.epsilon(one.budget))]
-        spent = words("epsilon.by_now" if not one.over and one.kind in ("clients", "silos") else "epsilon.is")
-        cards.append(_card(spent, f"ε = {words.epsilon(one.epsilon)}", _dotted(beside)))
-    cards.append(_card(words("protected"), words.unit(one.unit), _of_how_many(one, words)))
-    cards.append(_card(words("trusted"), trusted(one, words), words(f"trusted.why.{_place(one)}")))
-    return tag("div", *cards, class_="cards") + tag("p", state_of(one, words), class_="quiet state")
-
-
-def _dotted(parts: Sequence[Markup]) -> Markup:
-    return joined(part if place == 0 else joined([" · ", part]) for place, part in enumerate(parts))
-
-
-def _beside(one: Shown, words: Wording) -> str:
-    """What the result was measured on."""
-    if one.kind == "search":
-        tested = ((one.search or {}).get("best") or {}).get("test_accuracy") is not None
-        return words("search.tested" if tested else "search.validated")
-    return words("baseline.is", value=words.percent(one.baseline)) if one.baseline is not None else NOTHING
-
-
-def _card(name: str, value: str, beside: str) -> Markup:
-    return tag(
-        "div", tag("h3", name), tag("p", text(value), class_="big"), tag("p", beside, class_="quiet"), class_="card"
-    )
-
-
-def _of_how_many(one: Shown, words: Wording) -> Markup:
-    if one.clients is None:
-        return words(f"kind.{one.kind}")
-    return words("of_silos" if one.kind == "silos" else "of_clients", count=words.count(one.clients))
-
-
-def _place(one: Shown) -> str:
-    if one.kind == "pool":
-        return "device"
-    if one.settings.get("privacy", {}).get("place") == "local":
-        return "local"
-    return "silo" if one.kind == "silos" else "server"
-
-
-def _row(one: Shown, words: Wording) -> list[Markup]:
-    value, what = accuracy_of(one, words)
-    said = value if what == words.plain("accuracy") or value == UNKNOWN else f"{value} ({what})"
-    cells = [one.name, one.data, said, words.percent(one.baseline), words.epsilon(one.epsilon), words.number(one.delta)]
-    return [*map(text, cells), text(words.unit(one.unit)), text(state_of(one, words))]
-
-
-def _in_words(one: Shown, words: Wording) -> Markup:
+def _in_words(one: Shown) -> Markup:
     epsilon, delta = worst_of(one)
-    share = guess(epsilon, delta)
-    question = words.plain(f"question.{_relation(one)}", one=words.unit(one.unit))
-    kept = "strong" if share <= 0.55 else "good" if share <= 0.75 else "some" if share <= 0.95 else "weak"
-    found = min(1.0, math.exp(min(epsilon, 700.0)) * 0.01 + delta, 1 - math.exp(-epsilon) * (0.99 - delta))
-    return joined(
-        [
-            tag("p", words("odds.words", question=question, odds=words.odds(share)), class_="lead"),
-            tag("p", words(f"odds.{kept}")),
-            NOTHING if _relation(one) == "replace" else tag("p", words("traded.words", found=words.odds(found))),
-        ]
+    share, relation, unit = guess(epsilon, delta), _relation(one), one_of(one.unit)
+    question = {
+        "replace one": f"which of two possible values {unit} had",
+        "zero out one": f"whether {unit} contributed or left its place empty",
+    }.get(relation, f"whether {unit} took part")
+    lead = (
+        f"Someone who knows everything about everyone else, sees all that was released and has to say {question}, is "
+        f"right at most {numbers.percent_at_most(share)} of the time. Tossing a coin is right 50 % of the time."
     )
+    parts = [tag("p", lead, class_="lead"), tag("p", next(said for most, said in _STRENGTHS if share <= most))]
+    if relation != "replace one":
+        found = min(1.0, math.exp(min(epsilon, 700.0)) * 0.01 + delta, 1 - math.exp(-epsilon) * (0.99 - delta))
+        traded = (
+            "If the attacker may accuse 1 % of those who did not take part, at most "
+            f"{numbers.percent_at_most(found)} of those who did are found."
+        )
+        parts.append(tag("p", traded))
+    return joined(parts)
 
 
 def _relation(one: Shown) -> str:
     promise: ShownFacts = next(iter(one.promises.values()), {})
-    return (
-        {"replace one": "replace", "zero out one": "zero"}.get(promise.get("relation", ""), "took_part")
-        if one.kind != "pool"
-        else "replace"
-    )
+    return "replace one" if one.kind == "pool" else str(promise.get("relation", ""))
 
 
-def _odds(known: Sequence[Shown], words: Wording) -> Markup:
+def _odds(known: Sequence[Shown]) -> Markup:
     """A picture of a hundred guesses for each run, or a bar each where they are many."""
+    shares = [(one.name, guess(*worst_of(one))) for one in known]
     if len(known) > _PICTURES:
-        given = [_bar(one, words) for one in known]
-        chart = bars(given, name=words.plain("odds.title"), line=(0.5, words.plain("odds.coin")), most=1.0)
-        return figure(words, key="odds", title=words.plain("odds.title"), about=words.plain("odds.about"), chart=chart)
+        given = [NamedBar(name=name, value=share, said=numbers.percent_at_most(share)) for name, share in shares]
+        return figure(
+            key="odds",
+            title=_ODDS,
+            about=_ODDS_ABOUT,
+            chart=bars(given, name=_ODDS, line=(0.5, "a coin"), most=1.0),
+        )
     drawn = []
-    for one in known:
-        share = guess(*worst_of(one))
+    for name, share in shares:
         right = math.ceil(100 * share - 1e-9)
-        said = words.plain("odds.picture", right=right)
-        name = tag("p", text(one.name), class_="name") if len(known) > 1 else NOTHING
-        drawn.append(tag("div", name, guesses(right, name=said), tag("p", text(said), class_="quiet"), class_="crowd"))
-    key = tag(
-        "ul",
-        *(
-            tag("li", tag("span", class_=f"chip {kind}"), words(f"odds.key.{kind}"))
-            for kind in ("chance", "sure", "wrong")
-        ),
-        class_="legend",
-    )
+        said = f"at most {right} of 100 guesses are right"
+        head = tag("p", name, class_="name") if len(known) > 1 else NOTHING
+        drawn.append(tag("div", head, guesses(right, name=said), tag("p", said, class_="quiet"), class_="crowd"))
+    key = joined(tag("li", tag("span", class_=f"chip {kind}"), said) for kind, said in _KEY.items())
     return figure(
-        words,
         key="odds",
-        title=words.plain("odds.title"),
-        about=words.plain("odds.about"),
-        more=key,
+        title=_ODDS,
+        about=_ODDS_ABOUT,
+        more=tag("ul", key, class_="legend"),
         chart=tag("div", *drawn, class_="crowds"),
         wide=len(known) > _BESIDE_EACH_OTHER,
     )
 
 
-def _bar(one: Shown, words: Wording) -> NamedBar:
-    share = guess(*worst_of(one))
-    return NamedBar(name=one.name, value=share, said=words.odds(share))
-
-
-def _traded(known: Sequence[Shown], words: Wording) -> Markup:
-    """Errors traded for each other: the least share of those who took part that is missed, for each false alarm."""
+def _traded(known: Sequence[Shown]) -> Markup:
+    """Errors traded for each other: the least share of participants that is missed, for each share of false alarms."""
     named: dict[tuple[float, float], list[int]] = {}
     for place, one in enumerate(known):
         named.setdefault(worst_of(one), []).append(place)
-    several = len(known) > 1
     series = [
         Series(
-            name=_of_promise(words, at, [known[place].name for place in places] if several else []),
+            name=_of_promise(at, [known[place].name for place in places] if len(known) > 1 else []),
             points=_curve(*at),
             style=places[0],  # as in the other figures
         )
         for at, places in list(named.items())[:_TRADED]
     ]
-    share = ChartAxis(label=words.plain("traded.x"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
-    missed = ChartAxis(label=words.plain("traded.y"), spelt=lambda value: words.percent(value, 0), low=0.0, high=1.0)
-    coin = Series(name=words.plain("odds.coin"), points=[(0.0, 1.0), (1.0, 0.0)], style=6)
-    chart = line_chart([*series, coin], x=share, y=missed, name=words.plain("traded.title"))
-    return figure(
-        words,
-        key="traded",
-        title=words.plain("traded.title"),
-        about=words.plain("traded.about"),
-        more=legend([*series, coin]),
-        chart=chart,
+    series.append(Series(name="a coin", points=[(0.0, 1.0), (1.0, 0.0)], style=6))
+    alarms, missed_axis = (
+        ChartAxis(label=label, spelt=lambda value: numbers.percent(value, 0), low=0.0, high=1.0)
+        for label in ("false alarms", "missed, at least")
     )
+    chart = line_chart(series, x=alarms, y=missed_axis, name=_TRADE)
+    return figure(key="traded", title=_TRADE, about=_TRADE_ABOUT, more=legend(series), chart=chart)
 
 
 def _curve(epsilon: float, delta: float) -> list[tuple[float, float]]:
@@ -264,52 +155,42 @@ def _curve(epsilon: float, delta: float) -> list[tuple[float, float]]:
     return [(place, missed(place, epsilon, delta)) for place in sorted({*places, corner})]
 
 
-def missed(alarms: float, epsilon: float, delta: float) -> float:
-    """The least share of members that a test misses which takes so large a share of others for members."""
-    grown = math.exp(min(epsilon, 700.0))
-    return max(0.0, 1 - delta - grown * alarms, (1 - delta - alarms) / grown)
-
-
-def _of_promise(words: Wording, at: tuple[float, float], names: Sequence[str]) -> str:
-    delta = f", δ = {words.number(at[1])}" if at[1] else ""
-    said = f"ε = {words.epsilon(at[0])}{delta}"
+def _of_promise(at: tuple[float, float], names: Sequence[str]) -> str:
+    delta = f", δ = {numbers.number(at[1])}" if at[1] else ""
+    said = f"ε = {numbers.epsilon(at[0])}{delta}"
     listed = f"{', '.join(names[:3])}{'…' if len(names) > 3 else ''}"
-    return words.plain("named", name=listed, value=said) if names else said
+    return f"{listed}: {said}" if names else said
 
 
-def _statement(words: Wording, alike: Sequence[tuple[str, ShownFacts]], *, alone: bool) -> Markup:
+def _statement(alike: Sequence[tuple[str, ShownFacts]], *, alone: bool) -> Markup:
     """A statement, or several that differ in nothing but their figures."""
     _, promise = alike[0]
     names, several = [name for name, _ in alike if name], len(alike) > 1
     head = tag("h3", _listed(names)) if names and (several or not alone) else NOTHING
-    parts = []
-    for key in ("caveats", "assumed", "not_covered"):
-        if points := promise.get(key):
-            items = joined(tag("li", words.sentence(one)) for one in points)
+    points = []
+    for key, title in _POINTS.items():
+        if promise.get(key):
+            items = joined(tag("li", numbers.typeset(one)) for one in promise[key])
             kind = "points first" if key == "caveats" else "points"
-            parts.append(
-                tag("div", tag("h4" if head else "h3", words(f"statement.{key}")), tag("ul", items), class_=kind)
-            )
-    basis = [NOTHING]
+            points.append(tag("div", tag("h4" if head else "h3", title), tag("ul", items), class_=kind))
+    parts = [head, tag("div", *points, class_="columns") if points else NOTHING]
     if promise.get("trust"):
-        basis.append(tag("p", tag("strong", words("statement.trust")), " ", words.sentence(promise["trust"])))
+        parts.append(tag("p", tag("strong", "Trust:"), " ", numbers.typeset(promise["trust"])))
     if promise.get("accountant"):
-        said = [words("statement.accountant", accountant=promise["accountant"])]
-        if promise.get("sampler"):
-            said += [words("statement.sampler"), words.sentence(promise["sampler"]) + "."]
-        basis.append(tag("p", Markup(" ").join(said)))
+        sampling = f" Sampling: {numbers.typeset(promise['sampler'])}." if promise.get("sampler") else ""
+        parts.append(tag("p", f"Accountant: {promise['accountant']}, an upper bound.{sampling}"))
     originals: dict[str, list[str]] = {}
     for name, one in alike:
         originals.setdefault(str(one.get("text", "")), []).append(name)
     own = [
-        tag("pre", f"{_listed(parties)}\n\n{said}" if several else said, lang="en")
+        tag("pre", f"{_listed(parties)}\n\n{said}" if several else said)
         for said, parties in list(originals.items())[:_ORIGINALS]
     ]
     if len(originals) > _ORIGINALS:
-        own.append(tag("p", words("statements.left_out", count=words.count(len(originals) - _ORIGINALS))))
-    text_itself = tag("details", tag("summary", words("statement.original")), *own, open=not parts or None)
-    return tag("div", head, tag("div", *parts, class_="columns") if parts else NOTHING, *basis, text_itself,
-               class_="statement")  # fmt: skip
+        left = numbers.count(len(originals) - _ORIGINALS)
+        own.append(tag("p", f"{left} more, which differ in their figures alone, are left out here."))
+    summary = tag("summary", "The statement itself, word for word")
+    return tag("div", *parts, tag("details", summary, *own, open=not points or None), class_="statement")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -27,7 +27,6 @@ def watch(
     host: str = "127.0.0.1",
     port: int = 0,
     token: str | None = None,
-    language: str = "en",
     listening: Told,
 ) -> None:
     """Serve the live page of what is in these places, until SIGTERM or SIGINT.
@@ -43,13 +42,11 @@ def watch(
     door = Door(names=LOCAL if local else frozenset(), token=token if local or token else new_token())
     sources = Sources(places)
     with _bound(host, port) as listener:
-        asyncio.run(_serve(sources, door, listener, language, lambda: listening(_url(listener, host, door))))
+        asyncio.run(_serve(sources, door, listener, lambda: listening(_url(listener, host, door))))
 
 
-async def _serve(
-    sources: Sources, door: Door, listener: socket.socket, language: str, ready: Callable[[], object]
-) -> None:
-    feed = PageFeed(sources, language=language)
+async def _serve(sources: Sources, door: Door, listener: socket.socket, ready: Callable[[], object]) -> None:
+    feed = PageFeed(sources)
     looking = asyncio.create_task(feed.run())
     config = uvicorn.Config(
         LivePage(feed, door),

@@ -71,7 +71,7 @@ def content_of(path: str, contents: tuple[Content, ...]) -> Content | None:
 RESULT_KEYS = (
     "accuracy", "loss", "metrics", "data", "clients", "test_set", "rounds", "rounds_lost", "communications", "epsilon",
     "delta", "budget", "epsilon_by_silo", "report_by_silo", "stopped", "stopped_early", "noise_multiplier", "simulated",
-    "seen_as", "strength",
+    "seen_as", "strength", "verdict",
 )  # fmt: skip
 """What of a run's summary may be handed on."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from incrowd.privacy.statement import guess
 from incrowd.report.charts import HEIGHT, WIDTH, ChartAxis, GuideLine, Series, line_chart
-from incrowd.report.pictures import Dimension, NamedBar, bars, cells, guesses, parallel, strip
+from incrowd.report.pictures import NamedBar, bars, guesses
 from incrowd.report.promise import missed
 from incrowd.report.scales import Scale, even_ticks, log_ticks, picked, thinned
 
@@ -118,14 +118,6 @@ def test_the_traded_errors_are_those_that_the_promise_allows(epsilon: float, del
     assert 1 - (equal + missed(equal, epsilon, delta)) / 2 == pytest.approx(guess(epsilon, delta))
 
 
-def test_a_thousand_silos_are_one_path() -> None:
-    drawn = strip(
-        [place / 1000 for place in range(1000)], name="silos", label="epsilon", spelt=str, line=(1.2, "budget")
-    )
-    assert drawn.count("<path") == 3
-    assert drawn.count("h0") == 1000
-
-
 @pytest.mark.parametrize("values", [[], [0.0], [float("nan"), 1.0], [5.0, 0.0, 2.0]])
 def test_bars_take_what_there_is(values: Sequence[float]) -> None:
     given_bars = [NamedBar(name=f"<{place}>", value=value, said=str(value)) for place, value in enumerate(values)]
@@ -133,17 +125,3 @@ def test_bars_take_what_there_is(values: Sequence[float]) -> None:
     assert drawn.count('class="bar') == len(values)
     assert "nan" not in re.sub(r">[^<]*<", "", drawn)
     assert "<0>" not in drawn
-
-
-def test_equal_cells_are_one_and_unknown_ones_are_empty() -> None:
-    drawn = cells([("a", [1.0, 1.0, 1.0]), ("b", [None, 0.0, 1.0])], name="cells", low=0.0, high=1.0, labels=["x"])
-    assert drawn.count('class="cell') == 4
-    assert drawn.count('class="cell"') == 1
-
-
-def test_the_best_of_a_search_is_drawn_last() -> None:
-    dimension = Dimension(name="rate", places=[0.0, 0.5, None], ticks=[(0.0, "1"), (1.0, "2")])
-    drawn = parallel([dimension, dimension], shades=[0, 7, 3], best=0, name="search")
-    threads = re.findall(r'class="thread ([a-z0-9]+)"', drawn)
-    assert len(threads) == 3
-    assert threads[-1] == "best"

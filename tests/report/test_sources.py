@@ -73,7 +73,7 @@ def test_what_is_not_there_is_refused_at_once(places: list[str], folder: Path, m
 
 def test_a_section_is_told_once_and_another_run_is_another_page(made: Made, folder: Path) -> None:
     run = begun(made("simulated"), folder / "run")
-    feed = PageFeed(Sources([str(folder)]), language="en")
+    feed = PageFeed(Sources([str(folder)]))
     version, layout = feed.version, feed.layout
     assert f'data-version="{version}"' in feed.page
     assert feed.since(version) == {}
