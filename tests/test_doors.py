@@ -11,11 +11,9 @@ ROOT = Path(__file__).parent.parent
 INSIDE = {
     "benchmarks/adversaries.py",
     "benchmarks/audit.py",
-    "benchmarks/contest/service_floor.py",
     "benchmarks/device.py",
     "benchmarks/direction_attacks.py",
     "benchmarks/messages.py",
-    "benchmarks/redis_clients.py",
     "benchmarks/reports.py",
     "benchmarks/residual.py",
     "benchmarks/stacks.py",

@@ -111,13 +111,10 @@ class ServiceReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceContest:
-    """What to measure: sizes of models, in memory and in Redis, for so many seconds each.
-
-    ``echo`` is no store: see `service_floor`.
-    """
+    """What to measure: sizes of models, in memory and in Redis, for so many seconds each."""
 
     sizes: Sequence[int] = SIZES
-    stores: Sequence[str] = ("echo", "memory", "redis", "redis, 2 processes")
+    stores: Sequence[str] = ("memory", "redis", "redis, 2 processes")
     seconds: float = 8.0
 
     def __post_init__(self) -> None:
@@ -143,8 +140,7 @@ class ServiceContest:
             options = [] if redis is None else ["--store", f"unix://{folder}/redis.sock"]
             if "2 processes" in store:
                 options += ["--workers", "2"]
-            serves = echoing(asked, folder, first) if store == "echo" else serving(asked, folder, first, options)
-            address, server = stack.enter_context(serves)
+            address, server = stack.enter_context(serving(asked, folder, first, options))
             stack.enter_context(only_on(second))
             family = sorted(processes.family(server))
             spent = [processes.processor_seconds(family), 0.0, os.times().user + os.times().system]
@@ -204,15 +200,7 @@ def serving(
     """A server on one processor; its address and its process."""
     (folder / "spec.json").write_text(asked.to_json())
     command = [sys.executable, "-m", "incrowd", "serve", str(folder / "spec.json"), "--port", "0", "--json"]
-    with _listening([*command, "--rate", "1e9", "--burst", "1000000000", *options], processor) as server:
-        yield server
-
-
-@contextmanager
-def echoing(asked: Specification, folder: Path, processor: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """The least that a server costs (see `service_floor`), on one processor; its address and its process."""
-    (folder / "spec.json").write_text(asked.to_json())
-    with _listening([sys.executable, "-m", "contest.service_floor", str(folder / "spec.json")], processor) as server:
+    with _listening([*command, *options], processor) as server:
         yield server
 
 

@@ -141,7 +141,7 @@ class _StormServer:
         path = folder / "spec.json"
         path.write_text(specification(storm.weights).to_json())
         self._command = [sys.executable, "-m", "incrowd", "serve", str(path), "--json", "--remember-mb", "2"]
-        self._command += ["--rate", "1e9", "--burst", "1000000000", "--keep-every", str(storm.keep_every)]
+        self._command += ["--keep-every", str(storm.keep_every)]
         self._command += ["--store", f"unix://{folder}/redis.sock"] if storm.redis else []
         self.port = 0
         self._process: subprocess.Popen[str] | None = None

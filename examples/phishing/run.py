@@ -112,8 +112,7 @@ def fill(place: Path, urls: list[Url]) -> None:
 def serving(folder: Path, *, port: int) -> Iterator[str]:
     """A service in a process of its own, which keeps its pool in the folder; its address."""
     words = [sys.executable, "-m", "incrowd", "serve", str(SPECIFICATION), "--json", "--port", str(port)]
-    words += ["--folder", str(folder / "pool"), "--public", str(folder / "public.csv"), "--rate", "10000"]
-    words += ["--burst", "10000"]  # all devices have one address here, and no server lets one address do so much
+    words += ["--folder", str(folder / "pool"), "--public", str(folder / "public.csv")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             started = process.stdout.readline() if process.stdout is not None else ""

@@ -25,22 +25,15 @@ def serve(
     specification: Annotated[Path, typer.Argument(metavar="SPEC", help="The specification, a JSON or TOML file.")],
     store: Annotated[str, _option("memory, redis://, rediss:// or unix:// of a Redis.", "URL")] = "memory",
     folder: Annotated[Path | None, _option("Where a pool in memory is kept; without it, SPEC.pool.", "DIR")] = None,
-    host: Annotated[str, _option("The address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, _option("The address to listen at, of this machine only: nginx is the way in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
     workers: Annotated[int, _option("Processes; more than one need a Redis.")] = 1,
     keep_every: Annotated[float, _option("Seconds between two keeps of a pool in memory.")] = 5.0,
     remember_mb: Annotated[float, _option("Memory for replaced versions: late answers need theirs.")] = 64.0,
     turned_away: Annotated[float, _option("The share of honest answers that may be turned away.")] = 0.01,
-    rate: Annotated[float, _option("Requests a second by one address.")] = 20.0,
-    burst: Annotated[int, _option("Requests at once by one address.")] = 200,
-    connections: Annotated[int, _option("Connections at once.")] = 10_000,
-    each: Annotated[int, _option("Connections at once from one address.")] = 1_000,
     admin_token_file: Annotated[
         Path | None, _option("The token for orders; without it none are taken.", "FILE")
     ] = None,
-    tls_cert: Annotated[Path | None, _option("The certificate, a PEM file.", "FILE")] = None,
-    tls_key: Annotated[Path | None, _option("Its key.", "FILE")] = None,
-    trust_proxy: Annotated[list[str] | None, _option("Whose x-forwarded-for counts; may be repeated.", "IP")] = None,
     public: Annotated[Path | None, _option("A public table to measure what was learnt by.", "TABLE.csv")] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,8 +44,6 @@ def serve(
     need_serving(store)
     from incrowd.drawdiscard.specification_file import read_specification
     from incrowd.service import serving
-    from incrowd.service.application import Surface
-    from incrowd.service.rates import TrustedProxies
 
     in_memory = store == serving.MEMORY
     if folder is not None and not in_memory:
@@ -67,15 +58,7 @@ def serve(
         keep_every=keep_every,
         remember_mb=remember_mb,
         turned_away=turned_away,
-        surface=Surface(
-            rate=rate,
-            burst=burst,
-            proxies=TrustedProxies(trust_proxy or ()),
-            token=None if admin_token_file is None else token_of(admin_token_file),
-            connections=connections,
-            each=each,
-        ),
-        tls=None if tls_cert is None and tls_key is None else (tls_cert, tls_key),
+        token=None if admin_token_file is None else token_of(admin_token_file),
         public=public,
     )
     told = {"fingerprint": options.specification.fingerprint, "store": "memory" if in_memory else "redis"}
@@ -93,7 +76,7 @@ def need_serving(store: str) -> None:
         "pydantic": "drawdiscard",
     }
     if store != "memory":
-        needed |= {"hiredis": "redis"}
+        needed |= {"hiredis": "redis", "redis": "redis"}
     for package, extra in needed.items():
         if find_spec(package) is None:
             raise ConfigError(field="package", value=package, remedy=f"pip install 'incrowd[{extra}]' brings it")

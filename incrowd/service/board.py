@@ -11,7 +11,6 @@ from incrowd.drawdiscard.showing import PoolFigures, shown, three_adversaries
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError
 from incrowd.service.public_table import PublicTable
-from incrowd.service.store import StoreAway
 from incrowd.service.tending import Tending
 
 FRESH = 1.0
@@ -26,7 +25,7 @@ class Board:
     Guarantee: however many ask, the pool is looked at once in that time, and computing goes on in a thread of its own.
     What is shown depends on contributions only through released weights and on how many came.
 
-    Edge cases: while the store is away the last figures are shown, and that it is.
+    Edge cases: while the store is away there are no figures (`StoreAway`).
     """
 
     def __init__(self, tending: Tending, *, public: PublicTable | None = None) -> None:
@@ -68,12 +67,7 @@ class Board:
         async with self._turn:
             if time.monotonic() - self._looked < FRESH:
                 return
-            try:
-                figures = await self._tending.store.figures()
-            except StoreAway:
-                if self._figures is None:
-                    raise
-                return  # the last figures are better than none; that the store is away is said beside them
+            figures = await self._tending.store.figures()
             self._status = await asyncio.to_thread(self._shown, figures)
             self._figures, self._looked = figures, time.monotonic()
             self._tending.accepted = max(self._tending.accepted, figures.accepted)

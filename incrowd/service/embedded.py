@@ -31,8 +31,6 @@ class EmbeddedStore:
     `trouble` and tried again; nothing is lost meanwhile but safety.
     """
 
-    at_once = True
-
     def __init__(
         self,
         specification: Specification,

@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from incrowd.service.hot import HotPath
 
-TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-
-
-def exposition(status: Mapping[str, Any], hot: HotPath, *, connections: int) -> str:
+def exposition(status: Mapping[str, Any], *, draws: int, refused: Mapping[str, int]) -> str:
     """The text. What is counted by the pool is all servers'; draws, refusals and memory are this process's own."""
     spread = status["spread"]
     lines = [
@@ -23,12 +19,12 @@ def exposition(status: Mapping[str, Any], hot: HotPath, *, connections: int) -> 
             "Answers that did not enter, by reason.",
             {f'reason="{name}"': count for name, count in sorted(status["turned_away"].items())},
         ),
-        *_metric("incrowd_draws_total", "counter", "Instances that this process handed out.", {"": hot.draws}),
+        *_metric("incrowd_draws_total", "counter", "Instances that this process handed out.", {"": draws}),
         *_metric(
             "incrowd_refused_requests_total",
             "counter",
-            "Requests to draw or answer that this process refused, by reason.",
-            {f'reason="{name}"': count for name, count in sorted(hot.turned_back.items())},
+            "Requests that this process refused, by reason.",
+            {f'reason="{name}"': count for name, count in sorted(refused.items())},
         ),
         *_metric(
             "incrowd_updates_per_second", "gauge", "Accepted answers a second.", {"": status["updates_per_second"]}
@@ -41,7 +37,6 @@ def exposition(status: Mapping[str, Any], hot: HotPath, *, connections: int) -> 
         ),
         *_metric("incrowd_paused", "gauge", "Whether answers wait.", {"": int(status["paused"])}),
         *_metric("incrowd_store_up", "gauge", "Whether the store is well.", {"": int(status["trouble"] is None)}),
-        *_metric("incrowd_connections", "gauge", "Open connections of this process.", {"": connections}),
         *_metric("process_resident_memory_bytes", "gauge", "Memory of this process.", {"": resident()}),
     ]
     return "\n".join(lines) + "\n"

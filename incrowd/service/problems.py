@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from http import HTTPStatus
 
 from incrowd.drawdiscard.desk import Reason
 
@@ -48,24 +47,15 @@ class Problem:
         length = b"%d" % len(self.body)
         return [(b"content-type", b"application/json"), (b"content-length", length), *later, *ALWAYS, *OPEN]
 
-    def replied(self, extra: Headers, *, close: bool) -> tuple[bytes, bytes]:
-        """The whole reply, as HTTP has it."""
-        line = b"HTTP/1.1 %d %b\r\n" % (self.status, HTTPStatus(self.status).phrase.encode())
-        headers = [*self.headers, *extra, *([(b"connection", b"close")] if close else [])]
-        return line + b"".join(b"%b: %b\r\n" % each for each in headers) + b"\r\n", self.body
 
-    def after(self, seconds: float) -> "Problem":
-        """The same, to be tried again in so many seconds."""
-        return Problem(self.status, self.name, self.remedy, max(1, int(seconds + 0.999)))
-
-
-BAD_REQUEST = Problem(400, "bad_request", "this is no HTTP/1.1 request, or its headers are too long")
 FAILED = Problem(500, "failed", "this is a mistake of the server's: tell who runs it")
 NOT_FOUND = Problem(404, "not_found", "there is nothing of this name: see /openapi.json")
 NOT_ALLOWED = Problem(405, "method_not_allowed", "this name takes another method: see /openapi.json")
 LENGTH_REQUIRED = Problem(411, "length_required", "state the length of the body in content-length; nothing chunked")
 TOO_LARGE = Problem(413, "too_large", "send four bytes for each weight, and nothing else")
-TOO_OFTEN = Problem(429, "too_often", "too many requests from this address: wait for retry-after seconds")
+TOO_OFTEN = Problem(429, "too_often", "too many requests from this address: wait for retry-after seconds", 1)
+"""nginx says it, in these words."""
+
 NO_TOKEN = Problem(401, "no_token", "send the server's token: authorization: Bearer TOKEN")
 NO_ADMIN = Problem(403, "no_admin", "this server was started without a token: it takes no orders over the network")
 AWAY = Problem(503, "away", "the pool is out of reach for the moment: send the same again after retry-after seconds", 1)
@@ -89,21 +79,3 @@ OF_REASON: dict[Reason, Problem] = {
 
 OUTCOMES = {reason: reason.name.lower().encode() for reason in Reason}
 """The header ``incrowd-outcome``."""
-
-EVERY = (
-    *OF_REASON.values(),
-    *(
-        BAD_REQUEST,
-        FAILED,
-        NOT_FOUND,
-        NOT_ALLOWED,
-        LENGTH_REQUIRED,
-        TOO_LARGE,
-        TOO_OFTEN,
-        NO_TOKEN,
-        NO_ADMIN,
-        AWAY,
-        PAUSED,
-        NO_AVERAGE,
-    ),
-)

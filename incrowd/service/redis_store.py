@@ -11,6 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from incrowd._random import Floats, Randomness, SystemRandomness
 from incrowd.drawdiscard.desk import LIFETIME, Desk, Reason, Returned
@@ -20,8 +24,7 @@ from incrowd.drawdiscard.pool import HISTORY, Instance, Picks, averaged, merged
 from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.drawdiscard.specification import Specification
 from incrowd.drawdiscard.tickets import KEY_BYTES
-from incrowd.errors import ConfigError, DataError
-from incrowd.service.redis_client import RedisClient, RedisPlace, RedisRefused
+from incrowd.errors import ConfigError, DataError, IncrowdError
 from incrowd.service.redis_scripts import NAMES, SCRIPTS
 from incrowd.service.store import HandedOut, StoreAway
 
@@ -31,7 +34,13 @@ PREFIX = "{incrowd}:"
 TRIES = 1_000
 """So often an answer is merged anew because another one entered its slot meanwhile."""
 
-_TELL_EVERY, _TEST_EVERY = 1.0, 30.0
+LOST = "Redis has lost the pool: put it back, or restart the servers to begin another one"
+
+CONNECTIONS, PATIENCE_S = 64, 3.0
+"""Connections of one process to Redis, and seconds that a command may take."""
+
+_LOOK_EVERY, _TELL_EVERY, _TEST_EVERY = 0.2, 5, 150
+"""Seconds between two looks at whether Redis is there; every so many looks counts and the test's memory are told."""
 
 
 class RedisStore:
@@ -48,12 +57,10 @@ class RedisStore:
     of what was turned away are told once a second.
     """
 
-    at_once = False
-
     def __init__(
         self,
         specification: Specification,
-        place: RedisPlace,
+        url: str,
         *,
         turned_away: float = 0.01,
         history: int = HISTORY,
@@ -71,7 +78,9 @@ class RedisStore:
         }
         self._fresh = self._source.stream("tickets").bits(KEY_BYTES // 8).tobytes()
         self._desk = Desk(specification, key=self._fresh, **self._of_desk)
-        self._client = RedisClient(place, prepare=self._prepare)
+        self._redis = redis_at(url)
+        self._ready = False
+        self.trouble: str | None = None
         self._keys = {name: PREFIX + name for name in NAMES}
         self._rows = PREFIX + "row:"
         self._scripts: dict[str, bytes] = {}
@@ -83,7 +92,7 @@ class RedisStore:
         self._taken: OrderedDict[bytes, None] = OrderedDict()
         self._turned: Counter[str] = Counter()
         self._looks: set[asyncio.Task[None]] = set()
-        self._telling: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._begun = False
 
     @property
@@ -91,15 +100,14 @@ class RedisStore:
         """See `PoolStore.desk`."""
         return self._desk
 
-    @property
-    def trouble(self) -> str | None:
-        """Why Redis is away, if it is."""
-        return self._client.trouble
-
     async def open(self) -> None:
         """See `PoolStore.open`."""
-        await self._client.open()
-        self._telling = asyncio.create_task(self._tell_now_and_then())
+        try:
+            await self._prepare()
+        except IncrowdError:
+            await self._redis.aclose()
+            raise
+        self._looking = asyncio.create_task(self._look_now_and_then())
 
     async def draw(self) -> HandedOut:
         """See `PoolStore.draw`."""
@@ -117,7 +125,7 @@ class RedisStore:
     async def repeated(self, answer: Returned) -> bool:
         """See `PoolStore.repeated`."""
         known = answer.digest in self._taken
-        return known or await self._client.call("ZSCORE", self._keys["taken"], answer.digest) is not None
+        return known or await self._call("ZSCORE", self._keys["taken"], answer.digest) is not None
 
     async def enter(self, answer: Returned) -> tuple[Reason, HandedOut]:
         """See `PoolStore.enter`."""
@@ -143,11 +151,11 @@ class RedisStore:
         while self._looks:
             await asyncio.wait(set(self._looks))
         await self._tell()
-        accepted = int(await self._client.call("HGET", self._keys["counts"], "accepted"))
+        accepted = await self._accepted()
         rows = await self._instances()
-        average = await self._client.call("GET", self._keys["average"])
-        turned = await self._client.call("HGETALL", self._keys["turned"])
-        counts = {name.decode(): int(count) for name, count in zip(turned[::2], turned[1::2], strict=True)}
+        average = await self._call("GET", self._keys["average"])
+        turned = await self._call("HGETALL", self._keys["turned"])
+        counts = {name.decode(): int(count) for name, count in turned.items()}
         return await asyncio.to_thread(PoolFigures.of, rows, _floats(average), accepted=accepted, turned=counts)
 
     def count(self, reason: str) -> None:
@@ -156,64 +164,64 @@ class RedisStore:
 
     async def pause(self, *, paused: bool) -> None:
         """See `PoolStore.pause`."""
-        await self._client.call("HSET", self._keys["counts"], "paused", int(paused))
+        await self._call("HSET", self._keys["counts"], "paused", int(paused))
         self.paused = paused
 
     async def keep(self) -> None:
         """See `PoolStore.keep`: Redis is asked for a snapshot of its own, and the test's memory is put aside."""
-        await self._client.call("SET", self._keys["test"], packed(self._desk.test.state()))
-        with suppress(RedisRefused):  # one is being written already
-            await self._client.call("BGSAVE")
+        await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
+        with suppress(_Refused):  # one is being written already
+            await self._call("BGSAVE")
 
     async def close(self) -> None:
         """See `PoolStore.close`."""
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
             with suppress(asyncio.CancelledError):
-                await self._telling
+                await self._looking
         with suppress(StoreAway):
             while self._looks:
                 await asyncio.wait(set(self._looks))
             await self._tell()
-            await self._client.call("SET", self._keys["test"], packed(self._desk.test.state()))
-        await self._client.close()
+            await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
+        await self._redis.aclose()
 
-    async def _prepare(self, client: RedisClient) -> None:
-        """What every new connection begins with: the scripts, the pool, and which run of Redis this is."""
-        for name, script in SCRIPTS.items():
-            self._scripts[name] = await client.call_first("SCRIPT", "LOAD", script)
+    async def _prepare(self) -> None:
+        """Find the pool, or begin it, and note which run of Redis this is; the scripts come last.
+
+        A Redis that was restarted has no scripts, so that no server enters anything before one of them was here.
+        """
         own = self._specification.to_json().encode()
-        there = await client.call_first("GET", self._keys["specification"])
+        there = await self._send("GET", self._keys["specification"])
         if there is None and self._begun:
-            raise StoreAway("Redis has lost the pool: put it back, or restart the servers to begin another one")
+            raise StoreAway(LOST)
         if there is None:
-            there = await self._begin(client, own)
+            there = await self._begin(own)
         if there != own:
             remedy = "it has the pool of another specification: give that one, or another database of this Redis"
             raise ConfigError(field="store", value="redis", remedy=remedy)
-        info = await client.call_first("INFO", "server")
-        run = next(line for line in info.decode().splitlines() if line.startswith("run_id:"))
+        run = (await self._send("INFO", "server"))["run_id"]
         now = time.time_ns() // 1000
-        await client.call_first("EVALSHA", self._scripts["awake"], 1, self._keys["counts"], run, now)
+        await self._send("EVAL", SCRIPTS["awake"], 1, self._keys["counts"], run, now)
         self._known.clear()  # another run may have forgotten what this process knows
         self._slots = [-1] * len(self._slots)
-        key = await client.call_first("GET", self._keys["key"])
-        paused = await client.call_first("HGET", self._keys["counts"], "paused")
-        self.paused = paused == b"1"
+        key = await self._send("GET", self._keys["key"])
+        self.paused = await self._send("HGET", self._keys["counts"], "paused") == b"1"
         if not self._begun:
-            await self._begin_desk(key, await client.call_first("GET", self._keys["test"]))
-        self._begun = True
+            self._begin_desk(key, await self._send("GET", self._keys["test"]))
+        for name in ("enter", "draw", "look"):
+            self._scripts[name] = await self._send("SCRIPT LOAD", SCRIPTS[name])
+        self._begun = self._ready = True
+        self.trouble = None
 
-    async def _begin(self, client: RedisClient, own: bytes) -> bytes:
+    async def _begin(self, own: bytes) -> bytes:
         pool = fresh_pool(self._specification, self._source, history=self._history)
         rows = [_bytes(row) for row in pool.freeze().rows]
         keys = [self._keys[name] for name in ("specification", "key", "slots", "counts")]
-        there: bytes = await client.call_first(
-            "EVALSHA", self._scripts["begin"], 4, *keys, own, self._fresh, self._rows, *rows
-        )
+        there: bytes = await self._send("EVAL", SCRIPTS["begin"], 4, *keys, own, self._fresh, self._rows, *rows)
         return there
 
-    async def _begin_desk(self, key: bytes, state: bytes | None) -> None:
+    def _begin_desk(self, key: bytes, state: bytes | None) -> None:
         if len(key) != KEY_BYTES:
             raise DataError(f"the key of the tickets in Redis has {len(key)} bytes, not {KEY_BYTES}: put a copy back")
         self._desk = Desk(self._specification, key=key, **self._of_desk)
@@ -224,14 +232,38 @@ class RedisStore:
                 raise DataError(f"what the test had learnt is damaged in Redis ({error}): delete that key") from error
 
     async def _run(self, name: str, keys: tuple[str, ...], *given: str | bytes | int) -> Any:
+        return await self._call("EVALSHA", self._scripts[name], len(keys), *(self._keys[key] for key in keys), *given)
+
+    async def _call(self, *command: str | bytes | int) -> Any:
+        """The reply to a command; `StoreAway` at once while Redis is known to be away."""
+        if not self._ready:
+            raise StoreAway(self.trouble or "there is no connection to Redis")
+        return await self._send(*command)
+
+    async def _send(self, *command: str | bytes | int) -> Any:
+        """The reply to a command, which is sent once: whether it was done is unknown where there is none."""
         try:
-            return await self._client.call(
-                "EVALSHA", self._scripts[name], len(keys), *(self._keys[key] for key in keys), *given
-            )
-        except RedisRefused as error:
-            if str(error).startswith(("NOSCRIPT", "GONE")):
-                self._client.reconnect()
-            raise StoreAway(f"Redis refuses: {error}") from error
+            return await self._redis.execute_command(*command)
+        except ResponseError as error:
+            if str(error).startswith("GONE"):
+                raise self._gone(LOST) from error
+            if isinstance(error, NoScriptError):
+                raise self._gone("Redis was started anew") from error
+            raise _Refused(f"Redis refuses: {error}") from error
+        except (RedisError, OSError) as error:
+            why = f"Redis is out of reach ({error}): start it, or give its address and password as --store"
+            raise self._gone(why) from error
+
+    def _gone(self, why: str) -> StoreAway:
+        """Nothing is sent any more until Redis is looked at again."""
+        self._ready, self.trouble = False, why
+        return StoreAway(why)
+
+    async def _accepted(self) -> int:
+        count = await self._call("HGET", self._keys["counts"], "accepted")
+        if count is None:
+            raise self._gone(LOST)
+        return int(count)
 
     async def _into(self, answer: Returned, slot: int, expected: int | str, row: Instance) -> tuple[Reason, HandedOut]:
         """The answer entered; `_Moved` where something else than expected is in the slot."""
@@ -268,7 +300,7 @@ class RedisStore:
         known = self._known.get(version)
         if known is not None:
             return known
-        body = await self._client.call("GET", f"{self._rows}{version}")
+        body = await self._call("GET", f"{self._rows}{version}")
         return None if body is None else self._remember(version, np.frombuffer(body, "<f4"))
 
     def _had(self, slot: int) -> int:
@@ -297,15 +329,15 @@ class RedisStore:
             self._taken.popitem(last=False)
 
     async def _instances(self) -> list[Instance]:
-        table = await self._client.call("HGETALL", self._keys["slots"])
-        pairs = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
+        table = await self._call("HGETALL", self._keys["slots"])
+        pairs = {int(slot): int(version) for slot, version in table.items()}
         return [row for slot in sorted(pairs) if (row := await self._row(pairs[slot])) is not None]
 
     async def _look(self, tail: float) -> None:
         """One look of the average over time. It is left out where Redis goes away, or another server has looked."""
-        with suppress(StoreAway, RedisRefused):
-            looks = int(await self._client.call("HGET", self._keys["counts"], "looks"))
-            before = await self._client.call("GET", self._keys["average"])
+        with suppress(StoreAway):
+            looks = int(await self._call("HGET", self._keys["counts"], "looks"))
+            before = await self._call("GET", self._keys["average"])
             mean = np.array(await self._instances(), np.float64).mean(axis=0)
             average = averaged(_floats(before), mean, looks + 1, tail)
             await self._run("look", ("counts", "average"), looks, average.astype("<f8").tobytes())
@@ -314,21 +346,32 @@ class RedisStore:
         turned, self._turned = self._turned, Counter()
         try:
             for reason, count in turned.items():
-                await self._client.call("HINCRBY", self._keys["turned"], reason, count)
+                await self._call("HINCRBY", self._keys["turned"], reason, count)
         except StoreAway:
             self._turned += turned
             raise
 
-    async def _tell_now_and_then(self) -> None:
-        beats = 0
+    async def _look_now_and_then(self) -> None:
+        """Come back to a Redis that was away; tell it what happened here, and hear whether answers are to wait."""
+        looks = 0
         while True:
-            await asyncio.sleep(_TELL_EVERY)
-            beats += 1
-            with suppress(StoreAway):
-                await self._tell()
-                self.paused = await self._client.call("HGET", self._keys["counts"], "paused") == b"1"
-                if beats % int(_TEST_EVERY / _TELL_EVERY) == 0:
-                    await self._client.call("SET", self._keys["test"], packed(self._desk.test.state()))
+            await asyncio.sleep(_LOOK_EVERY)
+            looks += 1
+            try:
+                if not self._ready:
+                    await self._prepare()
+                elif looks % _TELL_EVERY == 0:
+                    await self._accepted()
+                    await self._tell()
+                    self.paused = await self._call("HGET", self._keys["counts"], "paused") == b"1"
+                    if looks % _TEST_EVERY == 0:
+                        await self._call("SET", self._keys["test"], packed(self._desk.test.state()))
+            except IncrowdError as error:
+                self.trouble = str(error) if not self._ready else self.trouble
+
+
+class _Refused(StoreAway):
+    """Redis answered with an error; it is there."""
 
 
 class _Moved(Exception):
@@ -342,3 +385,21 @@ def _bytes(row: Instance) -> bytes:
 
 def _floats(content: bytes | None) -> Floats | None:
     return None if content is None else np.frombuffer(content, "<f8").astype(np.float64)
+
+
+def redis_at(url: str) -> "Redis":
+    """A client of the Redis at ``redis://``, ``rediss://`` (TLS) or ``unix://``, which sends a command once."""
+    once = Retry(NoBackoff(), 0)
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=PATIENCE_S,
+            socket_timeout=PATIENCE_S,
+            socket_connect_timeout=PATIENCE_S,
+            retry=once,
+        )
+    except ValueError as error:
+        remedy = "give memory, redis://, rediss:// or unix://"
+        raise ConfigError(field="store", value=url.partition(":")[0], remedy=remedy) from error
+    return Redis.from_pool(pool)

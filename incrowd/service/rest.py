@@ -1,10 +1,11 @@
-"""Everything but draw and answer: what is read now and then, what an operator orders, the page and its parts."""
+"""The requests: draw and answer, what is read now and then, what an operator orders, the page and its parts."""
 
 import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -15,24 +16,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.kept_pool import packed
 from incrowd.drawdiscard.showing import PoolFigures
 from incrowd.service.board import Board
+from incrowd.service.metrics import exposition
 from incrowd.service.openapi import ORDERS, openapi
 from incrowd.service.problems import (
     ALWAYS,
     AWAY,
+    FAILED,
+    LENGTH_REQUIRED,
     NO_ADMIN,
     NO_AVERAGE,
     NO_TOKEN,
     NOT_ALLOWED,
     NOT_FOUND,
+    OF_REASON,
     OPEN,
+    OUTCOMES,
     PAUSED,
+    TOO_LARGE,
     Headers,
     Problem,
 )
-from incrowd.service.store import PoolStore, StoreAway
+from incrowd.service.store import HandedOut, StoreAway
+from incrowd.service.tending import Tending
 
 Replying = Callable[[Request], Awaitable[Response]]
 
@@ -44,6 +53,9 @@ _KINDS = {
     "json": "application/json",
     "svg": "image/svg+xml",
 }
+LONGEST_TICKET = 256
+"""Digits of the longest ticket that is looked at."""
+
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,51 +68,59 @@ _PREFLIGHT: Headers = [
 
 
 class Rest:
-    """The Starlette application for all that is not hot.
+    """The application: a Starlette one.
 
-    `token` is what orders have to show; without one none are taken. `metrics` writes the figures for a monitor.
+    `token` is the one that orders have to show; without one none are taken. `refused` counts refusals by reason.
 
     Guarantee: the token is compared in constant time. The device's calls are open to pages of every origin; figures,
-    orders and the page are not. Bodies are not read.
+    orders and the page are not. A body is read only where its stated length is that of an answer. Nothing looks at
+    the address of a client.
+
+    Edge cases: while the store is away all that needs it is 503, with a reason.
     """
 
-    def __init__(
-        self,
-        store: PoolStore,
-        board: Board,
-        *,
-        token: str | None,
-        metrics: Callable[[dict[str, Any]], str],
-        extra: Headers,
-    ) -> None:
-        self._store, self._board, self._metrics, self._extra = store, board, metrics, extra
+    def __init__(self, tending: Tending, board: Board, *, token: str | None) -> None:
+        self._tending, self._store, self._board = tending, tending.store, board
         self._token = None if token is None else hashlib.sha256(token.encode()).digest()
-        asked = store.desk.specification
+        asked = self._store.desk.specification
         self._asked, self._specification = asked, asked.to_json().encode()
+        self._bytes, self._fingerprint = 4 * asked.size, asked.fingerprint.encode()
         self._openapi = json.dumps(openapi(asked)).encode()
         self._files = _files()
         self._turn = asyncio.Lock()
         self._averaged: PoolFigures | None = None
         self._averages: dict[str, bytes] = {}
-        device = ("/v1/specification", "/v1/draw", "/v1/answer", "/v1/average")
+        self.draws = 0
+        self.refused: Counter[str] = Counter()
         self.application = Starlette(
             routes=[
-                Route("/v1/specification", self._answer(self._asked_of_devices), methods=["GET"]),
-                Route("/v1/average", self._answer(self._average), methods=["GET"]),
-                *(Route(path, self._answer(self._preflight), methods=["OPTIONS"]) for path in device),
-                Route("/status.json", self._answer(self._status), methods=["GET"]),
-                Route("/health", self._answer(self._health), methods=["GET"]),
-                Route("/metrics", self._answer(self._figures), methods=["GET"]),
-                Route("/openapi.json", self._answer(self._description), methods=["GET"]),
-                Route("/", self._answer(self._static), methods=["GET"]),
-                Route("/static/{name}", self._answer(self._static), methods=["GET"]),
-                Route("/v1/admin/{order}", self._answer(self._order), methods=["POST"]),
+                self._of_devices("/v1/answer", self._answer, "POST"),
+                self._of_devices("/v1/draw", self._draw, "GET"),
+                self._of_devices("/v1/specification", self._asked_of_devices, "GET"),
+                self._of_devices("/v1/average", self._average, "GET"),
+                Route("/status.json", self._answering(self._status), methods=["GET"]),
+                Route("/health", self._answering(self._health), methods=["GET"]),
+                Route("/metrics", self._answering(self._figures), methods=["GET"]),
+                Route("/openapi.json", self._answering(self._description), methods=["GET"]),
+                Route("/", self._answering(self._static), methods=["GET"]),
+                Route("/static/{name}", self._answering(self._static), methods=["GET"]),
+                Route("/v1/admin/{order}", self._answering(self._order), methods=["POST"]),
             ],
-            exception_handlers={HTTPException: self._unknown},
+            exception_handlers={HTTPException: self._unknown, Exception: self._failed},
         )
         self.application.router.redirect_slashes = False
 
-    def _answer(self, answer: Replying) -> Replying:
+    def _of_devices(self, path: str, answer: Replying, method: str) -> Route:
+        """A call of devices, which pages of every origin may make."""
+
+        async def answering(request: Request) -> Response:
+            if request.method == "OPTIONS":
+                return self._reply(b"", "text/plain", [*OPEN, *_PREFLIGHT], status=204)
+            return await answer(request)
+
+        return Route(path, self._answering(answering), methods=[method, "OPTIONS"])
+
+    def _answering(self, answer: Replying) -> Replying:
         """The same, where the store may be away."""
 
         async def answering(request: Request) -> Response:
@@ -110,6 +130,54 @@ class Rest:
                 return self._problem(AWAY)
 
         return answering
+
+    async def _draw(self, request: Request) -> Response:
+        drawn = await self._tending.draw()
+        self.draws += 1
+        return self._hand(drawn, [])
+
+    async def _answer(self, request: Request) -> Response:
+        headers = request.headers
+        problem = self._wrong_length(headers) or self._refused_early(headers)
+        if problem is not None:
+            return self._problem(problem, close=problem in (LENGTH_REQUIRED, TOO_LARGE))
+        body = await request.body()
+        if len(body) != self._bytes:
+            return self._problem(OF_REASON[Reason.NOT_WEIGHTS])
+        ticket = _ticket(headers.get("incrowd-ticket", ""))
+        reason, following = await self._tending.offer(np.frombuffer(body, "<f4"), ticket)
+        if following is None:
+            return self._problem(OF_REASON[reason])
+        return self._hand(following, [(b"incrowd-outcome", OUTCOMES[reason])])
+
+    def _wrong_length(self, headers: Mapping[str, str]) -> Problem | None:
+        stated = headers.get("content-length")
+        if stated is None or "transfer-encoding" in headers:
+            return LENGTH_REQUIRED
+        return TOO_LARGE if stated.isdigit() and int(stated[:20]) > self._bytes else None
+
+    def _refused_early(self, headers: Mapping[str, str]) -> Problem | None:
+        """Why an answer is refused before it is read."""
+        if headers.get("incrowd-fingerprint") != self._asked.fingerprint:
+            self._store.count("other_specification")
+            return OF_REASON[Reason.OTHER_SPECIFICATION]
+        return PAUSED if self._store.paused else None
+
+    def _hand(self, instance: HandedOut, outcome: Headers) -> Response:
+        version, row, accepted = instance
+        drawn = self._store.desk.hand_out(version, row, accepted=accepted)
+        response = Response(row.data.cast("B"))
+        response.raw_headers = [
+            (b"content-type", b"application/octet-stream"),
+            (b"content-length", b"%d" % self._bytes),
+            (b"incrowd-fingerprint", self._fingerprint),
+            (b"incrowd-gamma", repr(drawn.gamma).encode()),
+            (b"incrowd-ticket", drawn.ticket.hex().encode()),
+            *outcome,
+            *ALWAYS,
+            *OPEN,
+        ]
+        return response
 
     async def _asked_of_devices(self, request: Request) -> Response:
         return self._reply(self._specification, "application/json", OPEN)
@@ -128,14 +196,12 @@ class Rest:
         headers = [*OPEN, (b"incrowd-fingerprint", self._asked.fingerprint.encode()), (b"vary", b"accept")]
         return self._reply(content, kind, headers)
 
-    async def _preflight(self, request: Request) -> Response:
-        return self._reply(b"", "text/plain", [*OPEN, *_PREFLIGHT], status=204)
-
     async def _status(self, request: Request) -> Response:
         status = await self._board.status()
         return self._reply(json.dumps(status, allow_nan=False).encode(), "application/json", [])
 
     async def _health(self, request: Request) -> Response:
+        await self._board.figures()
         if self._store.trouble is not None:
             return self._problem(AWAY)
         if self._store.paused:
@@ -143,7 +209,7 @@ class Rest:
         return self._reply(b'{"health": "well"}', "application/json", [])
 
     async def _figures(self, request: Request) -> Response:
-        text = self._metrics(await self._board.status())
+        text = exposition(await self._board.status(), draws=self.draws, refused=self.refused)
         return self._reply(text.encode(), "text/plain; version=0.0.4; charset=utf-8", [])
 
     async def _description(self, request: Request) -> Response:
@@ -178,12 +244,20 @@ class Rest:
         return self._reply(json.dumps({"done": order}).encode(), "application/json", [])
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
-        wrong_method = isinstance(error, HTTPException) and error.status_code == NOT_ALLOWED.status
-        return self._problem(NOT_ALLOWED if wrong_method else NOT_FOUND)
+        if not isinstance(error, HTTPException) or error.status_code != NOT_ALLOWED.status:
+            return self._problem(NOT_FOUND)
+        response = self._problem(NOT_ALLOWED)
+        response.headers["allow"] = dict(error.headers or {}).get("Allow", "")
+        return response
 
-    def _problem(self, problem: Problem) -> Response:
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        """A mistake of ours: Starlette raises it again behind the reply, and it goes to the log."""
+        return self._problem(FAILED, close=True)
+
+    def _problem(self, problem: Problem, *, close: bool = False) -> Response:
+        self.refused[problem.name] += 1
         response = Response(problem.body, status_code=problem.status)
-        response.raw_headers = [*problem.headers, *self._extra]
+        response.raw_headers = [*problem.headers, *([(b"connection", b"close")] if close else [])]
         return response
 
     def _reply(
@@ -200,7 +274,7 @@ class Rest:
         own = {b"cache-control": cache, b"content-security-policy": policy}
         always = [(name, own.get(name) or value) for name, value in ALWAYS]
         length = [] if status in (204, 304) else [(b"content-length", b"%d" % len(content))]
-        response.raw_headers = [(b"content-type", kind.encode()), *length, *always, *headers, *self._extra]
+        response.raw_headers = [(b"content-type", kind.encode()), *length, *always, *headers]
         return response
 
 
@@ -213,6 +287,14 @@ def _accepted(accept: str) -> str | None:
         if wanted in _WRITTEN:
             return wanted
     return None
+
+
+def _ticket(value: str) -> bytes:
+    """The bytes that a header spells; none where it spells none."""
+    try:
+        return bytes.fromhex(value) if len(value) <= LONGEST_TICKET else b""
+    except ValueError:
+        return b""
 
 
 _WRITTEN: dict[str, Callable[[Any], bytes]] = {

@@ -2,15 +2,15 @@
 
 import asyncio
 import gc
+import ipaddress
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,10 +23,10 @@ from incrowd import _validate
 from incrowd.drawdiscard.desk import LIFETIME
 from incrowd.drawdiscard.specification import Specification
 from incrowd.errors import ConfigError, IncrowdError
-from incrowd.service.application import Application, Surface
+from incrowd.service.application import Application
 from incrowd.service.embedded import KEEP_EVERY, EmbeddedStore
-from incrowd.service.protocol import Ways, protocol
 from incrowd.service.public_table import PublicTable
+from incrowd.service.rest import Rest
 from incrowd.service.store import PoolStore
 
 MEMORY = "memory"
@@ -37,9 +37,6 @@ SWITCH_S = 0.0005
 BESIDE = 500
 """Bytes that a remembered version takes beside its weights, with the digest of an answer."""
 
-OTHER_FILES = 64
-"""So many files may be open beside connections."""
-
 WRONG_USE = 2
 
 Listening = Callable[[str], object]
@@ -49,8 +46,9 @@ Listening = Callable[[str], object]
 class ServiceOptions:
     """What `incrowd serve` was asked for.
 
-    `tls` are the files of a certificate and its key; `remember_mb` is the memory for replaced versions: a device can
-    have drawn any of those and still answer.
+    `remember_mb` is the memory for replaced versions: a device can have drawn any of those and still answer.
+
+    Edge cases: a `host` that other machines can reach is refused: TLS, and limits on who asks how often, are a proxy's.
     """
 
     specification: Specification
@@ -63,8 +61,7 @@ class ServiceOptions:
     remember_mb: float = 64.0
     turned_away: float = 0.01
     lifetime: int = LIFETIME
-    surface: Surface = field(default_factory=Surface)
-    tls: tuple[Path | None, Path | None] | None = None
+    token: str | None = field(default=None, repr=False)
     public: Path | None = None
 
     def __post_init__(self) -> None:
@@ -73,8 +70,9 @@ class ServiceOptions:
         if self.workers > 1 and self.store == MEMORY:
             remedy = "several processes need a pool that they share: --store redis://..."
             raise ConfigError(field="workers", value=self.workers, remedy=remedy)
-        if self.tls is not None and None in self.tls:
-            raise ConfigError(field="tls", value=None, remedy="give both, a certificate and its key")
+        if not _loopback(self.host):
+            remedy = "give 127.0.0.1 or ::1: other machines come in through nginx (docs/service.md)"
+            raise ConfigError(field="host", value=self.host, remedy=remedy)
 
     @property
     def history(self) -> int:
@@ -92,12 +90,11 @@ class ServiceOptions:
                 history=self.history,
                 lifetime=self.lifetime,
             )
-        from incrowd.service.redis_client import RedisPlace
         from incrowd.service.redis_store import RedisStore
 
         return RedisStore(
             self.specification,
-            RedisPlace.of(self.store),
+            self.store,
             turned_away=self.turned_away,
             history=self.history,
             lifetime=self.lifetime,
@@ -122,29 +119,17 @@ async def _serve(options: ServiceOptions, listener: socket.socket, ready: Callab
     sys.setswitchinterval(SWITCH_S)
     store = options.opened()
     public = None if options.public is None else PublicTable(options.public, options.specification)
-    most = files_for(options.surface.connections + OTHER_FILES) - OTHER_FILES
-    surface = replace(options.surface, tls=options.tls is not None, connections=most)
-    application = Application(store, surface=surface, public=public)
-    async with application.running() as ways:
+    async with Application(store, token=options.token, public=public).running() as rest:
         gc.collect()
         gc.freeze()  # what is here stays: looking through it now and then would keep devices waiting
-        await Served(settings(ways, tls=options.tls), ready).serve(sockets=[listener])
+        await Served(settings(rest), ready).serve(sockets=[listener])
 
 
-def files_for(wanted: int) -> int:
-    """Allow this process so many open files, or as many as the system lets it have; how many of them that is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
-
-
-def settings(ways: Ways, *, tls: tuple[Path | None, Path | None] | None = None) -> uvicorn.Config:
-    """How uvicorn serves: no log of requests, no names of itself, bounded connections."""
+def settings(rest: Rest) -> uvicorn.Config:
+    """How uvicorn serves: no log of requests, no names of itself. Nobody's word about addresses is listened to."""
     return uvicorn.Config(
-        ways.rest,
-        http=protocol(ways),
+        rest.application,
+        http="httptools",
         ws="none",
         lifespan="off",
         log_level="error",
@@ -152,10 +137,9 @@ def settings(ways: Ways, *, tls: tuple[Path | None, Path | None] | None = None) 
         server_header=False,
         date_header=False,
         proxy_headers=False,
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=10,
         backlog=2048,
-        ssl_certfile=tls[0] if tls else None,
-        ssl_keyfile=tls[1] if tls else None,
     )
 
 
@@ -260,4 +244,11 @@ def _bound(options: ServiceOptions) -> Iterator[socket.socket]:
 
 def _url(options: ServiceOptions, listener: socket.socket) -> str:
     host = f"[{options.host}]" if ":" in options.host else options.host
-    return f"{'http' if options.tls is None else 'https'}://{host}:{listener.getsockname()[1]}"
+    return f"http://{host}:{listener.getsockname()[1]}"
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -39,11 +39,6 @@ class PoolStore(Protocol):
         ...
 
     @property
-    def at_once(self) -> bool:
-        """Whether draws and answers never wait for anything outside of this process."""
-        ...
-
-    @property
     def paused(self) -> bool:
         """Whether answers are to wait."""
         ...

@@ -24,7 +24,7 @@ class ServeProcess:
         path = folder / "spec.json"
         path.write_text(specification.to_json())
         self._specification = specification
-        self._options = ["--rate", "1e9", "--burst", "1000000000", *options]
+        self._options = options
         self._path, self.port = path, 0
         self.url = ""
         self.start()

@@ -13,13 +13,13 @@ import numpy as np
 import uvloop
 
 from incrowd.drawdiscard import Specification
-from incrowd.service.application import Application, Surface
+from incrowd.service.application import Application
 from incrowd.service.embedded import EmbeddedStore
 from incrowd.service.public_table import PublicTable
 from incrowd.service.serving import Served, settings
 from incrowd.service.store import PoolStore
 
-FAST = Surface(rate=1e6, burst=1_000_000, token="a token of a test")  # noqa: S106 - of a test
+TOKEN = "a token of a test"  # noqa: S105 - of a test
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Running:
 
     host: str
     port: int
-    application: Application
     store: PoolStore
 
     async def raw(self, sent: bytes, *, patience: float = 20.0) -> Got:
@@ -102,20 +101,20 @@ async def read_reply(reader: asyncio.StreamReader, *, head: bool = False) -> Got
 
 @asynccontextmanager
 async def service(
-    specification: Specification | PoolStore, *, surface: Surface = FAST, public: PublicTable | None = None
+    specification: Specification | PoolStore, *, token: str | None = TOKEN, public: PublicTable | None = None
 ) -> AsyncIterator[Running]:
     store = EmbeddedStore(specification) if isinstance(specification, Specification) else specification
-    application = Application(store, surface=surface, public=public)
+    application = Application(store, token=token, public=public)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     ready = asyncio.Event()
     host, port = listener.getsockname()
-    async with application.running() as ways:
-        server = Served(settings(ways), ready.set)
+    async with application.running() as rest:
+        server = Served(settings(rest), ready.set)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await ready.wait()
-            yield Running(host, port, application, store)
+            yield Running(host, port, store)
         finally:
             server.should_exit = True
             await task

@@ -8,22 +8,20 @@ import pytest
 from safetensors.numpy import load
 
 from incrowd.drawdiscard.tickets import TICKET_BYTES
-from incrowd.service.application import Surface
 from incrowd.service.public_table import PublicTable
-from incrowd.service.rates import TrustedProxies
 from tests.drawdiscard.mail import asked
-from tests.service.running import FAST, Running, read_reply, request, run, service
+from tests.service.running import TOKEN, Running, read_reply, request, run, service
 
 UNLIKELY = 2e-3
 """So few honest answers are turned away in tests of something else."""
 
 
-def with_service(work: Any, *, surface: Surface = FAST, public: PublicTable | None = None, **changes: object) -> None:
+def with_service(work: Any, *, token: str | None = TOKEN, public: PublicTable | None = None, **changes: object) -> None:
     async def main() -> None:
         from incrowd.service.embedded import EmbeddedStore
 
         store = EmbeddedStore(asked(**changes), turned_away=UNLIKELY)
-        async with service(store, surface=surface, public=public) as running:
+        async with service(store, token=token, public=public) as running:
             await work(running)
 
     run(main)
@@ -145,16 +143,19 @@ def test_a_body_that_is_too_large_is_refused_before_it_comes() -> None:
 
 def test_other_methods_and_names_are_told_apart() -> None:
     async def work(running: Running) -> None:
-        for method, path, status in (
-            ("POST", "/v1/draw", 405),
-            ("GET", "/v1/answer", 405),
-            ("DELETE", "/v1/specification", 405),
-            ("GET", "/nothing", 404),
-            ("GET", "/v1/draw/", 404),
-            ("POST", "/v1/admin/nothing", 401),
+        for method, path, status, allowed in (
+            ("POST", "/v1/draw", 405, {"GET", "HEAD", "OPTIONS"}),
+            ("GET", "/v1/answer", 405, {"POST", "OPTIONS"}),
+            ("DELETE", "/v1/specification", 405, {"GET", "HEAD", "OPTIONS"}),
+            ("PUT", "/health", 405, {"GET", "HEAD"}),
+            ("GET", "/v1/admin/keep", 405, {"POST"}),
+            ("GET", "/nothing", 404, {""}),
+            ("GET", "/v1/draw/", 404, {""}),
+            ("POST", "/v1/admin/nothing", 401, {""}),
         ):
             got = await running.ask(path, method=method)
             assert (method, path, got.status) == (method, path, status)
+            assert set(got.headers.get("allow", "").split(", ")) == allowed
             assert json.loads(got.body)["remedy"]
 
     with_service(work)
@@ -187,7 +188,7 @@ def test_orders_need_the_token() -> None:
         for token in ("", "Bearer ", "Bearer wrong", "a token of a test x", "Bearer é"):
             got = await running.ask("/v1/admin/pause", method="POST", headers={"authorization": token})
             assert (got.status, got.reason) == (401, "no_token")
-        right = {"authorization": f"Bearer {FAST.token}"}
+        right = {"authorization": f"Bearer {TOKEN}"}
         for order in ("keep", "pause"):
             assert (await running.ask(f"/v1/admin/{order}", method="POST", headers=right)).status == 200
         waiting = await running.answer(running.honest(drawn, seed=1), drawn)
@@ -207,20 +208,7 @@ def test_without_a_token_no_orders_are_taken() -> None:
             got = await running.ask("/v1/admin/pause", method="POST", headers=headers)
             assert (got.status, got.reason) == (403, "no_admin")
 
-    with_service(work, surface=Surface(rate=1e6, burst=1000))
-
-
-def test_who_asks_too_often_waits_and_others_do_not() -> None:
-    surface = Surface(rate=0.1, burst=5, proxies=TrustedProxies(["127.0.0.0/8"]))
-
-    async def work(running: Running) -> None:
-        busy, other = {"x-forwarded-for": "203.0.113.7"}, {"x-forwarded-for": "203.0.113.8"}
-        got = [await running.ask("/v1/draw", headers=busy) for _ in range(7)]
-        assert [each.status for each in got] == [*[200] * 5, 429, 429]
-        assert (got[-1].reason, int(got[-1].headers["retry-after"])) == ("too_often", 10)
-        assert (await running.ask("/v1/draw", headers=other)).status == 200
-
-    with_service(work, surface=surface)
+    with_service(work, token=None)
 
 
 def test_requests_that_come_together_are_answered_in_their_order() -> None:

@@ -5,14 +5,12 @@ import json
 
 import pytest
 
-from incrowd.service.application import Surface
 from incrowd.service.embedded import EmbeddedStore
 from incrowd.service.metrics import resident
 from tests.drawdiscard.mail import asked
 from tests.service.fuzzer import Fuzzer
 from tests.service.running import Got, Running, read_reply, run, service
 
-SURFACE = Surface(rate=1e9, burst=10**9, token="the token that nobody guesses")  # noqa: S106 - of a test
 BATCH = 50
 
 
@@ -68,7 +66,7 @@ def fuzzed(count: int, *, seed: int) -> tuple[Fuzzer, list[int]]:
     memory: list[int] = []
 
     async def main() -> None:
-        async with service(EmbeddedStore(asked(), history=500), surface=SURFACE) as running:
+        async with service(EmbeddedStore(asked(), history=500)) as running:
             fuzzer = Fuzzer(json.loads((await running.ask("/openapi.json")).body), seed)
             for _ in range(10):
                 await fuzz(running, fuzzer, count // 10)
@@ -91,7 +89,7 @@ def test_the_fuzzer_notices_what_is_not_described() -> None:
     """The control: a description that leaves a status out, and a reply that is a mistake of the server's."""
 
     async def main() -> None:
-        async with service(EmbeddedStore(asked()), surface=SURFACE) as running:
+        async with service(EmbeddedStore(asked())) as running:
             description = json.loads((await running.ask("/openapi.json")).body)
             del description["paths"]["/v1/answer"]["post"]["responses"]["422"]
             fuzzer = Fuzzer(description, seed=1)

@@ -1,4 +1,4 @@
-"""Clients that are slow, half open, too many or not speaking HTTP; requests in pieces and in heaps."""
+"""Clients that do not speak HTTP; requests in pieces and in heaps. Slow and many clients are nginx's (test_nginx)."""
 
 import asyncio
 from contextlib import suppress
@@ -7,17 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from incrowd.service.application import Surface
 from incrowd.service.embedded import EmbeddedStore
 from tests.drawdiscard.mail import asked
-from tests.service.running import FAST, Running, read_reply, request, run, service
-
-IMPATIENT = Surface(rate=1e6, burst=1_000_000, patience=0.5, connections=40, each=20)
+from tests.service.running import Running, read_reply, request, run, service
 
 
-def with_service(work: Any, *, surface: Surface = FAST, **changes: object) -> None:
+def with_service(work: Any, **changes: object) -> None:
     async def main() -> None:
-        async with service(EmbeddedStore(asked(**changes), turned_away=2e-3), surface=surface) as running:
+        async with service(EmbeddedStore(asked(**changes), turned_away=2e-3)) as running:
             await work(running)
 
     run(main)
@@ -28,80 +25,6 @@ async def closed(reader: asyncio.StreamReader, *, within: float = 5.0) -> bytes:
     with suppress(ConnectionError):
         return await asyncio.wait_for(reader.read(), within)
     return b""
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [b"", b"GET", b"GET /v1/draw HTTP/1.1\r\nhost", b"POST /v1/answer HTTP/1.1\r\ncontent-length: 16\r\n\r\nshort"],
-    ids=["nothing", "half a line", "half a header", "half a body"],
-)
-def test_who_does_not_go_on_is_cut_off(sent: bytes) -> None:
-    async def work(running: Running) -> None:
-        if sent.startswith(b"POST"):
-            drawn = await running.ask("/v1/draw")
-            fingerprint = drawn.headers["incrowd-fingerprint"].encode()
-            whole = sent.replace(b"content-length", b"incrowd-fingerprint: " + fingerprint + b"\r\ncontent-length")
-        else:
-            whole = sent
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        writer.write(whole)
-        assert await closed(reader) == b""
-        assert not running.application.bounds.open
-        writer.close()
-
-    with_service(work, surface=IMPATIENT)
-
-
-def test_one_byte_after_the_other_does_not_buy_time() -> None:
-    async def work(running: Running) -> None:
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        began = asyncio.get_running_loop().time()
-        with suppress(ConnectionError):
-            for byte in b"GET /v1/draw HTTP/1.1\r\nhost: " + b"x" * 100:
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.05)
-                if reader.at_eof():
-                    break
-        assert asyncio.get_running_loop().time() - began < 4
-        writer.close()
-
-    with_service(work, surface=IMPATIENT)
-
-
-def test_who_does_not_read_is_cut_off() -> None:
-    async def work(running: Running) -> None:
-        reader, writer = await asyncio.open_connection(running.host, running.port, limit=1)
-        with suppress(ConnectionError):
-            for _ in range(20_000):
-                writer.write(request("/v1/specification") * 4)
-                if writer.transport.get_write_buffer_size() > 2**20:
-                    break
-        for _ in range(60):
-            await asyncio.sleep(0.1)
-            if not running.application.bounds.open:
-                break
-        assert not running.application.bounds.open
-        writer.close()
-        del reader
-
-    with_service(work, surface=IMPATIENT)
-
-
-def test_connections_are_counted_in_all_and_by_address() -> None:
-    async def work(running: Running) -> None:
-        streams = [await asyncio.open_connection(running.host, running.port) for _ in range(20)]
-        await asyncio.sleep(0.05)
-        assert len(running.application.bounds.open) == 20
-        reader, writer = await asyncio.open_connection(running.host, running.port)
-        assert await closed(reader) == b"", "the twenty-first of one address"
-        writer.close()
-        for _, each in streams:
-            each.close()
-        await asyncio.sleep(0.2)
-        assert (await running.ask("/v1/draw")).status == 200
-        assert len(running.application.bounds.open) <= 1
-
-    with_service(work, surface=Surface(rate=1e6, burst=1000, patience=30, connections=40, each=20))
 
 
 def test_requests_may_come_in_pieces() -> None:
@@ -144,13 +67,9 @@ NOT_HTTP = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET / HTTP/9.9\r\n\r\n",
     b"\r\n\r\nnonsense\r\n\r\n",
-    b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n",
-    b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
-    b"GET / HTTP/1.1\r\nx: " + b"y" * 40_000 + b"\r\n\r\n",
     b"POST /v1/answer HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
     b"POST /v1/answer HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcde",
     b"POST /v1/answer HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
     b"CONNECT here:80 HTTP/1.1\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 ]
@@ -166,7 +85,7 @@ def test_what_is_no_request_for_us_ends_the_connection_and_nothing_else(sent: by
         writer.close()
         assert (await running.ask("/v1/draw")).status == 200
 
-    with_service(work, surface=IMPATIENT)
+    with_service(work)
 
 
 def test_old_clients_and_those_who_say_close_are_answered_and_let_go() -> None:

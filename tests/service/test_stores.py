@@ -12,7 +12,6 @@ from incrowd.drawdiscard import Specification
 from incrowd.drawdiscard.desk import Reason
 from incrowd.drawdiscard.held_pool import fresh_pool
 from incrowd.service.embedded import EmbeddedStore
-from incrowd.service.redis_client import RedisPlace
 from incrowd.service.redis_store import RedisStore
 from incrowd.service.store import PoolStore
 from tests.drawdiscard.mail import asked
@@ -28,7 +27,7 @@ def make(request: pytest.FixtureRequest, folder: Path) -> Make:
     if request.param == "embedded":
         return lambda specification, **keys: EmbeddedStore(specification, folder=folder, **keys)
     process: RedisProcess = request.getfixturevalue("own_redis")
-    return lambda specification, **keys: RedisStore(specification, RedisPlace.of(process.url), **keys)
+    return lambda specification, **keys: RedisStore(specification, process.url, **keys)
 
 
 def during(store: PoolStore, work: Callable[[PoolStore], Awaitable[None]]) -> None:
