@@ -104,7 +104,8 @@ def shadows(work: ClientWork, plan: Promise, *, models: int, seed: int) -> Shado
 def _trained(work: ClientWork, plan: Promise, inside: NDArray[np.bool_], randomness: SeededRandomness) -> Floats:
     """The published weights of a federation of those who are inside; the others do not answer."""
     ledger = Ledger.in_memory(budget=plan.budget, relation=plan.relation)
-    private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=work.model.size, label="audit")
+    size, places = work.model.size, work.data.places
+    private = PrivateRun(plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
     algorithm = FedAvg(engine=work.engine, private=private, server=work.config.server)
     state: State = algorithm.init()
 

@@ -86,7 +86,8 @@ def _rounds(work: ClientWork, *, seed: int, rounds: int) -> list[LookedAt]:
 def _algorithm(work: ClientWork, *, seed: int) -> FedAvg:
     ledger = Ledger.in_memory(budget=work.plan.budget, relation=work.plan.relation)
     randomness = SeededRandomness(seed=seed)
-    private = PrivateRun(work.plan, ledger=ledger, randomness=randomness, size=work.model.size, label="audit")
+    size, places = work.model.size, work.data.places
+    private = PrivateRun(work.plan, ledger=ledger, randomness=randomness, size=size, label="audit", places=places)
     return FedAvg(engine=work.engine, private=private, server=work.config.server)
 
 

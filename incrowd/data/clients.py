@@ -19,6 +19,7 @@ from incrowd.data.partition import Indices, Partition, Sizes, end_to_end
 from incrowd.data.partitioners import by_column
 from incrowd.errors import ConfigError, DataError
 from incrowd.privacy.plan.declared import check_declared
+from incrowd.privacy.plan.sampling import named_places
 
 if TYPE_CHECKING:
     import torch
@@ -212,6 +213,15 @@ class Clients:
     def present(self) -> int:
         """How many clients there are, which is private where a number is declared."""
         return self.partition.clients
+
+    @property
+    def places(self) -> NDArray[np.int64] | None:
+        """The public place of each client, from which its turn follows: by a roster whose names everybody knows, or by
+        its own name. Simulated clients, and unnamed ones, have none.
+        """
+        if self.declared is None or self.owners is None:
+            return None
+        return np.arange(len(self.names)) if self.names else named_places(self.owners)
 
     @property
     def sizes(self) -> Sizes:

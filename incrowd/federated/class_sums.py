@@ -11,7 +11,6 @@ import numpy as np
 from incrowd._random import Floats
 from incrowd.data import Clients
 from incrowd.errors import DataError
-from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.release import PrivateRun
 
 CONSTANT = 0.3
@@ -33,7 +32,7 @@ def class_sums(data: Clients, private: PrivateRun, *, number: int = 0) -> tuple[
     Edge cases: a plan for another number of clients than the data's is refused; clients that are declared, drawn and
     not there contribute nothing.
     """
-    check_planned(private.plan.round(number).sampler.clients, clients=data.clients)
+    private.check_clients(clients=data.clients, declared=data.declared is not None)
     asked = private.round(number)
     cohort = private.cohort(number)
     for client in cohort[cohort < data.present]:

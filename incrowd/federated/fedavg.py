@@ -25,7 +25,6 @@ from incrowd.learning.telling import LONG
 from incrowd.privacy.mechanism.clipped_sum import Observed
 from incrowd.privacy.mechanism.clipping import FixedClip, NormalisedClip, QuantileClip
 from incrowd.privacy.mechanism.correlated import NoiseState
-from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.promise import Carry
 from incrowd.privacy.release import PrivateRun, Release, Trainer
 from incrowd.settings.server import ServerOptimizer
@@ -231,7 +230,7 @@ class FedAvg:
 
     Guarantee: `apply` of equal states gives equal results under seeded randomness.
 
-    Edge cases: a plan for another number of clients than the engine's is refused. Where that number is declared, those
+    Edge cases: see `PrivateRun.check_clients` for what is refused. Where the number of clients is declared, those
     who are drawn and not there contribute nothing, and everything else stays as it was planned.
     """
 
@@ -262,7 +261,7 @@ class FedAvg:
             raise ConfigError(field="size", value=private.size, remedy=f"the model has {engine.model.size} weights")
         if engine.opening is not None:
             _check_opening(engine.opening, private)
-        check_planned(private.plan.round(0).sampler.clients, clients=engine.clients)
+        private.check_clients(clients=engine.clients, declared=engine.data.declared is not None)
         self.engine = engine
         self.private = private
         self.server = server

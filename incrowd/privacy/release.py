@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incrowd import _validate
-from incrowd._random import Floats, Randomness
+from incrowd._random import Floats, Integers, Randomness
 from incrowd.errors import BudgetExceeded, ConfigError, DataError, LedgerMismatch
 from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.ledger.receipt import Receipt
@@ -23,8 +23,10 @@ from incrowd.privacy.mechanism.grid import Whole
 from incrowd.privacy.mechanism.noise import GaussianNoise
 from incrowd.privacy.plan import forms
 from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.declared import check_planned
 from incrowd.privacy.plan.plan import Plan
 from incrowd.privacy.plan.promise import Carry, Pending, Promise
+from incrowd.privacy.plan.sampling import Cyclic, Sampler
 from incrowd.privacy.statement import UNNUMBERED, Statement
 
 UNIT = "client"
@@ -65,7 +67,9 @@ class PrivateRun:
     """All rounds of one plan, over contributions of one size, paid from one ledger.
 
     Contributions come with their clients' numbers, so that each client of a round's cohort counts once and nobody else
-    does. Who cannot give numbers says so (`numbered=False`), and then so does the statement.
+    does. Who cannot give numbers says so (`numbered=False`), and then so does the statement. `places` are the public
+    places of numbered clients, from which their turns follow (`incrowd.privacy.plan.sampling.Cyclic`); without them a
+    client's number is its place.
 
     Guarantee: the whole plan is reserved in the ledger before the first round; a round can be released once, in the
     plan's order, with the sampler, noise and denominator that the plan priced. Under seeded randomness a round that a
@@ -86,6 +90,7 @@ class PrivateRun:
         size: int,
         label: str = "run",
         numbered: bool = True,
+        places: Integers | None = None,
     ) -> None:
         _validate.count(size=size)
         if not isinstance(plan, Plan | CorrelatedPlan):
@@ -100,6 +105,7 @@ class PrivateRun:
         self.size = size
         self.randomness = randomness
         self.numbered = numbered
+        self.places = places
         self._ledger = ledger
         self._reservation = ledger.reserve(plan.runs, label=label)
         self._plan = forms.fingerprint(forms.to_json(plan))
@@ -124,9 +130,23 @@ class PrivateRun:
         """
         clients = self._cohorts.get(number)
         if clients is None:
-            stream = self.randomness.stream("sampling", number)
-            clients = self._cohorts.setdefault(number, self.plan.round(number).sampler.sample(stream, round=number))
+            clients = self._cohorts.setdefault(number, self._drawn(number, self.plan.round(number).sampler))
         return clients.copy()
+
+    def _drawn(self, number: int, sampler: Sampler) -> Integers:
+        if isinstance(sampler, Cyclic) and self.places is not None:
+            return sampler.among(self.places, round=number)
+        return sampler.sample(self.randomness.stream("sampling", number), round=number)
+
+    def check_clients(self, *, clients: int, declared: bool) -> None:
+        """Refuse a plan for another public number of clients, and turns by the numbers of clients of whom some may be
+        absent, as those of a `declared` number may: each absence would move the turns of others.
+        """
+        sampler = self.plan.round(0).sampler
+        check_planned(sampler.clients, clients=clients)
+        if declared and self.places is None and isinstance(sampler, Cyclic):
+            remedy = "clients take turns, and some may be absent: name them, so that each has a place of its own"
+            raise ConfigError(field="places", value=None, remedy=remedy)
 
     def round(self, number: int, *, carry: Carry | None = None) -> "PrivateRound":
         """An empty sum for one round; `carry` is that of the round before it, once released.

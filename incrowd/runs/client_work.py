@@ -145,8 +145,10 @@ class ClientWork:
 
     def algorithm(self, ledger: Ledger, *, label: str) -> FedAvg:
         """DP-FedAvg that is paid from this ledger, where it reserves the whole plan under this label."""
-        size = self.engine.model.size
-        private = PrivateRun(self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label)
+        size, places = self.engine.model.size, self.data.places
+        private = PrivateRun(
+            self.plan, ledger=ledger, randomness=self.randomness, size=size, label=label, places=places
+        )
         with section("model"):
             _validate.non_negative(init_scale=init_scale_of(self.config))
         with section("run"):

@@ -191,8 +191,9 @@ class Private(Section):
     published weights has less noise, at the same epsilon. With `place` "local" everyone adds noise of its own, and the
     server none.
 
-    With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, and each round's
-    noise takes back a part of the earlier rounds'. The noise remembers groups - 1 rounds, or so many `buffers`.
+    With `noise` "correlated" (DP-FTRL) nobody is sampled: the clients take turns in so many `groups`, by their names
+    (enrolled parties by their places on the roster), and each round's noise takes back a part of the earlier rounds'.
+    The noise remembers groups - 1 rounds, or so many `buffers`.
 
     `ledger` and its `witness` are files: where the data's ledger has to be, and is begun if they have none yet. Without
     them it is in the user's state folder, or, of public data, in the run's. One that this run begins has so much `room`

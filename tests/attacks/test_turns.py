@@ -1,17 +1,38 @@
-"""A server asks a party in rounds that are others' turns: correlated noise hides one contribution in so many rounds."""
+"""Correlated noise hides one contribution in so many rounds: nobody has others' turns, and no absence moves them.
 
+Attacks: a server asks a party in rounds that are others' turns; turns that were positions among those who are in a
+table told, by the sum of any round, whether somebody is in it.
+"""
+
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from incrowd.errors import SpecificationRefused
+from incrowd._random import SeededRandomness
+from incrowd.data import Clients
+from incrowd.errors import ConfigError, SpecificationRefused
+from incrowd.federated import FedAvg
 from incrowd.federation import Federation
 from incrowd.flower.invitation import question_key
 from incrowd.flower.offer import Offer
 from incrowd.flower.offered import offer_of
+from incrowd.learning import ClientTensors, CohortEngine, linear
+from incrowd.privacy.account.accounting import Budget
+from incrowd.privacy.ledger.ledger import Ledger
 from incrowd.privacy.mechanism.clipping import MedianClip
+from incrowd.privacy.plan.correlated_plan import CorrelatedPlan
+from incrowd.privacy.plan.sampling import Cyclic, named_places
+from incrowd.privacy.release import PrivateRun
 from incrowd.runs.client_work import assemble
 from incrowd.runs.config import Config
+from incrowd.runs.settings import parse
+from incrowd.settings.local import Local
+from incrowd.settings.server import ServerOptimizer
 from tests.flower.members import Hospitals, settings_text
 from tests.flower.parties import request
 
@@ -48,3 +69,95 @@ def test_a_party_answers_when_it_is_its_turn(name: str, own: list[int], tmp_path
 
 def test_control_where_all_take_part_it_answers_every_round(tmp_path: Path) -> None:
     assert answered(Hospitals(tmp_path), "birch", PLAN) == list(range(6))
+
+
+DECLARED, ROUNDS, GROUPS = 20, 8, 4
+PEOPLE = tuple(f"person {number:02d}" for number in range(DECLARED))
+
+
+def turns(folder: Path, people: tuple[str, ...], *, places: bool = True) -> dict[str, list[int]]:
+    """The rounds in which each of the people in a private table contributes, in a run of correlated noise.
+
+    Without `places` it is the broken twin, in which a turn is a position among those who are there.
+    """
+    folder.mkdir()
+    rows = [f"{name},{number % 3},{number % 2}" for number, name in enumerate(people)]
+    (folder / "table.csv").write_text("\n".join(["who,x,y", *rows]) + "\n")
+    data = {"name": "table", "folder": str(folder), "file": "table.csv", "client": "who", "label": "y", "classes": 2}
+    privacy = {"epsilon": 1.0, "delta": 1e-3, "rounds": ROUNDS, "noise": "correlated", "groups": GROUPS}
+    work = assemble(parse({"data": data | {"clients": DECLARED}, "privacy": privacy}))
+    private = work.algorithm(
+        Ledger.in_memory(budget=work.plan.budget, relation=work.plan.relation), label="run"
+    ).private
+    private.places = private.places if places else np.arange(len(people))
+    cohorts = [work.engine.present(private.cohort(number)) for number in range(ROUNDS)]
+    assert work.data.owners is not None
+    named = [{work.data.owners[client] for client in cohort} for cohort in cohorts]
+    return {name: [number for number, there in enumerate(named) if name in there] for name in people}
+
+
+def moved(with_all: dict[str, list[int]], without: dict[str, list[int]]) -> float:
+    """How far apart the sums of all rounds are, where everybody's contribution has length 1 and is unlike all others.
+
+    It is measured as the noise hides it: by what the strategy makes of the sums.
+    """
+    sums: NDArray[np.float64] = np.zeros((ROUNDS, DECLARED))
+    for sign, rounds_of in ((1.0, with_all), (-1.0, without)):
+        for name, rounds in rounds_of.items():
+            sums[rounds, PEOPLE.index(name)] += sign
+    column = plan().noise.strategy.column(ROUNDS)
+    strategy = np.array([[column[t - s] if s <= t else 0.0 for s in range(ROUNDS)] for t in range(ROUNDS)])
+    return float(np.linalg.norm(strategy @ sums))
+
+
+def plan() -> CorrelatedPlan:
+    return CorrelatedPlan(clients=DECLARED, rounds=ROUNDS, groups=GROUPS, budget=Budget(epsilon=1.0, delta=1e-3))
+
+
+@pytest.mark.parametrize("absent", [0, 7, 19])
+def test_an_absent_person_moves_nobody_s_turn_and_the_sums_by_what_is_priced(absent: int, tmp_path: Path) -> None:
+    others = PEOPLE[:absent] + PEOPLE[absent + 1 :]
+    with_all, without = turns(tmp_path / "all", PEOPLE), turns(tmp_path / "others", others)
+    assert {name: with_all[name] for name in others} == without
+    assert moved(with_all, without) <= plan().noise.sensitivity * (1 + 1e-9)
+
+
+def test_control_by_position_an_absent_person_moved_all_who_come_after(tmp_path: Path) -> None:
+    with_all = turns(tmp_path / "all", PEOPLE, places=False)
+    without = turns(tmp_path / "others", PEOPLE[1:], places=False)
+    assert moved(with_all, without) > 4 * plan().noise.sensitivity
+
+
+@given(people=st.sets(st.text(), min_size=1), groups=st.integers(1, 9), rounds=st.integers(1, 30))
+def test_a_name_alone_gives_its_turns_which_keep_their_distance(people: set[str], groups: int, rounds: int) -> None:
+    names = sorted(people)
+    sampler = Cyclic(clients=max(groups, len(names)), groups=groups)
+    taken = [
+        [number for number in range(rounds) if client in sampler.among(named_places(names), round=number)]
+        for client in range(len(names))
+    ]
+    for name, its in zip(names, taken, strict=True):
+        (place,) = named_places([name]).tolist()
+        assert its == [number for number in range(rounds) if sampler.has_turn(place, round=number)]
+        assert len(its) <= sampler.participations(rounds)
+        assert all(later - earlier == groups for earlier, later in pairwise(its))
+
+
+def test_declared_clients_without_places_take_no_turns() -> None:
+    """A program of one's own numbers clients by position: then nobody of a declared number may be absent."""
+    data = Clients.from_arrays(
+        np.eye(9, dtype=np.float32), np.zeros(9, np.int64), owner=np.arange(9), classes=2, name="nine", clients=10
+    )
+    its = CorrelatedPlan(clients=10, rounds=4, groups=2, budget=Budget(epsilon=1.0, delta=1e-3))
+    engine = CohortEngine(linear(9, 2), ClientTensors.of(data), Local())
+
+    def made(places: NDArray[np.int64] | None) -> FedAvg:
+        ledger = Ledger.in_memory(budget=its.budget, relation=its.relation)
+        run = PrivateRun(
+            its, ledger=ledger, randomness=SeededRandomness(0), size=engine.model.size, label="run", places=places
+        )
+        return FedAvg(engine=engine, private=run, server=ServerOptimizer())
+
+    with pytest.raises(ConfigError, match="places = None: clients take turns, and some may be absent"):
+        made(None)
+    assert made(data.places).private.cohort(0).size <= 9

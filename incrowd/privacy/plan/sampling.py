@@ -14,6 +14,8 @@ To zero out a client is to let it contribute nothing, in its place: clients that
 | Cyclic        | zero out a client        | C, of the sum          | no                    |
 """
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -172,14 +174,18 @@ class Everyone:
 
 @dataclass(frozen=True, kw_only=True)
 class Cyclic:
-    """Clients take turns: client c takes part in the rounds t with t = c modulo `groups`.
+    """Clients take turns: the client at place p takes part in the rounds t with t = p modulo `groups`.
 
-    Guarantee: two participations of one client are exactly `groups` rounds apart, which is what correlated noise relies
-    on; nothing is random, so there is no amplification by sampling and none is claimed. Neighbours differ by one client
-    that contributes nothing and keeps its number. Were it removed, and the others counted anew, they would change
-    groups, and the noise would have to hide all of them.
+    A place is public, and the client's own: a line of a declared roster, or a number made of its name (`named_places`).
+    It is never a position among those who are there: one absent client would then move all who come after it to
+    other groups, and the noise would have to hide all of them.
 
-    Edge cases: when the groups do not divide the clients, cohorts differ by one client; the denominator does not.
+    Guarantee: two participations of one client are exactly `groups` rounds apart, whoever else there is, which is what
+    correlated noise relies on; nothing is random, so there is no amplification by sampling and none is claimed.
+    Neighbours differ by one client that contributes nothing; one that is absent contributes nothing in its own rounds.
+
+    Edge cases: cohorts may differ in size, and by name any number of clients may share a turn; the denominator is the
+    same in all rounds.
     """
 
     clients: int
@@ -208,10 +214,20 @@ class Cyclic:
             remedy="use Everyone or Poisson for independent noise, or a CorrelatedPlan, which prices the whole run",
         )
 
-    def has_turn(self, client: int, *, round: int) -> bool:
-        """Whether a client takes part in a round: public, so that the client itself can tell."""
-        return client % self.groups == round % self.groups
+    def has_turn(self, place: int, *, round: int) -> bool:
+        """Whether the client at a place takes part in a round: public, so that the client itself can tell."""
+        return place % self.groups == round % self.groups
+
+    def among(self, places: Integers, *, round: int) -> Integers:
+        """Who of clients at these places takes part in a round: their numbers, in rising order."""
+        return np.flatnonzero(places % self.groups == round % self.groups)
 
     def sample(self, stream: Stream, *, round: int) -> Integers:
         """See `Sampler.sample`."""
         return np.arange(round % self.groups, self.clients, self.groups)
+
+
+def named_places(names: Sequence[str]) -> Integers:
+    """A public place for each name: 48 bits of its SHA-256, the same whoever else there is."""
+    digests = (hashlib.sha256(f"incrowd place: {name}".encode()).digest() for name in names)
+    return np.array([int.from_bytes(digest[:6]) for digest in digests], np.int64)
