@@ -3,14 +3,7 @@
 import json
 
 import class_shares
-import numpy as np
 import pytest
-
-
-@pytest.mark.parametrize("shares", class_shares.SHARES.values(), ids=class_shares.SHARES)
-def test_rows_are_of_classes_in_these_shares(shares: tuple[float, ...]) -> None:
-    labels = class_shares.made_up(shares, 2000, seed=4).labels
-    assert np.bincount(labels) / 2000 == pytest.approx(shares, abs=2e-3)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from contest.compare import Competitor
-from contest.lean import Lean, LeanOfTrained, flat, trainable
+from contest.lean import Lean, flat, trainable
 from contest.ours import Ours
 from contest.pfl import Pfl
 from contest.works import CLIP_NORM, NOISE_MULTIPLIER, Task, Work
@@ -58,20 +58,6 @@ def test_the_update_is_the_clipped_sum(make: Callable[[Task], Competitor], work:
     assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # ours is of whole steps of a grid
 
 
-@pytest.mark.slow
-def test_what_is_trained_alone_comes_to_the_same() -> None:
-    one = small.task(small.HEAD)
-    trained = LeanOfTrained(one)
-    assert np.allclose(trained.update(), exact_sum(one), rtol=0, atol=1e-5)
-    assert [type(layer) for layer in trained.trainer.module.children()] == [torch.nn.Linear]
-
-
-@pytest.mark.slow
-def test_batches_that_do_not_fit_are_the_same_too() -> None:
-    one = small.task(batch_size=7)
-    assert np.allclose(Lean(one).update(), exact_sum(one), rtol=0, atol=1e-5)
-
-
 def test_the_lean_loop_adds_the_noise_of_the_plan() -> None:
     """Within 4 standard errors; two thirds and three halves of the noise would not be."""
     lean = Lean(small.task())
@@ -84,13 +70,3 @@ def test_the_lean_loop_adds_the_noise_of_the_plan() -> None:
     assert abs(ratio - 1) < 4 * error
     assert abs(2 / 3 * ratio - 1) > 4 * error
     assert abs(3 / 2 * ratio - 1) > 4 * error
-
-
-def test_our_rounds_are_charged_and_their_overhead_is_noted() -> None:
-    ours = Ours(small.task())
-    assert ours.round(0) > 0
-    assert ours.round(1) > 0
-    assert len(ours.overheads) == 2
-    assert min(ours.overheads) > -1
-    assert ours.algorithm.private.next_round == 2
-    ours.close()

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 from contest import flower
 from contest.flower import FlowerProcess
 from contest.lean import Lean
-from incrowd.errors import IncrowdError
 from tests.benchmarks import small
 
 LOOPBACK = ("127.0.0.1:", "[::1]:", "[::ffff:127.0.0.1]:")
@@ -56,16 +54,6 @@ def test_flower_does_the_same_work_and_leaves_nothing_behind() -> None:
         time.sleep(0.2)
     assert not [pid for pid in running if Path(f"/proc/{pid}").exists()]
     assert not of_ray()
-
-
-def stop(pipe: Connection, clients: int, workers: int) -> None:
-    """A simulation that ends before it has answered."""
-
-
-@pytest.mark.slow
-def test_a_process_that_stops_is_an_error_with_a_remedy() -> None:
-    with FlowerProcess(stop) as process, pytest.raises(IncrowdError, match="leave it out with --against"):
-        process.competitor(small.task()).round(0)
 
 
 def test_nothing_is_reported_to_anyone() -> None:

@@ -33,12 +33,3 @@ def _slowly(self, *given, **named):
 
 FedAvg.apply = _slowly
 """
-
-
-def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        paired.main([str(tmp_path)])
-    assert "give a folder with another checkout of this repository" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        paired.main([str(HERE), "--pairs", "1"])
-    assert "pairs = 1: give at least 2" in capsys.readouterr().err

@@ -1,5 +1,4 @@
 import json
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,10 +8,10 @@ import pytest
 import torch
 
 from contest import works
-from contest.records import MODES, Loop, Opacus, Ours, RecordContest, RecordTask, match
+from contest.records import MODES, Opacus, Ours, RecordContest, RecordTask, match
 from contest.report import RecordReport, RecordResult
 from incrowd._random import Floats
-from incrowd.errors import ConfigError, IncrowdError
+from incrowd.errors import IncrowdError
 from tests.benchmarks.small import PERCEPTRON, task
 
 TASK = RecordTask(task=task(batch_size=10), steps=3)
@@ -43,22 +42,6 @@ def test_unequal_work_is_found_before_anything_is_timed(mistake: Callable[[Float
         match(TASK, {"different": lambda one: Different(one, mistake)}, rounds=1)
 
 
-@dataclass
-class Astray(Different):
-    """The same, in the first batch alone, as a record at a kink is."""
-
-    def clipped_sum(self, number: int) -> Floats:
-        return super().clipped_sum(number) if number == 0 else Ours(self.task).clipped_sum(number)
-
-    def steps(self, number: int) -> tuple[int, float]:
-        return 1, 1.0
-
-
-def test_one_record_at_a_kink_is_no_other_work() -> None:
-    found = match(TASK, {"astray": lambda one: Astray(one, lambda total: 1.001 * total)}, rounds=1)
-    assert found[1].difference == 0
-
-
 @pytest.mark.parametrize("mode", MODES.values())
 def test_opacus_clips_as_we_do_and_then_trains_with_noise(mode: str) -> None:
     with warnings.catch_warnings():
@@ -77,29 +60,6 @@ def test_opacus_clips_as_we_do_and_then_trains_with_noise(mode: str) -> None:
     assert seconds > 0
 
 
-@pytest.mark.parametrize("earnest", [False, True])
-def test_we_train_with_noise_on_all_records(earnest: bool) -> None:
-    ours = Ours(TASK, earnest=earnest)
-    records, seconds = ours.steps(0)
-    assert records == sum(map(len, TASK.batches(0)))
-    assert seconds > 0
-    assert 0.009 < float((ours.weights - TASK.task.start).std()) < 0.1
-    assert len(ours.engine.records) == 60_000
-
-
-def test_a_competitor_may_take_a_share_of_the_steps() -> None:
-    loop = Loop("plain", TASK, share=0.34)
-    assert loop.clipped_sum(0) is None
-    assert loop.steps(0)[0] == len(TASK.batches(0)[0])
-
-
-def test_equal_work_is_timed_in_turns_on_one_thread() -> None:
-    before = torch.get_num_threads()
-    found = match(TASK, {"plain": lambda one: Loop("plain", one)}, rounds=2)
-    assert [(one.name, one.difference) for one in found] == [("incrowd", 0.0), ("plain", None)]
-    assert torch.get_num_threads() == before
-
-
 def test_a_contest_measures_all_modes_at_every_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
     said: list[str] = []
@@ -111,33 +71,11 @@ def test_a_contest_measures_all_modes_at_every_batch_size(monkeypatch: pytest.Mo
     assert not found.skipped
 
 
-def test_who_is_not_installed_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(works.WORKS, "small", PERCEPTRON)
-    monkeypatch.setitem(sys.modules, "opacus", None)
-    found = RecordContest(models=["small"], rounds=1, steps=1).run()
-    assert found.skipped == {"opacus": "not installed: pip install 'incrowd[train]'"}
-    assert {one.name for one in found.results} == {"incrowd", "incrowd exact noise", "plain"}
-
-
-def test_wrong_wishes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="against = 'pfl': at records, give opacus"):
-        RecordContest(against=["pfl"])
-    with pytest.raises(ConfigError, match="batch = "):
-        RecordContest(batch_sizes=[])
-    with pytest.raises(ConfigError, match="rounds = 0"):
-        RecordContest(rounds=0)
-
-
 def report() -> RecordReport:
     ours = RecordResult.of(TASK.task, "incrowd", rates=[10.0, 500.0, 40.0], difference=0.0)
     other = RecordResult.of(TASK.task, "opacus", rates=[5.0], difference=2e-6)
     plain = RecordResult.of(TASK.task, "plain", rates=[50.0], difference=None)
     return RecordReport(results=[ours, other, plain], skipped={"nobody": "not here"}, machine={"processors": 2})
-
-
-def test_ratios_are_those_of_medians() -> None:
-    assert report().ratios == {"records small b10 vs opacus": 8.0, "records small b10 vs plain": 0.8}
-    assert report().results[0].milliseconds_per_batch == 250
 
 
 def test_a_report_is_json_and_a_table() -> None:

@@ -1,7 +1,6 @@
 """`incrowd bench --work service`: its devices are honest, and its figures are of what was accepted."""
 
 import asyncio
-import json
 import os
 from pathlib import Path
 
@@ -9,21 +8,8 @@ import numpy as np
 import pytest
 import uvloop
 
-from contest.service import Served, ServiceContest, ServiceReport, serving, specification
+from contest.service import Served, ServiceContest, serving, specification
 from contest.service_load import Counted, Devices
-from tests.command import command
-
-
-def test_specifications_have_the_weights_that_are_asked_for() -> None:
-    for weights in (2, 387, 10_001, 25_000, 50_000):
-        assert specification(weights).size == weights
-
-
-def test_percentiles_are_of_the_waits() -> None:
-    counted = Counted(waits=[0.001 * number for number in range(1, 1001)])
-    assert counted.percentile(0.5) == pytest.approx(500, rel=0.01)
-    assert counted.percentile(0.99) == pytest.approx(990, rel=0.01)
-    assert Counted().percentile(0.99) == 0
 
 
 def run(**changes: float) -> Served:
@@ -40,18 +26,6 @@ def run(**changes: float) -> Served:
         "memory_mb": 200.0,
     }
     return Served(name="memory", **(figures | changes))  # type: ignore[arg-type]  # numbers all
-
-
-def test_what_limits_is_the_server_where_it_was_busy() -> None:
-    assert run().limit == "the server's processor"
-    assert run(server_busy=0.4).limit != run().limit
-
-
-def test_a_report_has_what_the_contract_of_the_command_line_names() -> None:
-    report = ServiceReport(runs=[run()], machine={"processors": 2})
-    result = json.loads(json.dumps(report.to_dict()))["results"][0]
-    assert {"weights", "updates_per_second", "p99_ms"} <= result.keys()
-    assert "accepted/s" in report.to_text()
 
 
 @pytest.mark.slow
@@ -84,11 +58,3 @@ def test_the_contest_runs() -> None:
         assert found.turned_away < 0.2
         assert found.server_us > 1
     assert report.runs[1].redis_us > 0
-
-
-def test_with_the_memory_of_a_round_it_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    got = command(monkeypatch, capsys)("bench", "--work", "service,linear", "--memory")
-    assert got.status == 2
-    assert "measure it on its own" in got.err

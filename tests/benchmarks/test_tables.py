@@ -26,12 +26,6 @@ def test_rows_of_training_test_and_validation_are_others(tmp_path: Path) -> None
     assert columns.features == ("url",)
 
 
-def test_sorted_clients_have_one_label_nearly() -> None:
-    labels = np.arange(40) % 2
-    shares = tables.dealt(labels, clients=8, partition="sorted", seed=0)
-    assert all(len(set(labels[shares.client(k)])) == 1 for k in range(8))
-
-
 @pytest.mark.slow
 def test_a_row_says_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path, 200)

@@ -1,14 +1,10 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from incrowd.data import Examples, Split
 from incrowd.privacy.account.accounting import Budget
-from incrowd.privacy.mechanism.clipping import FixedClip
-from papers.geyer.ablations import HELD_OUT, held_out, variants, without_public
+from papers.geyer.ablations import HELD_OUT, held_out, variants
 from papers.geyer.measure import ROWS
-from papers.geyer.paper import PaperSetup, within
 from papers.geyer.recipes import RECIPES, Case
 from papers.geyer.report import report
 from papers.geyer.setup import Setup
@@ -33,13 +29,6 @@ def test_the_last_training_examples_are_public_and_the_test_examples_unseen(exam
     assert found.test.features[:, 0].tolist() == list(range(examples - public, examples))
 
 
-def test_without_the_public_examples_nobody_learns_from_what_settings_were_chosen_on() -> None:
-    split = Split(name="any", train=numbered(60), test=numbered(5))
-    found = without_public(split)
-    assert found.train.features[:, 0].tolist() == list(range(50))
-    assert found.test is split.test
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("clients", ROWS)
 @pytest.mark.parametrize("name", RECIPES)
@@ -59,31 +48,6 @@ def test_every_variant_differs_from_the_recipe_in_one_thing(name: str, clients: 
             if name == "general":
                 assert other.features is not None
                 assert "Moment" not in other.features.name
-
-
-@pytest.mark.parametrize("clients", ROWS)
-def test_half_of_the_clients_for_as_many_rounds(clients: int) -> None:
-    setup = RECIPES["paper"].setup(case(clients))
-    (half,) = variants(setup, case(clients))[-1].setups
-    assert isinstance(setup, PaperSetup)
-    assert isinstance(half, PaperSetup)
-    (before,), (after,) = setup.schedule.steps, half.schedule.steps
-    assert after.cohort == before.cohort // 2
-    assert after.noise_multiplier < before.noise_multiplier
-    counts = [
-        within(one.schedule, clients=clients, budget=case(clients).budget).rounds
-        for one in (setup, half, replace(half, schedule=half.schedule.scaled(0.97)))
-    ]
-    assert counts[2] < counts[0] <= counts[1] <= 1.1 * counts[0]
-
-
-def test_a_fixed_clip_clips_a_gradient_that_nobody_scaled() -> None:
-    setup = RECIPES["best"].setup(case(100))
-    assert isinstance(setup, Setup)
-    found = [one for variant in variants(setup, case(100)) for one in variant.setups if isinstance(one, Setup)]
-    clipped = [one for one in found if one.clip != setup.clip]
-    assert {one.clip for one in clipped} == {FixedClip(clip_norm=0.02), FixedClip(clip_norm=0.1)}
-    assert all(one.local.learning_rate == 1 for one in clipped)
 
 
 @pytest.mark.slow

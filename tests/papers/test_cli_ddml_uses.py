@@ -85,9 +85,3 @@ def test_spam_has_honest_traffic_and_attacks(reproduce: Command) -> None:
     assert [row["weights"] for row in found["noise"]] == [5, 40]
     assert reproduce("ddml-spam", "--rate", "2").status == 2
     assert reproduce("ddml-spam", "--sizes", "many").status == 2
-
-
-def test_wrong_use_is_named(reproduce: Command) -> None:
-    finished = reproduce("ddml-phishing", "--data", "nowhere")
-    assert finished.status == 2
-    assert "urls.csv.gz" in finished.err

@@ -64,37 +64,3 @@ def test_growing_cohorts_are_two_tables(
     assert "early:" in shown.out
     assert "whole:" in shown.out
     assert reproduce("--rows", "99").status == 2
-
-
-@pytest.mark.slow
-def test_the_paper_s_federations_can_be_kept(table1: Command, folder: Path, tmp_path: Path) -> None:
-    quick = ("--data", str(folder), "--rows", "1000", "--recipe", "paper", "--epsilon", "2.5", "--seeds", "1")
-    first = table1(*quick, "--runs", "runs", "--json")
-    assert first.status == 0
-    assert len(list((tmp_path / "runs").iterdir())) == 1
-    assert "warning: the median is not private" in first.err
-    again = table1(*quick, "--runs", "runs", "--json")
-    assert again.object()["rows"][0]["accuracies"] == first.object()["rows"][0]["accuracies"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--rows", "99"], "rows = 99"),
-        (["--recipe", "worst"], "recipe = 'worst'"),
-        (["--seeds", "0"], "seeds = 0"),
-        (["--epsilon", "0"], "epsilon = 0.0"),
-        (["--epsilon", "much"], "epsilon = 'much'"),
-    ],
-)
-def test_wrong_use_is_named(table1: Command, folder: Path, words: list[str], message: str) -> None:
-    finished = table1("--data", str(folder), *words)
-    assert finished.status == 2
-    assert message in finished.err
-    assert finished.out == ""
-
-
-def test_without_the_files_it_says_where_to_get_them(table1: Command) -> None:
-    finished = table1("--data", "nowhere")
-    assert finished.status == 2
-    assert "give the folder with the four MNIST files" in finished.err

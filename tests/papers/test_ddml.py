@@ -6,17 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.pictures import kinds, shades
-from harness.seeds import Entry
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
 from incrowd.drawdiscard.glm import one_hot
-from incrowd.errors import ConfigError, DataError
-from papers.ddml.best import best, ladder
-from papers.ddml.figures import Figure, figure2, figure3, figure4, looks
+from papers.ddml.best import ladder
+from papers.ddml.figures import Figure, figure2, figure3, figure4
 from papers.ddml.spread import Spread, plot_spread
-from papers.ddml.study import BATCHING, STRATEGIES, Case, Study, order_of
-from papers.shared import load
+from papers.ddml.study import STRATEGIES, Case, Study, order_of
 
 LOG3 = math.log(3)
 
@@ -56,85 +52,12 @@ def test_one_pass_of_one_instance_is_plain_gradient_descent(split: Split) -> Non
     assert model.loss(weights, inputs, targets) == pytest.approx(found["loss"][-1], rel=1e-4)
 
 
-def test_the_same_seed_repeats_itself_and_several_are_averaged(study: Study) -> None:
-    case = Case(label="noisy", epsilon=3.0, instances=3)
-    assert study.curve(case)["loss"] == study.curve(case)["loss"]
-    two = replace(study, seeds=2).curve(case)
-    assert two["final_accuracy_sd"] is not None
-    assert two["loss"][-1] != study.curve(case)["loss"][-1]
-
-
-def test_a_batch_of_one_is_a_single_instance(study: Study) -> None:
-    one = study.curve(Case(label="one", instances=1))
-    batch = study.curve(Case(label="batch", instances=1, strategy=BATCHING))
-    assert batch["loss"] == pytest.approx(one["loss"])
-
-
-@pytest.mark.parametrize("strategy", [*STRATEGIES, BATCHING])
-def test_every_strategy_learns(study: Study, strategy: str) -> None:
-    found = study.curve(Case(label=strategy, strategy=strategy, instances=3, learning_rate=0.1))
-    assert found["loss"][-1] < 0.8 * found["loss"][0]
-
-
-def test_steps_may_decay_and_the_last_states_may_be_averaged(study: Study) -> None:
-    case = Case(label="steady", instances=2, learning_rate=0.05)
-    assert case.rates(4) == pytest.approx([0.05] * 4)
-    assert replace(case, decay=1.0).rates(4) == pytest.approx([0.05, 0.0375, 0.025, 0.0125])
-    steady, averaged = study.curve(case), study.curve(replace(case, tail=0.5))
-    assert averaged["loss"] == pytest.approx(steady["loss"])
-    assert averaged["final_accuracy"] > 0.5
-    assert steady["final_accuracy"] == steady["accuracy"][-1]
-    assert averaged["updates_computed"] >= steady["updates_computed"]
-
-
-def test_devices_may_take_their_examples_in_parts_and_learn_at_the_same_time(study: Study) -> None:
-    whole, parts = (study.curve(Case(label="part", instances=1, examples=n)) for n in (10, 2))
-    assert parts["examples"] == [moment // 5 for moment in whole["examples"]]
-    assert parts["loss"][-1] != whole["loss"][-1]
-    one_by_one, flying = (study.curve(Case(label="flying", instances=3, in_flight=n)) for n in (1, 20))
-    assert flying["loss"][-1] > one_by_one["loss"][-1]
-
-
 def test_what_epsilon_is_about_decides_the_noise() -> None:
     feature = Case(label="feature", epsilon=LOG3, clip=0.1).mechanism(100)
     whole = Case(label="whole", epsilon=LOG3, clip=0.1, whole=True).mechanism(100)
     assert feature.noise_scale == whole.noise_scale == pytest.approx(0.2 / LOG3)
     assert (feature.privacy, feature.bound, whole.privacy, whole.bound) == ("feature", "element", "model", "norm")
     assert Case(label="quiet").mechanism(100).noise == "none"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"strategy": "none"}, "strategy = 'none'"),
-        ({"tail": 1.5}, "tail = 1.5"),
-        ({"instances": 0}, "instances = 0"),
-        ({"clip": 0.0}, "clip = 0.0"),
-        ({"decay": -1.0}, "decay = -1.0"),
-        ({"examples": 3}, "examples = 3"),
-        ({"in_flight": 2, "strategy": "same instance"}, "in_flight = 2"),
-    ],
-)
-def test_a_case_that_cannot_be_is_refused(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Case(label="wrong", **wrong)  # type: ignore[arg-type]  # on purpose
-
-
-def test_examples_that_do_not_do_are_refused(split: Split) -> None:
-    with pytest.raises(DataError, match="some of them for testing"):
-        Study(split=replace(split, test=None))
-    few = replace(split.train, features=split.train.features[:9], labels=split.train.labels[:9])
-    with pytest.raises(DataError, match="9 training examples"):
-        Study(split=replace(split, train=few))
-
-
-def test_settings_can_be_compared_on_held_out_training_examples(folder: Path, split: Split) -> None:
-    found = load(folder, held_out=100)
-    assert found.test is not None
-    assert (len(found.train), len(found.test)) == (200, 100)
-    assert len(load(folder).train) == len(split.train)
-    with pytest.raises(ConfigError, match=r"held_out = \d+: give less than"):
-        load(folder, held_out=len(split.train))
 
 
 # The figures
@@ -168,16 +91,6 @@ def test_figures_3_and_4(study: Study, tmp_path: Path) -> None:
     assert len(fourth.findings) == 2 * 4 + 2
 
 
-def test_references_are_black_strategies_coloured_and_numbers_shaded() -> None:
-    def curve(strategy: str) -> Entry:
-        return {"strategy": strategy}
-
-    first, *others = looks([curve("a"), curve("a"), curve("b")], references=1)
-    assert first["color"] == "black"
-    assert others == kinds(2)
-    assert looks([curve("a"), curve("a"), curve("a")]) == shades(3)
-
-
 @pytest.mark.slow
 def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
     found = Spread(instances=5, updates=300, seeds=12).measure()
@@ -189,23 +102,7 @@ def test_figure_1_is_theorem_1(tmp_path: Path) -> None:
     assert [Path(name).suffix for name in plot_spread(tmp_path, found)] == [".png", ".svg"]
 
 
-@pytest.mark.parametrize("wrong", [{"instances": 1}, {"seeds": 1}, {"updates": 0}])
-def test_a_spread_needs_two_of_each(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} = "):
-        Spread(**wrong)
-
-
 # Beyond the paper
-
-
-def test_the_ladder_starts_at_the_papers_setting(study: Study) -> None:
-    paper, *others = ladder(LOG3)
-    assert replace(paper, label="k = 10") == Case(label="k = 10", epsilon=LOG3)
-    assert all(case.epsilon == LOG3 and case.instances == 10 and not case.whole for case in others)
-    rows = best(replace(study, passes=1), epsilons=(LOG3,))
-    assert rows[0]["gain"] == 0
-    assert [row["unit"] for row in rows] == ["feature"] * len(ladder(LOG3)) + ["model"]
-    assert {row["updates"] for row in rows} == {30}
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from incrowd.data import Split
-from incrowd.errors import ConfigError
 from papers.fedn.levels import Levels
 from papers.fedn.silos import NETWORKS
 from tests.command import command
@@ -26,19 +25,6 @@ def test_central_noise_leaves_more_than_local_noise_and_a_record_is_easier_to_hi
     assert by_level["local"]["accuracy"] < by_level["central"]["accuracy"]
     assert [by_level[level]["unit"] for level in ("local", "central", "record")] == ["client", "client", "record"]
     assert by_level["record"]["accuracy"] > 0.2
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"levels": ("global",)}, "level = 'global'"),
-        ({"clients": 0}, "clients = 0"),
-        ({"epsilons": (-1.0,)}, "epsilon"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(split: Split, changes: dict[str, object], field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        replace(Levels(split=split), **changes)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.slow

@@ -5,9 +5,7 @@ import pytest
 from harness.seeds import Entry
 from incrowd import Local
 from incrowd.data import Split
-from incrowd.errors import ConfigError
-from papers.geyer.figures import Figures, ended, plot_figure1, plot_figure2, sampled
-from papers.geyer.kept import Kept
+from papers.geyer.figures import Figures, plot_figure1, plot_figure2
 from papers.geyer.plain import Plain, learn_plainly
 
 PLAIN = Plain(rounds=3, clients=4, local=Local(learning_rate=0.1, batches=3))
@@ -47,14 +45,6 @@ def test_figure_1_ends_where_the_budget_does(figure1: list[Entry]) -> None:
 
 
 @pytest.mark.slow
-def test_figure_1_can_be_kept(split: Split, folder: Path, tmp_path: Path, figure1: list[Entry]) -> None:
-    kept = Kept(folder=tmp_path, data=folder)
-    again = Figures(split=split, rows=[100], epsilon=2.5, plain=PLAIN, seeds=1, kept=kept).figure1()
-    assert again == figure1
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.slow
 def test_figure_2_is_a_mean_over_seeds(split: Split) -> None:
     lines: list[str] = []
     series = Figures(split=split, plain=PLAIN, seeds=2, say=lines.append).figure2()
@@ -89,21 +79,3 @@ def test_pictures_are_png_and_svg(tmp_path: Path) -> None:
     text = Path(files[1]).read_text()
     for words in ("between-client variance V_c", "update scale U_s", "V_c / U_s", "SIMULATION, without privacy"):
         assert f">{words}</text>" in text
-
-
-def test_tables_for_people() -> None:
-    rows = ended(curves(1, 2, 3))
-    assert [row["rounds"] for row in rows] == [3, 3]
-    assert [row["epsilon"] for row in rows] == [8.0, None]
-    names = ("accuracy", "between_client_variance", "update_scale")
-    series = {"rounds": list(range(1, 31))} | {name: [0.1] * 30 for name in names}
-    assert [row["rounds"] for row in sampled(series, rows=3)] == [1, 11, 21]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"rows": [99]}, "rows = 99"), ({"seeds": 0}, "seeds = 0"), ({"epsilon": 0.0}, "epsilon = 0")],
-)
-def test_wrong_wishes_are_named(split: Split, wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Figures(split=split, **wrong)  # type: ignore[arg-type]  # by name

@@ -1,16 +1,14 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from incrowd import ServerOptimizer
-from incrowd._random import Floats, SeededRandomness
+from incrowd._random import Floats
 from incrowd.data import Split
-from incrowd.errors import DataError
 from incrowd.learning.features import UnitNorm
 from incrowd.privacy.account.accounting import Budget
 from incrowd.privacy.plan.plan import Plan
-from papers.geyer.measure import PER_CLIENT, ROWS, curve, learn, measure, partitioned, shaped
+from papers.geyer.measure import PER_CLIENT, ROWS, curve, learn, partitioned
 from papers.geyer.setup import Setup
 
 CLIENTS, ROUNDS, RATE = 20, 4, 8.0
@@ -74,32 +72,6 @@ def test_without_noise_it_is_plain_normalised_descent(split: Split) -> None:
     assert np.abs(other - expected).max() > 5 * noise * ROUNDS**0.5
 
 
-def test_seeds_redraw_everything_and_repeat_themselves(split: Split) -> None:
-    seen = SETUP.prepared(split)
-    budget = Budget(epsilon=8, delta=1e-3)
-    lines: list[str] = []
-    found = measure(SETUP, seen, clients=CLIENTS, budget=budget, seeds=[1, 2], say=lines.append)
-    again = measure(SETUP, seen, clients=CLIENTS, budget=budget, seeds=[2])
-    assert found.accuracies[0] != found.accuracies[1] == again.accuracies[0]
-    assert found.accuracy == pytest.approx(np.mean(found.accuracies))
-    assert found.spread == pytest.approx(np.std(found.accuracies, ddof=1))
-    assert again.spread is None
-    assert found.weights == 7840
-    assert found.plan.price.epsilon <= 8
-    assert len(lines) == 2
-
-
-def test_fresh_weights_are_a_start_too(split: Split) -> None:
-    seen = SETUP.prepared(split)
-    plan = SETUP.plan(CLIENTS).calibrate(NO_NOISE)
-    model = shaped(SETUP.model, seen)
-    still = replace(SETUP, server=SETUP.server.replaced(learning_rate=1e-9))
-    zeros = released(still, plan, seen, seed=1)
-    assert np.abs(zeros).max() < 1e-6
-    fresh = model.initial(SeededRandomness(seed=1)).numpy()
-    np.testing.assert_allclose(released(replace(still, init_scale=2.0), plan, seen, seed=1), 2 * fresh, atol=1e-6)
-
-
 def test_a_curve_has_every_so_many_rounds_and_the_last(split: Split) -> None:
     seen = SETUP.prepared(split)
     plan = SETUP.plan(CLIENTS).calibrate(NO_NOISE)
@@ -107,14 +79,3 @@ def test_a_curve_has_every_so_many_rounds_and_the_last(split: Split) -> None:
     assert [point.round for point in full] == [1, 2, 3, 4]
     assert curve(SETUP, plan, seen, seed=1, every=3) == [full[2], full[3]]
     assert len({point.accuracy for point in full}) > 1
-
-
-def test_an_accuracy_needs_test_examples(split: Split) -> None:
-    with pytest.raises(DataError, match="give test examples"):
-        measure(SETUP, replace(split, test=None), clients=CLIENTS, budget=NO_NOISE, seeds=[1])
-
-
-def test_an_accuracy_needs_classes(split: Split) -> None:
-    numbers = replace(split.train, labels=split.train.labels.astype(np.float32), classes=None)
-    with pytest.raises(DataError, match="give labels that are classes"):
-        measure(SETUP, Split(name="numbers", train=numbers), clients=CLIENTS, budget=NO_NOISE, seeds=[1])

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from incrowd.errors import ConfigError
-from papers.ddml.hot_keys import CALM, Store, busiest, keys, needed
+from papers.ddml.hot_keys import Store, busiest, keys
 
 SECONDS = 20_000
 
@@ -32,33 +31,9 @@ def test_the_busiest_key_is_exceeded_in_one_second_of_a_thousand() -> None:
     assert np.mean([one > level - 1 for one in found]) > 1e-3 / 2
 
 
-@pytest.mark.parametrize(("load", "limit"), [(20.0, 5), (200.0, 10), (2_000.0, 10)])
-def test_enough_is_the_fewest(load: float, limit: int) -> None:
-    store = Store(writes_a_key=limit)
-    found = store.enough(load)
-    assert found is not None
-    assert store.calm(found, load) >= CALM > store.calm(found - 1, load)
-
-
 def test_three_instances_are_hot_at_the_papers_load_and_twenty_are_not_on_average() -> None:
     rows = {row["instances"]: row for row in keys(Store(), loads=[200.0])}
     assert rows[3]["calm_seconds"] < 1e-6
     assert rows[20]["writes_per_key"] == 10
     assert rows[20]["busiest_key"] > 10
     assert rows[100]["calm_seconds"] > 0.99
-
-
-def test_the_table_says_when_nothing_is_enough() -> None:
-    rows = needed(limits=[5], loads=[20.0, 1e6])
-    assert [row["instances_on_average"] for row in rows] == [4, 200_000]
-    assert rows[0]["instances"] > 4
-    assert rows[1]["instances"] is None
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        Store(writes_a_key=0)
-    with pytest.raises(ConfigError):
-        busiest(0, 1.0)
-    with pytest.raises(ConfigError):
-        Store().calm(1, 0.0)

@@ -1,25 +1,18 @@
 """The model with known weights: what the server states, what devices hold, and how fast the weights come back."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from incrowd import Budget
 from incrowd._random import SeededRandomness
-from incrowd.drawdiscard import Device, Policy
 from incrowd.drawdiscard.fast_gradients import GlmGradients
 from incrowd.drawdiscard.genealogy import Genealogy, draw_and_discard
 from incrowd.drawdiscard.glm import LOGISTIC, Glm
 from incrowd.drawdiscard.simulation import Updates
-from incrowd.drawdiscard.specification import Specification
-from incrowd.errors import ConfigError
 from incrowd.privacy.mechanism.device import Mechanism
 from papers.ddml.known_weights import TRUTH, Population, specification, truth
 from papers.ddml.recovery import Recovery, advance, plot_recovery
-
-COLUMNS = ("O", "B", "E1", "E2", "D", "I")
 
 
 def population(size: int, *, seed: int = 1) -> Population:
@@ -35,36 +28,11 @@ def test_the_server_alone_states_33_weights() -> None:
     assert truth(stated)[:3].tolist() == [0.34, -1.18, 1.05]
 
 
-def test_features_of_many_at_once_are_those_of_a_table() -> None:
-    drawn, stated = population(300), specification()
-    rows = drawn.rows()
-    features, responses = stated.encode({name: [row[name] for row in rows] for name in COLUMNS})
-    assert np.allclose(features, drawn.features())
-    assert responses[:, 0].tolist() == drawn.o.tolist()
-
-
 def test_about_46_percent_are_positive_and_the_truth_is_right_as_often_as_in_the_paper() -> None:
     drawn = population(100_000)
     assert drawn.o.mean() == pytest.approx(0.46, abs=0.01)
     outputs = drawn.features() @ truth(specification())[1:] + truth(specification())[0]
     assert ((outputs > 0) == drawn.o).mean() == pytest.approx(0.79, abs=0.01)
-
-
-def test_devices_with_tables_of_their_own_make_the_gradients_of_the_simulation(tmp_path: Path) -> None:
-    drawn, stated = population(30), specification()
-    loud = {"noise": "laplace", "epsilon": 1e5}  # a device without noise answers nobody
-    asked = Specification.of(json.loads(stated.to_json()) | loud)
-    policy = Policy(epsilon=1e6, daily_epsilon=1e6, budget=Budget(epsilon=1e6, delta=1e-9), unit="feature")
-    model = Glm(features=32, link=LOGISTIC)
-    gradients = GlmGradients(model, drawn.features().reshape(3, 10, 32), drawn.o.reshape(3, 10, 1))
-    instance = SeededRandomness(2).stream("instance").normals(33)
-    for number in range(3):
-        rows = drawn.rows()[10 * number : 10 * number + 10]
-        with Device(rows, ledger=tmp_path / f"{number}-ledger.db", policy=policy) as device:
-            answer = device.answer(asked.to_json(), instance)
-        simulated = gradients.gradient(instance.astype(np.float32), number)
-        assert np.allclose((instance - answer) / asked.gamma, simulated, atol=5e-4)
-        assert np.abs(simulated).max() > 0.01
 
 
 def test_all_instances_end_as_if_every_update_had_been_made() -> None:
@@ -99,18 +67,3 @@ def test_the_report_follows_the_error_down(tmp_path: Path) -> None:
     assert len(found["true"]) == len(found["estimated"]) == len(found["names"]) == 33
     assert found["findings"][2]["agrees"]
     assert all(Path(file).stat().st_size > 1_000 for file in plot_recovery(tmp_path / "figures", found))
-
-
-def test_the_same_seed_recovers_the_same_weights() -> None:
-    first, again, other = (list(Recovery(updates=300, instances=3, seed=seed).estimates())[-1] for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigError, match="updates"):
-        Recovery(updates=0)
-    with pytest.raises(ConfigError, match="gamma"):
-        Recovery(gamma=0.0)
-    with pytest.raises(ConfigError, match="decay"):
-        Recovery(decay=-1.0)

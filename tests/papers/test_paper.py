@@ -6,14 +6,12 @@ import pytest
 from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
-from incrowd.errors import BudgetExceeded
 from incrowd.learning import ClientTensors
 from incrowd.privacy.account.accounting import Budget, Relation
-from incrowd.privacy.account.events import compose
 from incrowd.privacy.account.moments import LAMBDAS, log_moments
 from incrowd.privacy.mechanism.clipping import MedianClip
 from incrowd.privacy.mechanism.noise import GaussianNoise
-from incrowd.privacy.plan.sampling import FixedSize, Poisson
+from incrowd.privacy.plan.sampling import FixedSize
 from incrowd.privacy.plan.schedule import Schedule, Step, constant
 from incrowd.privacy.statement import MEDIAN
 from papers.geyer.measure import ROWS, learn, partitioned, shaped
@@ -24,7 +22,6 @@ from papers.geyer.paper import (
     PaperSetup,
     as_poisson,
     executed,
-    paper_network,
     within,
 )
 from papers.shared import simulated_statement
@@ -82,11 +79,6 @@ def test_the_paper_s_rounds_and_communications_are_possible_with_these_noises(cl
     assert little < row.rounds <= enough < 1.01 * row.rounds
 
 
-def test_where_not_even_one_round_is_allowed_it_says_so() -> None:
-    with pytest.raises(BudgetExceeded, match=r"the first round alone costs more than delta = 0\.001"):
-        within(equal(100, 0.1), clients=100, budget=budget(100))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "setup"), [*CONSTANTS.items(), *QUICK.items()])
 def test_what_is_claimed_and_what_holds(clients: int, setup: PaperSetup) -> None:
@@ -110,10 +102,6 @@ def test_only_the_paper_s_rows_have_constants_and_the_quick_one_trains_less() ->
     for clients, quick in QUICK.items():
         full, less = (setup.promise(clients, budget(clients)) for setup in (CONSTANTS[clients], quick))
         assert less.config.schedule.communications < full.config.schedule.communications / 3
-
-
-def test_the_network_is_the_paper_s() -> None:
-    assert paper_network(784, 10).size == 531_400
 
 
 @pytest.mark.slow
@@ -142,8 +130,3 @@ def test_a_round_is_that_of_algorithm_1(split: Split) -> None:
     np.testing.assert_allclose(state.weights, first.numpy() + hidden / cohort, atol=2e-5)
     assert np.abs(hidden - clipped).max() / cohort > 1e-3
     assert np.abs(updates.sum(axis=0) - clipped).max() / cohort > 1e-3
-
-
-def test_as_poisson_is_the_sampler_s_own_event() -> None:
-    three = as_poisson(equal(20, 2.0, 3), clients=100)
-    assert three == compose([(Poisson(clients=100, cohort=20).event(2.0), 3)])

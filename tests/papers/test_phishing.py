@@ -1,13 +1,11 @@
 """The phishing experiment on made-up URLs, which are easy to tell apart."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from incrowd.errors import ConfigError, DataError
-from papers.ddml.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, VARIANTS, Phishing, Variant, plot_phishing
+from papers.ddml.phishing import AS_PAPER, BEST, PAPER, PAPER_SHARE, Phishing, plot_phishing
 from papers.ddml.url_features import host_of
 from papers.ddml.urls import Urls
 from tests.papers.addresses import made_up
@@ -50,41 +48,8 @@ def test_the_papers_setting_is_the_papers(study: Phishing) -> None:
     assert pytest.approx(0.0151, abs=1e-4) == PAPER_SHARE
 
 
-def test_much_noise_costs_much(study: Phishing) -> None:
-    best = study.measure(Variant(case=BEST))
-    noisy = study.measure(Variant(case=replace(BEST, epsilon=0.01)))
-    assert noisy["roc_auc"] < best["roc_auc"] - 0.05
-
-
-def test_the_same_seed_gives_the_same_numbers(study: Phishing) -> None:
-    first, second = (study.measure(Variant(case=BEST)) for _ in range(2))
-    assert first["roc_auc_over_time"] == second["roc_auc_over_time"]
-    assert first["pr_auc"] == second["pr_auc"]
-
-
-def test_a_delta_makes_the_whole_model_private() -> None:
-    whole = VARIANTS[-1].mechanism(387)
-    assert (whole.noise, whole.privacy, whole.bound) == ("gaussian", "model", "norm")
-    assert whole.epsilon == AS_PAPER.epsilon
-    assert Variant(case=AS_PAPER).mechanism(387).privacy == "feature"
-
-
 def test_tuning_never_sees_the_test_urls(urls: Urls, study: Phishing) -> None:
     tuning = Phishing.of(urls, tuning=True)
     kept = {host_of(text) for side in (tuning.train, tuning.test) for text in side.texts}
     assert not kept & {host_of(text) for text in study.test.texts}
     assert len(tuning.train) + len(tuning.test) == len(study.train)
-
-
-def test_one_url_a_device_makes_as_many_updates(study: Phishing) -> None:
-    found = study.measure(Variant(case=BEST, per_device=1))
-    assert found["updates"] == study.updates == 20 * (len(study.train) // 10)
-    assert found["per_device"] == 1
-
-
-def test_what_cannot_be_measured_is_refused(urls: Urls) -> None:
-    few = urls.where(np.arange(len(urls)) < 5)
-    with pytest.raises(DataError):
-        Phishing(train=few, test=urls)
-    with pytest.raises(ConfigError):
-        Phishing(train=urls, test=urls, passes=0)

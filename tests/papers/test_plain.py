@@ -6,7 +6,6 @@ import pytest
 from incrowd import Local
 from incrowd._random import SeededRandomness
 from incrowd.data import Split
-from incrowd.errors import ConfigError, DataError
 from incrowd.federated import score
 from incrowd.learning import ClientTensors
 from papers.geyer.measure import partitioned
@@ -44,12 +43,3 @@ def test_rounds_are_plain_averages_and_the_diagnostics_the_paper_s_formulas(spli
 def test_it_learns(split: Split) -> None:
     *_, last = learn_plainly(replace(PLAIN, rounds=12, clients=8), split, seed=1)
     assert last.accuracy > 0.8
-
-
-def test_wrong_settings_are_named(split: Split) -> None:
-    with pytest.raises(ConfigError, match="rounds = 0"):
-        Plain(rounds=0)
-    with pytest.raises(ConfigError, match="init_scale = -1"):
-        Plain(init_scale=-1.0)
-    with pytest.raises(DataError, match="give test examples"):
-        next(learn_plainly(PLAIN, replace(split, test=None), seed=1))

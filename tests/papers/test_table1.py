@@ -5,14 +5,11 @@ import pytest
 
 from incrowd import Local
 from incrowd.data import Split
-from incrowd.errors import ConfigError
 from incrowd.privacy.statement import MEDIAN
-from papers.geyer.kept import Kept
 from papers.geyer.paper import FIXED
 from papers.geyer.plain import Plain
 from papers.geyer.report import SHOWN, plot_table, report, warnings
 from papers.geyer.table1 import Table
-from papers.shared import is_mnist
 
 PROMISED = {
     "clients",
@@ -35,20 +32,6 @@ def quick(split: Split, **other: object) -> Table:
     """A row of a second."""
     settings = {"split": split, "rows": [100], "recipes": ["general"], "epsilons": [0.7], "seeds": 2} | other
     return Table(**settings)  # type: ignore[arg-type]  # by name
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"rows": [100, 99]}, "rows = 99: give some of 100, 1000, 10000"),
-        ({"recipes": ["worst"]}, "recipe = 'worst'"),
-        ({"epsilons": [0.0]}, "epsilon = 0.0"),
-        ({"seeds": 0}, "seeds = 0"),
-    ],
-)
-def test_wrong_wishes_are_named(split: Split, wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        quick(split, **wrong)
 
 
 @pytest.mark.slow
@@ -106,27 +89,6 @@ def test_the_paper_s_recipe_says_what_it_claims_and_what_holds_and_adds_the_row_
 
 
 @pytest.mark.slow
-def test_federations_of_the_paper_s_recipe_can_be_kept(split: Split, folder: Path, tmp_path: Path) -> None:
-    kept = Kept(folder=tmp_path, data=folder)
-    wish = {"recipes": ["general", "paper"], "epsilons": [2.5], "seeds": 1, "plain": Plain(rounds=1, clients=2)}
-    _, entry, _ = quick(split, kept=kept, **wish).entries()
-    assert [path.name for path in tmp_path.iterdir()] == [f"100-clients-{entry['rounds']}-rounds-seed-0"]
-
-
-@pytest.mark.slow
-def test_honest_recipes_claim_what_holds(split: Split) -> None:
-    (entry,) = quick(split, seeds=1).entries()
-    assert entry["epsilon"] == entry["epsilon_honest"]
-    assert entry["accountant"] == entry["accountant_honest"]
-    assert entry["warnings"] == []
-
-
-def test_the_least_epsilon_of_an_accountant_that_does_not_hold_is_not_looked_for(split: Split) -> None:
-    with pytest.raises(ConfigError, match="recipe = 'paper-quick': its epsilon does not hold"):
-        quick(split, recipes=["general", "paper-quick"]).smallest()
-
-
-@pytest.mark.slow
 def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
     picture = tmp_path / "table1.svg"
     found, shown = report(quick(split, seeds=1), smallest=False, ablate=False, plot=picture)
@@ -145,17 +107,3 @@ def test_the_report_draws_and_shows(split: Split, tmp_path: Path) -> None:
 def test_mnist_at_a_hundred_clients(mnist: Split, recipe: str, at_least: float) -> None:
     (entry,) = quick(mnist, recipes=[recipe], epsilons=[8.0], cache=Path("out/features")).entries()
     assert entry["accuracy"] >= at_least
-
-
-@pytest.mark.slow
-def test_the_papers_figures_stand_beside_mnist_alone(split: Split) -> None:
-    table = Table(split=split, rows=(100,), recipes=("general",), epsilons=(0.5,), seeds=1)
-    content, _ = report(table, smallest=False, ablate=False, plot=None)
-    (row,) = content["rows"]
-    assert [row[name] for name in ("paper_accuracy", "paper_rounds", "paper_communications")] == [None] * 3
-    assert not is_mnist(split)
-    assert not is_mnist(Split(name="mnist", train=split.train, test=None))
-
-
-def test_mnist_is_known_by_its_test_labels(mnist: Split) -> None:
-    assert is_mnist(mnist)

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incrowd.errors import ConfigError, DataError
 from papers.ddml.url_features import host_of
-from papers.ddml.urls import PLACE, Urls, load_urls, split_by_host
+from papers.ddml.urls import Urls, load_urls, split_by_host
 from tests.papers.addresses import made_up, write_urls
 
 
@@ -21,33 +20,6 @@ def test_a_table_is_read_as_it_was_meant(tmp_path: Path) -> None:
     assert urls.texts == ("http://a.tk/?x=1&y=2#b@c.d", 'https://b.org/"quoted",path')
     assert urls.labels.tolist() == [1, 0]
     assert len(urls) == 2
-
-
-@pytest.mark.parametrize(
-    ("rows", "header"),
-    [
-        ([(1, "http://a.tk/"), (2, "https://b.org/")], ("label", "url")),
-        ([(1, "http://a.tk/"), (0, "https://b.org/")], ("url", "label")),
-        ([(1, "http://a.tk/"), (1, "https://b.org/")], ("label", "url")),
-        ([], ("label", "url")),
-    ],
-)
-def test_another_table_is_refused(rows: list[tuple[int, str]], header: tuple[str, str], tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        load_urls(write_urls(tmp_path, rows, header=header))
-
-
-@pytest.mark.parametrize("content", [b"", b"label,url\n1,http://a.tk/\n", b"\x1f\x8b\x08broken"])
-def test_what_is_no_gzipped_table_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "phishing").mkdir()
-    (tmp_path / PLACE).write_bytes(content)
-    with pytest.raises(DataError):
-        load_urls(tmp_path)
-
-
-def test_a_missing_table_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"urls\.csv\.gz"):
-        load_urls(tmp_path)
 
 
 def test_no_host_is_on_both_sides(tmp_path: Path) -> None:
